@@ -1,0 +1,41 @@
+# Every target sets up .venv by itself; nothing else is needed than Python (3.10 or newer) and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH ?= torch==2.13.0
+
+.PHONY: help demo test bench lint docs clean
+help:
+	@echo "make demo   project scores onto four constraint sets, beside the published package (out/demo/)"
+	@echo "make test   run the tests"
+	@echo "make bench  time the layer against the published package"
+	@echo "make lint   ruff and mypy"
+	@echo "make docs   build the documentation into site/"
+
+$(VENV)/.installed: pyproject.toml
+	@echo "Setting up $(VENV) (a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[demo,dev,docs]"
+	@touch $@
+
+demo: $(VENV)/.installed
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.installed
+	@$(BIN)/python -m pytest
+
+bench: $(VENV)/.installed
+	@$(BIN)/python benchmarks/run.py
+
+lint: $(VENV)/.installed
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+docs: $(VENV)/.installed
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "Documentation built: site/index.html"
+
+clean:
+	rm -rf $(VENV) build site out src/*.egg-info

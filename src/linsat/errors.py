@@ -1,0 +1,50 @@
+"""What linsat raises and warns with. Every message names what came, what was expected and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class LinSATError(Exception):
+    """Base of every error linsat raises on purpose."""
+
+
+class ConstraintError(LinSATError, ValueError):
+    """An argument is malformed: wrong shape, dtype, value or combination of arguments."""
+
+
+class InfeasibleError(LinSATError, ValueError):
+    """No point of the box satisfies the rows.
+
+    Attributes:
+        rows: names of rows that cannot hold together (with the bounds). Minimal where ``minimal`` is true:
+            drop any one of them and the rest can hold.
+        indices: the same rows as positions in the constraint set (rows of A first, then C, then E).
+        minimal: whether minimality was established (it is skipped for very large sets).
+    """
+
+    def __init__(
+        self, message: str, *, rows: Sequence[str] = (), indices: Sequence[int] = (), minimal: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.rows = tuple(rows)
+        self.indices = tuple(indices)
+        self.minimal = minimal
+
+    def __reduce__(self) -> tuple:
+        # Exceptions cross process boundaries (DataLoader workers); keyword attributes need help to survive.
+        return _rebuild_infeasible, (str(self), self.rows, self.indices, self.minimal)
+
+
+def _rebuild_infeasible(
+    message: str, rows: tuple[str, ...], indices: tuple[int, ...], minimal: bool
+) -> InfeasibleError:
+    return InfeasibleError(message, rows=rows, indices=indices, minimal=minimal)
+
+
+class ConvergenceError(LinSATError, RuntimeError):
+    """The solver stopped before the rows held to tolerance (only with ``on_failure="raise"``)."""
+
+
+class LinSATWarning(UserWarning):
+    """The solver stopped before the rows held to tolerance for some instances (``on_failure="warn"``)."""
