@@ -86,7 +86,9 @@ class Matrix:
 
 
 def read_matrix(name: str, value: Any) -> Matrix:
-    """Validate one coefficient matrix (rows x variables)."""
+    """Validate one coefficient matrix (rows x variables); one that was read before is taken as it is."""
+    if isinstance(value, Matrix):
+        return value
     tensor = to_tensor(name, value)
     if tensor.dim() != 2:
         hint = (

@@ -276,8 +276,8 @@ class Constraints:
             )
         return tensor.to(torch.float64)
 
-    def row_text(self, index: int, *, terms: int = 6) -> str:
-        """One row as a person would write it, shortened to ``terms`` terms."""
+    def row_text(self, index: int, *, rhs: float | None = None, terms: int = 6) -> str:
+        """One row as a person would write it, shortened to ``terms`` terms; ``rhs`` stands for one instance's own."""
         here = self._structure.row == index
         values = self.numbers().values.detach().cpu()[here].tolist()
         pieces = []
@@ -288,7 +288,7 @@ class Constraints:
                 pieces.append(f"{sign}{size}x[{col}]")
         if len(pieces) > terms:
             pieces = [*pieces[: terms - 1], "+ ...", pieces[-1]]
-        side = self.rhs.detach()[..., index]
+        side = self.rhs.detach()[..., index] if rhs is None else torch.tensor(rhs)
         shown = f"{float(side):g}" if side.dim() == 0 else f"(one of {side.numel()} right sides)"
         return f"{' '.join(pieces) or '0'} {self.senses[index]} {shown}"
 
@@ -311,8 +311,7 @@ class Constraints:
 
     def _arguments(self) -> dict[str, Any]:
         arguments: dict[str, Any] = {"lower": self.lower, "upper": self.upper, "names": self._names}
-        arguments |= {name: _matrix_argument(m) for name, m in self._matrices.items()}
-        return arguments | dict(self._right_sides)
+        return arguments | self._matrices | self._right_sides
 
     def with_rhs(self, *, b: Any = None, d: Any = None, f: Any = None) -> Constraints:
         """The same rows with other right sides, which may have leading batch dimensions and require gradients.

@@ -1,0 +1,199 @@
+"""Constraints -> System: the rows as equalities and what presolve found, once per constraint set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from linsat._equalities import to_equalities
+from linsat._equations import Equalities, Reduction, Tensor
+from linsat._presolve import no_reduction, propagate, row_sides
+from linsat.constraints.constraint_set import GREATER, Constraints
+from linsat.constraints.feasibility import LARGEST_PROGRAMME, Rows, find_conflicts, implied
+from linsat.errors import InfeasibleError
+from linsat.solvers.newton import Newton
+from linsat.status import Status
+
+# A set whose every share lies this far inside (0, 1) at scores 0 has an interior: nothing is forced.
+_WELL_INSIDE = 1e-5
+# The published package adds this to d in the multiplier of covering rows.
+_PUBLISHED_GAMMA_SHIFT = 1e-4
+
+
+@dataclass(frozen=True)
+class System:
+    """A compiled constraint set: equalities, and what presolve decided where that is settled once and for all."""
+
+    constraints: Constraints
+    equalities: Equalities
+    senses: Tensor  # (k,) on the device of the equalities
+    reduction: Reduction | None  # None: presolve runs with each solve (numbers that differ per instance or are learned)
+
+    @property
+    def shared(self) -> bool:
+        """Whether all instances have the same right sides and bounds."""
+        return not self.constraints.batch_shape
+
+    def reduce(self, equalities: Equalities) -> Reduction:
+        """What presolve decides for these numbers: (1, .) where they are shared, else (instances, .)."""
+        if self.reduction is not None:
+            return self.reduction
+        with torch.no_grad():
+            if self.shared:
+                return _shared_reduction(self.constraints, equalities, self.senses)
+            return propagate(equalities, self.senses)
+
+
+def compile_constraints(
+    constraints: Constraints,
+    *,
+    num_variables: int | None = None,
+    device: torch.device | str = "cpu",
+    published: bool = False,
+) -> System:
+    """Compile, or return the compiled set.
+
+    ``published`` reproduces the published package: no presolve and its own slack multiplier. Sets with tensors that
+    require gradients are compiled anew each time, because an optimiser changes their numbers in place.
+
+    Raises:
+        InfeasibleError: the rows (shared by all instances) contradict each other; names a minimal conflicting set.
+    """
+    width = constraints.num_variables if num_variables is None else num_variables
+    if width is None:
+        width = 1  # no rows and scalar bounds: any number of variables will do
+    if constraints.learned_tensors():
+        return _compile(constraints, width, device, published)
+    key = (str(device), width, published)
+    system = constraints._compiled.get(key)
+    if system is None:
+        # What is kept must be plain tensors, also when the first call comes from inside vmap or jacrev.
+        with torch._C._DisableFuncTorch():
+            system = _compile(constraints, width, device, published)
+        constraints._compiled[key] = system
+    return system
+
+
+def _compile(constraints: Constraints, num_variables: int, device: torch.device | str, published: bool) -> System:
+    equalities = to_equalities(
+        constraints.structure,
+        constraints.numbers(device),
+        num_variables,
+        constraints.batch_shape,
+        gamma_shift=_PUBLISHED_GAMMA_SHIFT if published else 0.0,
+    )
+    senses = constraints.structure.senses.to(device)
+    system = System(constraints, equalities, senses, no_reduction(equalities) if published else None)
+    if published or not system.shared or constraints.learned_tensors():
+        return system
+    return replace(system, reduction=system.reduce(equalities))
+
+
+def _shared_reduction(constraints: Constraints, equalities: Equalities, senses: Tensor) -> Reduction:
+    reduction = propagate(equalities, senses)
+    if bool(reduction.infeasible.any()):
+        raise infeasible_error(constraints, equalities, senses)
+    if not bool(reduction.active.any()) or _has_interior(equalities, reduction):
+        return reduction
+    reduced = implied_reduction(equalities, senses, reduction, 0)
+    if bool(reduced.infeasible.any()):
+        raise infeasible_error(constraints, equalities, senses)
+    return reduced
+
+
+def _has_interior(equalities: Equalities, reduction: Reduction) -> bool:
+    """Whether the point at scores 0, temperature 1 exists and lies well inside: then nothing else is forced."""
+    scores = torch.zeros_like(reduction.pinned)
+    program = equalities.program(scores, reduction)
+    tau = torch.ones(1, dtype=scores.dtype, device=scores.device)
+    outcome = Newton(max_steps=60).run(program, tau)
+    if int(outcome.codes[0]) != Status.CONVERGED.code:
+        return False
+    p, z = program.shares(outcome.mu, tau[:, None])
+    has_slack = reduction.active & (equalities.slack > 0)
+    inside_p = (p * (1 - p) > _WELL_INSIDE) | ~reduction.free
+    inside_z = (z * (1 - z) > _WELL_INSIDE) | ~has_slack
+    return bool(inside_p.all()) and bool(inside_z.all())
+
+
+def unit_rows(equalities: Equalities, senses: Tensor, instance: int) -> Rows:
+    """One instance's rows over the unit box, as the linear programmes want them."""
+
+    def of(tensor: Tensor) -> np.ndarray:
+        picked = tensor[min(instance, tensor.shape[0] - 1)]
+        return picked.detach().cpu().numpy()
+
+    rows = equalities.rows
+    row, col = rows.row.cpu().numpy(), rows.col.cpu().numpy()
+    values = rows.values.detach().cpu().numpy()
+    lower, width, scale = of(equalities.lower), of(equalities.width), of(equalities.scale)
+    base = np.bincount(row, values * lower[col], minlength=rows.shape[0])
+    matrix = sp.csr_array((values * width[col] / scale[row], (row, col)), shape=rows.shape)
+    side = (of(row_sides(equalities, senses)) - base) / scale
+    return Rows(matrix, side, senses.cpu().numpy())
+
+
+def implied_reduction(
+    equalities: Equalities, senses: Tensor, reduction: Reduction, instance: int
+) -> Reduction:
+    """The reduction (1, .) of one instance after a linear programme has looked for everything that is forced.
+
+    Unchanged where the programme would be too large.
+    """
+    here = reduction.select(torch.tensor([min(instance, reduction.free.shape[0] - 1)]))
+    rows = unit_rows(equalities, senses, instance)
+    if rows.size > LARGEST_PROGRAMME:
+        return here
+    found = implied(rows)
+    if found is None:
+        return replace(here, infeasible=torch.ones_like(here.infeasible))
+    device = here.free.device
+    at_lower = torch.from_numpy(found.at_lower).to(device) & here.free
+    at_upper = torch.from_numpy(found.at_upper & ~found.at_lower).to(device) & here.free
+    free = here.free & ~(at_lower | at_upper)
+    left = rows.matrix.astype(bool).astype(float) @ free[0].cpu().numpy().astype(float) > 0
+    tight = torch.from_numpy(found.tight).to(device)[None] & here.active
+    return replace(
+        here,
+        free=free,
+        pinned=torch.where(at_upper, 1.0, here.pinned),
+        active=here.active & torch.from_numpy(left).to(device),
+        tight=tight,
+        tight_share=torch.where(tight & (senses == GREATER), 1.0, 0.0),
+    )
+
+
+def infeasible_error(
+    constraints: Constraints, equalities: Equalities, senses: Tensor, instance: int | None = None
+) -> InfeasibleError:
+    """An error that names conflicting rows in the user's words, of one instance where they differ."""
+    where = "" if instance is None else f" for instance {instance}"
+    position = min(instance or 0, equalities.rhs.shape[0] - 1)
+    rows = unit_rows(equalities, senses, instance or 0)
+    sides = row_sides(equalities, senses)[position].tolist()
+    if rows.size > LARGEST_PROGRAMME:
+        return InfeasibleError(
+            f"The rows cannot hold together{where}. The set is too large to name the conflicting rows. "
+            f"Fix: check the right sides, or call Constraints.check() on a part of the rows."
+        )
+    conflicts = find_conflicts(rows)
+    names = constraints.names
+
+    def listed(indices: list[int]) -> str:
+        shown = "; ".join(f"{names[i]}: {constraints.row_text(i, rhs=sides[i])}" for i in indices[:8])
+        return shown + (f"; and {len(indices) - 8} more" if len(indices) > 8 else "")
+
+    first = conflicts[0]
+    text = (
+        f"The row cannot hold within the bounds{where}: {listed(first)}. Fix: change it or widen the bounds."
+        if len(first) == 1
+        else f"These rows cannot hold together within the bounds{where}: {listed(first)}. "
+        f"Fix: drop or loosen any one of them."
+    )
+    if conflicts[1:]:
+        others = " | ".join(", ".join(names[i] for i in conflict) for conflict in conflicts[1:])
+        text += f" Further conflicts remain after that: {others}."
+    return InfeasibleError(text, rows=[names[i] for i in first], indices=first, minimal=True)

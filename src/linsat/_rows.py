@@ -1,0 +1,82 @@
+"""The coefficient matrix as an operator: A x, A' mu and A diag(d) A', dense or from its sparsity pattern."""
+
+from __future__ import annotations
+
+import torch
+
+Tensor = torch.Tensor
+
+# Up to this many entries the dense matrix (32 MB) beats gathers and scatters.
+_DENSE_ENTRIES = 4_000_000
+# Largest temporary, in entries, that one chunk of instances may need for A diag(d) A'.
+_CHUNK_ENTRIES = 16_000_000
+
+
+class RowMatrix:
+    """All rows of a constraint set, shared by every instance; differentiable in its values.
+
+    Costs per instance: ``apply`` and ``pull`` O(nnz); ``gram`` O(sum over variables of (rows containing it)^2), from
+    pairs of rows that share a variable, or O(rows^2 variables) where the matrix is too full for that to pay.
+    """
+
+    def __init__(self, row: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]) -> None:
+        self.row, self.col, self.values, self.shape = row, col, values, shape
+        self._pairs: tuple[Tensor, Tensor, Tensor] | None = None
+        self.dense: Tensor | None = None
+        if shape[0] * shape[1] <= _DENSE_ENTRIES:
+            flat = values.new_zeros(shape[0] * shape[1]).index_add(0, row * shape[1] + col, values)
+            self.dense = flat.reshape(shape)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """A x for x (N, l): (N, k)."""
+        if self.dense is not None:
+            return x @ self.dense.T
+        out = x.new_zeros((x.shape[0], self.shape[0]))
+        return out.index_add(1, self.row, x[:, self.col] * self.values)
+
+    def pull(self, mu: Tensor) -> Tensor:
+        """A' mu for mu (N, k): (N, l)."""
+        if self.dense is not None:
+            return mu @ self.dense
+        out = mu.new_zeros((mu.shape[0], self.shape[1]))
+        return out.index_add(1, self.col, mu[:, self.row] * self.values)
+
+    def gram(self, weights: Tensor) -> Tensor:
+        """A diag(weights) A' for weights (N, l): (N, k, k)."""
+        num_rows = self.shape[0]
+        first, second, col = self._shared_variables()
+        per_instance = len(col)
+        full = self.dense is not None and per_instance * 8 > num_rows * self.shape[1]
+        size = num_rows * self.shape[1] if full else per_instance
+        chunk = max(1, _CHUNK_ENTRIES // max(1, size))
+        parts = [self._gram_chunk(part, full, first, second, col) for part in weights.split(chunk)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _gram_chunk(self, weights: Tensor, full: bool, first: Tensor, second: Tensor, col: Tensor) -> Tensor:
+        num_rows = self.shape[0]
+        if full:
+            assert self.dense is not None
+            return (self.dense * weights[:, None, :]) @ self.dense.T
+        products = self.values[first] * self.values[second] * weights[:, col]  # (N, pairs)
+        flat = weights.new_zeros((weights.shape[0], num_rows * num_rows))
+        flat = flat.index_add(1, self.row[first] * num_rows + self.row[second], products)
+        return flat.reshape(weights.shape[0], num_rows, num_rows)
+
+    def _shared_variables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Every ordered pair of coefficients in the same column: positions of both, and the column."""
+        if self._pairs is None:
+            order = torch.argsort(self.col, stable=True)
+            counts = torch.bincount(self.col, minlength=self.shape[1])  # rows containing each variable
+            partners = counts[self.col[order]]  # (nnz,) partners of each coefficient, itself included
+            first = torch.repeat_interleave(order, partners)
+            start = (torch.cumsum(counts, 0) - counts)[self.col[first]]
+            within = torch.arange(len(first), device=first.device)
+            within = within - torch.repeat_interleave(torch.cumsum(partners, 0) - partners, partners)
+            self._pairs = first, order[start + within], self.col[first]
+        return self._pairs
+
+    def with_values(self, values: Tensor) -> RowMatrix:
+        """The same pattern with other values."""
+        other = RowMatrix(self.row, self.col, values, self.shape)
+        other._pairs = self._pairs
+        return other

@@ -1,0 +1,300 @@
+"""Affine expressions over variables: sparse rows over each variable's flattened entries, plus a constant.
+
+Every operation is one of four: pick entries (indexing, reshaping, broadcasting), scale them, apply a matrix
+(sums and ``@``), or add two expressions. Shapes follow numpy throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from linsat.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from linsat.constraints.modelling import Variable
+
+Shape = tuple[int, ...]
+Array = np.ndarray[Any, Any]
+
+
+def _is_sparse(value: Any) -> bool:
+    return bool(sp.issparse(value))
+
+
+def read_constant(value: Any, name: str = "The constant") -> Array:
+    """A number or array-like as a finite float64 numpy array; anything else is refused by ``name``."""
+    if isinstance(value, torch.Tensor):
+        if value.requires_grad:
+            raise ConstraintError(
+                f"{name} requires gradients, which would be lost here. Fix: pass its .detach(), then put the "
+                f"tensor back with Constraints.with_rhs or Constraints.with_bounds."
+            )
+        value = value.to_dense().cpu()
+        value = (value if value.is_complex() else value.to(torch.float64)).numpy()
+    elif _is_sparse(value):
+        value = value.toarray()
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ConstraintError(
+            f"{name} is not a regular array ({error}). Fix: give every row the same length."
+        ) from None
+    if array.dtype.kind not in "fiub":
+        kind = f"dtype {array.dtype}" if isinstance(value, np.ndarray) else f"type {type(value).__name__}"
+        raise ConstraintError(
+            f"{name} has {kind}; expected a number or an array of real numbers. Fix: convert it first."
+        )
+    array = array.astype(np.float64)  # a copy, so that later changes to the user's array do not reach us
+    if not np.isfinite(array).all():
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        where = f" at index {', '.join(map(str, index))}" if index else ""
+        raise ConstraintError(
+            f"{name} is {array[index]}{where}; expected finite numbers. "
+            f"Fix: leave out what is not meant to bind."
+        )
+    return array
+
+
+class Expression:
+    """An array of affine expressions, ``sum over variables (rows @ variable.flatten()) + constant``.
+
+    Supports ``+ -`` with expressions and constants, ``* / @`` with constants, indexing, ``.sum``, ``.T``,
+    ``.reshape`` and ``.flatten``; comparing with ``<=``, ``>=`` or ``==`` gives a `Relation`.
+    """
+
+    __array_ufunc__ = None  # numpy on the left hands the operation over: np.ones(3) * X calls X.__rmul__
+
+    def __init__(self, shape: Shape, terms: dict[Variable, sp.csr_array], constant: Array) -> None:
+        self.shape = shape
+        self.terms = terms  # variable -> (size, variable.size)
+        self.constant = constant  # (size,)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def _mapped(self, shape: Shape, change: Callable[[Any], Any]) -> Expression:
+        """The expression after a linear ``change`` of its flattened entries."""
+        terms = {variable: sp.csr_array(change(rows)) for variable, rows in self.terms.items()}
+        return Expression(shape, terms, change(self.constant))
+
+    def _picked(self, choose: Callable[[Array], Any], what: str) -> Expression:
+        """The entries that ``choose`` takes from an array of this shape: numpy itself decides which."""
+        try:
+            chosen = np.asarray(choose(np.arange(self.size).reshape(self.shape)))
+        except (IndexError, ValueError, TypeError) as error:
+            raise ConstraintError(
+                f"{what} does not fit shape {self.shape}: {error}. Fix: write it as for a numpy array."
+            ) from None
+        entries = chosen.reshape(-1)
+        return self._mapped(chosen.shape, lambda rows: rows[entries])
+
+    # ------------------------------------------------------------------ shape
+
+    def __getitem__(self, key: Any) -> Expression:
+        parts = key if isinstance(key, tuple) else (key,)
+        plain = tuple(part.cpu().numpy() if isinstance(part, torch.Tensor) else part for part in parts)
+        return self._picked(lambda entries: entries[plain], f"The index {key!r}")
+
+    def __iter__(self) -> Iterator[Expression]:
+        if not self.shape:
+            raise ConstraintError("A scalar expression has no entries to iterate over. Fix: use it as it is.")
+        return (self[i] for i in range(self.shape[0]))
+
+    @property
+    def T(self) -> Expression:
+        return self._picked(lambda entries: entries.T, "The transpose")
+
+    def reshape(self, *shape: Any) -> Expression:
+        return self._picked(lambda entries: entries.reshape(*shape), f"reshape{shape}")
+
+    def flatten(self) -> Expression:
+        return self.reshape(-1)
+
+    def _broadcast(self, shape: Shape) -> Expression:
+        if shape == self.shape:
+            return self
+        return self._picked(lambda entries: np.broadcast_to(entries, shape), "The broadcast")
+
+    def sum(self, axis: int | tuple[int, ...] | None = None) -> Expression:
+        """The sum over all entries, one axis or several, as in numpy."""
+        try:
+            kept = np.zeros(self.shape).sum(axis=axis, keepdims=True).shape
+        except (ValueError, TypeError) as error:
+            raise ConstraintError(
+                f"axis = {axis!r} does not fit shape {self.shape}: {error}. Fix: None, an int or a tuple."
+            ) from None
+        dropped = range(self.ndim) if axis is None else [a % max(self.ndim, 1) for a in np.atleast_1d(axis)]
+        shape = tuple(length for a, length in enumerate(self.shape) if a not in dropped)
+        size = int(np.prod(kept))
+        target = np.broadcast_to(np.arange(size).reshape(kept), self.shape).reshape(-1)  # (entries,)
+        matrix = sp.csr_array((np.ones(self.size), (target, np.arange(self.size))), shape=(size, self.size))
+        return self._mapped(shape, lambda rows: matrix @ rows)
+
+    # ------------------------------------------------------------------ arithmetic
+
+    def __neg__(self) -> Expression:
+        return self._mapped(self.shape, lambda rows: -rows)
+
+    def __add__(self, other: Any) -> Expression:
+        right = _lift(other)
+        shape = _common_shape(self.shape, right.shape)
+        left, right = self._broadcast(shape), right._broadcast(shape)
+        terms = dict(left.terms)
+        for variable, rows in right.terms.items():
+            terms[variable] = terms[variable] + rows if variable in terms else rows
+        return Expression(shape, terms, left.constant + right.constant)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Expression:
+        return self + (-_lift(other))
+
+    def __rsub__(self, other: Any) -> Expression:
+        return _lift(other) - self
+
+    def _scaled(self, other: Any, operation: np.ufunc, name: str) -> Expression:
+        constant = read_constant(other, name)
+        shape = _common_shape(self.shape, constant.shape)
+        factor = np.broadcast_to(constant, shape).reshape(-1)  # (entries,)
+
+        def change(rows: Any) -> Any:
+            if isinstance(rows, np.ndarray):
+                return operation(rows, factor)
+            data = operation(rows.data, np.repeat(factor, np.diff(rows.indptr)))
+            return sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
+
+        return self._broadcast(shape)._mapped(shape, change)
+
+    def __mul__(self, other: Any) -> Expression:
+        if isinstance(other, Expression):
+            _refuse_nonlinear("The product of two expressions")
+        return self._scaled(other, np.multiply, "The factor")
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Expression:
+        if isinstance(other, Expression):
+            _refuse_nonlinear("The quotient of two expressions")
+        if (read_constant(other, "The divisor") == 0).any():
+            raise ConstraintError("The divisor is (or contains) 0. Fix: divide by non-zero constants only.")
+        return self._scaled(other, np.divide, "The divisor")
+
+    def __rtruediv__(self, other: Any) -> NoReturn:
+        _refuse_nonlinear("Division by an expression")
+
+    def __pow__(self, other: Any) -> NoReturn:
+        _refuse_nonlinear("A power of an expression")
+
+    def __rmatmul__(self, other: Any) -> Expression:
+        matrix = _read_factor(other)
+        if self.ndim not in (1, 2) or matrix.ndim not in (1, 2) or matrix.shape[-1] != self.shape[0]:
+            raise ConstraintError(
+                f"Shapes {matrix.shape} @ {self.shape} do not fit; expected vectors or matrices whose inner "
+                f"lengths agree. Fix: transpose or reshape one of them (a scalar factor uses *)."
+            )
+        columns = sp.eye(self.size // self.shape[0])
+        rows = sp.kron(
+            matrix if matrix.ndim == 2 else matrix[None, :], columns
+        )  # vec(M X) = (M kron I) vec(X)
+        return self._mapped(matrix.shape[:-1] + self.shape[1:], lambda entries: sp.csr_array(rows) @ entries)
+
+    def __matmul__(self, other: Any) -> Expression:
+        return (_read_factor(other).T @ self.T).T  # X M = (M' X')', for vectors too
+
+    # ------------------------------------------------------------------ comparison
+
+    def __le__(self, other: Any) -> Relation:
+        return _compare(self, other, "<=")
+
+    def __ge__(self, other: Any) -> Relation:
+        return _compare(self, other, ">=")
+
+    def __eq__(self, other: Any) -> Relation:  # type: ignore[override]
+        return _compare(self, other, "==")
+
+    def __hash__(self) -> int:
+        return id(self)  # == builds a relation, so only identity can tell dictionary keys apart
+
+    def _refuse_comparison(self, other: Any) -> NoReturn:
+        raise ConstraintError("<, > and != do not describe a closed set. Fix: use <=, >= or ==.")
+
+    __lt__ = __gt__ = __ne__ = _refuse_comparison
+
+    def __repr__(self) -> str:
+        return f"Expression(shape {self.shape} in {', '.join(variable.name for variable in self.terms)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """``difference (<=, >=, ==) 0``, entry by entry, where the difference is left side minus right side."""
+
+    difference: Expression
+    sense: str
+    label: str | None = None
+
+    def named(self, text: str) -> Relation:
+        """The same relation with a name for its rows; rows of an array get an index, as in ``text[1, 2]``."""
+        if not isinstance(text, str) or not text:
+            raise ConstraintError(
+                f"named() got {text!r}; expected a non-empty string. Fix: .named('budget')."
+            )
+        return replace(self, label=text)
+
+    def __bool__(self) -> NoReturn:
+        raise ConstraintError(
+            "A relation is neither true nor false. Fix: write a chained comparison (0 <= X <= 1) or an 'and' "
+            "as separate relations; to ask whether two variables are the same object use 'is'."
+        )
+
+
+def _lift(value: Any) -> Expression:
+    if isinstance(value, Expression):
+        return value
+    constant = read_constant(value)
+    return Expression(constant.shape, {}, constant.reshape(-1))
+
+
+def _common_shape(left: Shape, right: Shape) -> Shape:
+    try:
+        return np.broadcast_shapes(left, right)
+    except ValueError:
+        raise ConstraintError(
+            f"Shapes {left} and {right} do not broadcast. Fix: index or reshape one side as for numpy arrays."
+        ) from None
+
+
+def _read_factor(value: Any) -> Any:
+    """The constant of a matrix product: a numpy array, or a sparse matrix where one was given."""
+    if isinstance(value, Expression):
+        _refuse_nonlinear("The product of two expressions")
+    if _is_sparse(value) and value.ndim == 2:
+        matrix = sp.csr_array(value)
+        read_constant(matrix.data, "The matrix")
+        return matrix
+    return read_constant(value, "The matrix")
+
+
+def _refuse_nonlinear(what: str) -> NoReturn:
+    raise ConstraintError(
+        f"{what} is not linear. Fix: constraints may use variables only times, or divided by, constants."
+    )
+
+
+def _compare(left: Expression, right: Any, sense: str) -> Relation:
+    difference = left - right
+    if difference.size == 0:
+        raise ConstraintError(
+            f"A relation '{sense}' of shape {difference.shape} has no rows. Fix: check the index."
+        )
+    return Relation(difference, sense)

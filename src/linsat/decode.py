@@ -1,0 +1,297 @@
+"""From a relaxed point x to a discrete one: rounding, Hungarian, top-k and greedy repair.
+
+Every decoder puts each variable on one of the two ends of its box, keeps the batch dimensions, library, dtype
+and device of x, and says per instance whether the rows of the constraint set hold. Nothing here has a
+gradient. A set with right sides or bounds per instance broadcasts its batch dimensions with those of x.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+
+from linsat.constraints.arrays import Tensor, to_tensor
+from linsat.constraints.constraint_set import EQUAL, GREATER, Constraints
+from linsat.errors import ConstraintError
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A discrete point with the verdict on the rows; tensors, or numpy arrays when x was one.
+
+    ``feasible`` and ``violation`` describe x exactly as returned. Without a constraint set there is nothing
+    to judge and both are None: a decoder's own structure (k chosen, a matching) holds by construction.
+    """
+
+    x: Any  # (..., variables), every entry on the lower or upper end of its box
+    feasible: Any  # (...) bool: every row holds to tol in units of its mean |coefficient|; None without a set
+    violation: Any  # (...) float64: worst violation of a row or bound in original units; None without a set
+
+
+def rounding(x: Any, cons: Constraints, *, tol: float = 1e-6) -> Decoded:
+    """Each variable to the nearer end of its box; the middle goes up.
+
+    Args:
+        x: relaxed point (..., variables), in the units of the box.
+        cons: the constraint set; its box tells the two ends.
+        tol: a row holds when violated by at most this, in units of its mean |coefficient|.
+    """
+    point = _read_point(x, cons, tol)
+    nearer, _, _ = _round(point, cons)
+    return _decoded(nearer, x, cons, tol)
+
+
+def top_k(x: Any, k: Any, cons: Constraints | None = None, *, tol: float = 1e-6) -> Decoded:
+    """The k largest entries to the upper end, the others to the lower; equal entries by the lower index.
+
+    Args:
+        x: relaxed point (..., variables).
+        k: how many, an int or one per instance (...).
+        cons: the constraint set; without it the box is [0, 1] and no verdict is given.
+        tol: a row holds when violated by at most this, in units of its mean |coefficient|.
+    """
+    point = _read_point(x, cons, tol, optional=True)
+    count = _read_counts("k", k, point, most=point.shape[-1])
+    order = point.sort(dim=-1, descending=True, stable=True).indices
+    ranks = torch.arange(point.shape[-1], device=point.device).expand(point.shape)
+    chosen = torch.zeros_like(point, dtype=torch.bool).scatter(-1, order, ranks < count.unsqueeze(-1))
+    lower, upper = _box(point, cons)
+    return _decoded(torch.where(chosen, upper, lower), x, cons, tol)
+
+
+def hungarian(
+    x: Any, cons: Constraints | None = None, *, shape: tuple[int, int], keep: Any = None, tol: float = 1e-6
+) -> Decoded:
+    """The matching of n1 with n2 items of the largest total score: its pairs to the upper end, the rest down.
+
+    Args:
+        x: scores of all pairs (..., n1 * n2), row by row.
+        cons: the constraint set; without it the box is [0, 1] and no verdict is given.
+        shape: (n1, n2); min(n1, n2) pairs are matched.
+        keep: keep only this many pairs of the matching, those of the highest score (equal ones by the lower
+            index); an int or one per instance (...). Default all.
+        tol: a row holds when violated by at most this, in units of its mean |coefficient|.
+    """
+    point = _read_point(x, cons, tol, optional=True)
+    n1, n2 = _read_shape(shape, point)
+    most = min(n1, n2)
+    count = _read_counts("keep", most if keep is None else keep, point, most=most)
+    scores = point.cpu().numpy().reshape(-1, n1, n2)
+    chosen = np.zeros((len(scores), n1 * n2), dtype=bool)
+    for instance, kept in enumerate(count.reshape(-1).tolist()):
+        row, col = linear_sum_assignment(scores[instance], maximize=True)
+        best = np.argsort(-scores[instance, row, col], kind="stable")[:kept]
+        chosen[instance, row[best] * n2 + col[best]] = True
+    mask = torch.from_numpy(chosen).to(point.device).reshape(point.shape)
+    lower, upper = _box(point, cons)
+    return _decoded(torch.where(mask, upper, lower), x, cons, tol)
+
+
+def greedy_repair(x: Any, cons: Constraints, *, max_flips: int | None = None, tol: float = 1e-6) -> Decoded:
+    """Round, then move one variable at a time to its other end while that reduces the violation of the rows.
+
+    Each flip is the one that most reduces the sum of all row violations (in units of the row's mean
+    |coefficient|); among equals the one x is least sure of (nearest the middle of its box), then the lower
+    index. It stops when the rows hold, when no single flip reduces the sum by more than tol, or after
+    max_flips; ``feasible`` tells whether the rows hold in the end.
+
+    Args:
+        x: relaxed point (..., variables), in the units of the box.
+        cons: the constraint set.
+        max_flips: most flips per instance; default the number of variables.
+        tol: a row holds when violated by at most this, in units of its mean |coefficient|.
+    """
+    point = _read_point(x, cons, tol)
+    if max_flips is None:
+        max_flips = point.shape[-1]
+    elif not isinstance(max_flips, (int, np.integer)) or max_flips < 0:
+        raise ConstraintError(f"max_flips is {max_flips}; expected an integer >= 0. Fix: leave it out.")
+    parts = (part.cpu().numpy().reshape(-1, point.shape[-1]) for part in _round(point, cons))
+    starts, others, certainties = parts
+    rows = _Rows.of(cons)
+    sides = np.broadcast_to(rows.rhs, (*point.shape[:-1], len(cons))).reshape(len(starts), len(cons))
+    for instance, start in enumerate(starts):
+        _flip(start, others[instance], certainties[instance], rows, sides[instance], max_flips, tol)
+    return _decoded(torch.from_numpy(starts).to(point.device).reshape(point.shape), x, cons, tol)
+
+
+# ---------------------------------------------------------------------- the repair of one instance
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """All rows in numpy, each divided by its mean |coefficient|."""
+
+    row: np.ndarray  # (nnz,)
+    col: np.ndarray  # (nnz,)
+    values: np.ndarray  # (nnz,)
+    senses: np.ndarray  # (rows,)
+    rhs: np.ndarray  # (batch..., rows)
+
+    @staticmethod
+    def of(cons: Constraints) -> _Rows:
+        structure, numbers = cons.structure, cons.numbers("cpu")
+        row, scale = structure.row.cpu(), _row_scale(cons, torch.device("cpu"))
+        values = numbers.values.detach() / scale[row]
+        rhs = numbers.rhs.detach() / scale
+        arrays = (part.cpu().numpy() for part in (row, structure.col, values, structure.senses, rhs))
+        return _Rows(*arrays)
+
+    def activity(self, x: np.ndarray) -> np.ndarray:
+        return np.bincount(self.row, self.values * x[self.col], minlength=len(self.senses))
+
+
+def _gap(excess: np.ndarray, senses: np.ndarray) -> np.ndarray:
+    """Violation from ``activity - right side``."""
+    signed = np.where(senses == GREATER, -excess, np.where(senses == EQUAL, np.abs(excess), excess))
+    return np.maximum(signed, 0.0)
+
+
+def _flip(
+    now: np.ndarray,
+    other: np.ndarray,
+    certainty: np.ndarray,
+    rows: _Rows,
+    rhs: np.ndarray,
+    max_flips: int,
+    tol: float,
+) -> None:
+    """Greedy flips of one instance, in place; each exchanges ``now[j]`` and ``other[j]``."""
+    for _ in range(max_flips):
+        activity = rows.activity(now)
+        gap = _gap(activity - rhs, rows.senses)  # (rows,)
+        if gap.max(initial=0.0) <= tol:
+            return
+        # A flip touches only the rows of its variable: one pass over the non-zeros prices all flips.
+        moved = activity[rows.row] + rows.values * (other - now)[rows.col]  # (nnz,)
+        change = _gap(moved - rhs[rows.row], rows.senses[rows.row]) - gap[rows.row]
+        gain = -np.bincount(rows.col, change, minlength=len(now))  # (variables,)
+        best = gain.max()
+        if best <= tol:
+            return
+        equals = np.flatnonzero((gain >= best - tol) & (gain > tol))
+        flipped = equals[np.argmin(certainty[equals])]
+        now[flipped], other[flipped] = other[flipped], now[flipped]
+
+
+# ---------------------------------------------------------------------- shared: box, verdict, the way back
+
+
+def _box(point: Tensor, cons: Constraints | None) -> tuple[Tensor, Tensor]:
+    """Both ends of the box in the shape of the point, in float64."""
+    if cons is None:
+        return torch.zeros_like(point), torch.ones_like(point)
+    lower, upper = (end.detach().to(point.device, torch.float64) for end in (cons.lower, cons.upper))
+    return lower.expand(point.shape), upper.expand(point.shape)
+
+
+def _round(point: Tensor, cons: Constraints) -> tuple[Tensor, Tensor, Tensor]:
+    """The nearer end of each box, the other end, and the distance from the middle in widths of the box."""
+    lower, upper = _box(point, cons)
+    middle, width = (lower + upper) / 2, torch.where(upper > lower, upper - lower, 1.0)
+    up = point >= middle
+    return torch.where(up, upper, lower), torch.where(up, lower, upper), (point - middle).abs() / width
+
+
+def _row_scale(cons: Constraints, device: torch.device) -> Tensor:
+    """(rows,) mean |coefficient| over the non-zeros of each row; 1 for a row without any."""
+    values, row = cons.numbers(device).values.detach(), cons.structure.row.to(device)
+    zeros = values.new_zeros(len(cons))
+    total = zeros.index_add(0, row, values.abs())
+    count = zeros.index_add(0, row, (values != 0).to(values.dtype))
+    return torch.where(total > 0, total / count.clamp_min(1.0), 1.0)
+
+
+def _decoded(point: Tensor, like: Any, cons: Constraints | None, tol: float) -> Decoded:
+    """The point in the library and dtype of the input, and the verdict on exactly that point."""
+    if isinstance(like, torch.Tensor):
+        x: Any = point.to(like.dtype) if like.is_floating_point() else point
+        judged = x
+    else:
+        dtype = np.asarray(like).dtype
+        x = point.numpy().astype(dtype if dtype.kind == "f" else np.float64)
+        judged = torch.from_numpy(x.astype(np.float64))
+    if cons is None:
+        return Decoded(x, None, None)
+    with torch.no_grad():
+        gap = cons.row_violation(judged) / _row_scale(cons, judged.device)
+        feasible, violation = (gap <= tol).all(-1), cons.violation(judged)
+    if isinstance(like, torch.Tensor):
+        return Decoded(x, feasible, violation)
+    return Decoded(x, feasible.numpy(), violation.numpy())
+
+
+# ---------------------------------------------------------------------- reading the input
+
+
+def _read_point(x: Any, cons: Constraints | None, tol: float, *, optional: bool = False) -> Tensor:
+    """x in float64, detached, broadcast to the batch dimensions of the constraint set."""
+    if not (isinstance(cons, Constraints) or (optional and cons is None)):
+        raise ConstraintError(f"cons is of type {type(cons).__name__}. Fix: pass linsat.Constraints.")
+    if not (math.isfinite(tol) and tol >= 0):
+        raise ConstraintError(f"tol is {tol}; expected a finite number >= 0. Fix: pass 1e-6, say.")
+    point = to_tensor("x", x).detach().to(torch.float64)
+    if point.layout != torch.strided:
+        raise ConstraintError("x is sparse; expected a dense array. Fix: x.to_dense().")
+    if point.dim() == 0 or point.shape[-1] == 0:
+        raise ConstraintError(
+            f"x has shape {tuple(point.shape)}; expected (..., variables). Fix: pass a vector."
+        )
+    bad = ~torch.isfinite(point)
+    if bool(bad.any()):
+        at = tuple(int(i) for i in bad.nonzero()[0])
+        raise ConstraintError(
+            f"x{list(at)} is {float(point[at])}; expected a finite number. Fix: check its source."
+        )
+    return point if cons is None else _fit_to_set(point, cons)
+
+
+def _fit_to_set(point: Tensor, cons: Constraints) -> Tensor:
+    width = cons.num_variables
+    if width is not None and point.shape[-1] != width:
+        raise ConstraintError(
+            f"x has shape {tuple(point.shape)} but cons has {width} variables; expected (..., {width}). "
+            f"Fix: one entry per variable in the last dimension."
+        )
+    try:
+        batch = torch.broadcast_shapes(point.shape[:-1], cons.batch_shape)
+    except RuntimeError:
+        raise ConstraintError(
+            f"x has batch dimensions {tuple(point.shape[:-1])} and cons {tuple(cons.batch_shape)}, which do "
+            f"not fit together. Fix: one instance of x per right side, or a single one."
+        ) from None
+    return point.expand(*batch, point.shape[-1])
+
+
+def _read_counts(name: str, value: Any, point: Tensor, *, most: int) -> Tensor:
+    """A number of variables or pairs per instance, (...) int64."""
+    counts = to_tensor(name, value).detach().to(point.device, torch.float64)
+    bad = ~((counts >= 0) & (counts <= most) & (counts == counts.floor()))
+    if bool(bad.any()):
+        at = tuple(int(i) for i in bad.nonzero()[0])
+        where = f"{name}{list(at)}" if at else name
+        raise ConstraintError(
+            f"{where} is {float(counts[at]):g}; expected an integer from 0 to {most}. Fix: stay in range."
+        )
+    try:
+        return counts.to(torch.int64).expand(point.shape[:-1])
+    except RuntimeError:
+        raise ConstraintError(
+            f"{name} has shape {tuple(counts.shape)}; expected an int or one per instance, "
+            f"{tuple(point.shape[:-1])}. Fix: match the leading dimensions of x."
+        ) from None
+
+
+def _read_shape(shape: tuple[int, int], point: Tensor) -> tuple[int, int]:
+    whole = len(shape) == 2 and all(isinstance(n, (int, np.integer)) and n >= 1 for n in shape)
+    if not whole or shape[0] * shape[1] != point.shape[-1]:
+        raise ConstraintError(
+            f"shape is {tuple(shape)}; expected (n1, n2) with n1 * n2 = {point.shape[-1]}, the entries "
+            f"of x. Fix: pass the size of the score matrix that x flattens."
+        )
+    return int(shape[0]), int(shape[1])

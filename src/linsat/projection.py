@@ -1,0 +1,336 @@
+"""`project` and `solve`: scores and constraints in, constrained x out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from linsat._adjoint import ImplicitCall, implicit_duals
+from linsat._compile import System, compile_constraints, implied_reduction, infeasible_error
+from linsat._equations import Equalities, Program, Reduction, Tensor
+from linsat.constraints.constraint_set import Constraints
+from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
+from linsat.solution import Solution
+from linsat.solvers import Newton, Sinkhorn
+from linsat.solvers.outcome import Outcome
+from linsat.status import Status
+
+Solver = Newton | Sinkhorn
+_ON_FAILURE = ("warn", "raise", "ignore")
+
+
+def project(
+    y: Any,
+    constraints: Constraints,
+    *,
+    tau: Any = 0.1,
+    solver: Solver | None = None,
+    on_failure: str = "warn",
+    start: Any = None,
+) -> Any:
+    """The point of the constraint set that fits the scores best, differentiably.
+
+    Solves, for each instance, ``max <y, x> + tau * entropy(x)`` over the rows and the box (`linsat._equations` has the
+    exact program). Small ``tau`` gives nearly discrete answers, large ``tau`` smooth ones.
+
+    Args:
+        y: scores (..., variables), a floating torch tensor or numpy array; numpy in, numpy out.
+        constraints: the rows and the box; per-instance right sides broadcast against the leading dimensions of y.
+        tau: temperature, a positive number or tensor of the batch shape; may require gradients.
+        solver: `Newton()` (default) or `Sinkhorn()`.
+        on_failure: what to do when some instance does not converge: ``"warn"``, ``"raise"`` or ``"ignore"``.
+        start: duals of an earlier, similar solve (`Solution.duals`) to start from.
+
+    Returns:
+        x like y: same shape (broadcast with per-instance constraints), dtype and device. Gradients reach y, right sides,
+        coefficients, bounds and tau. Cost: see `Newton` and `Sinkhorn`.
+
+    Raises:
+        InfeasibleError: rows shared by all instances contradict each other.
+        ConstraintError: malformed arguments, NaN or infinite scores.
+        ConvergenceError: with ``on_failure="raise"``.
+    """
+    return solve(y, constraints, tau=tau, solver=solver, on_failure=on_failure, start=start).x
+
+
+@torch.compiler.disable
+def solve(
+    y: Any,
+    constraints: Constraints,
+    *,
+    tau: Any = 0.1,
+    solver: Solver | None = None,
+    on_failure: str = "warn",
+    start: Any = None,
+) -> Solution:
+    """Like `project`, returning a `Solution`: x with status, violation, steps and duals of every instance."""
+    request = _Request.read(y, constraints, tau, solver, on_failure, start)
+    system = compile_constraints(
+        constraints,
+        num_variables=request.scores.shape[-1],
+        device=request.scores.device,
+        published=request.solver.as_published,
+    )
+    return _solve(system, request)
+
+
+def project_each(
+    scores: Sequence[Any],
+    constraints: Sequence[Constraints],
+    *,
+    tau: Any = 0.1,
+    solver: Solver | None = None,
+    on_failure: str = "warn",
+) -> list[Any]:
+    """Project instances of different shapes: ``scores[i]`` onto ``constraints[i]``, in the given order.
+
+    Instances with the very same constraint set are solved together as one batch, so pass one `Constraints` object
+    wherever the rows are the same.
+    """
+    if len(scores) != len(constraints):
+        raise ConstraintError(
+            f"scores has {len(scores)} entries and constraints {len(constraints)}. Fix: one constraint set per scores."
+        )
+    groups: dict[Any, list[int]] = {}
+    for i, (y, cons) in enumerate(zip(scores, constraints, strict=True)):
+        groups.setdefault((id(cons), str(getattr(y, "dtype", None)), tuple(np.shape(y))), []).append(i)
+    results: list[Any] = [None] * len(scores)
+    for members in groups.values():
+        first = scores[members[0]]
+        stack = torch.stack if isinstance(first, torch.Tensor) else np.stack
+        cons = constraints[members[0]]
+        if len(members) == 1 or cons.batch_shape:
+            for i in members:
+                results[i] = project(scores[i], cons, tau=tau, solver=solver, on_failure=on_failure)
+            continue
+        together = project(stack([scores[i] for i in members]), cons, tau=tau, solver=solver, on_failure=on_failure)
+        for position, i in enumerate(members):
+            results[i] = together[position]
+    return results
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The arguments of one call, read and flattened to one batch dimension, in float64."""
+
+    constraints: Constraints
+    solver: Solver
+    on_failure: str
+    scores: Tensor  # (N, l) float64
+    tau: Tensor  # (N,)
+    start: Tensor | None  # (N, k)
+    batch_shape: torch.Size
+    like: Tensor  # the scores as given: dtype and device of the answer
+    as_numpy: bool
+
+    @classmethod
+    def read(
+        cls, y: Any, constraints: Constraints, tau: Any, solver: Solver | None, on_failure: str, start: Any
+    ) -> _Request:
+        if not isinstance(constraints, Constraints):
+            raise ConstraintError(
+                f"constraints is a {type(constraints).__name__}; expected linsat.Constraints. "
+                f"Fix: linsat.Constraints(A=A, b=b)."
+            )
+        solver = Newton() if solver is None else solver
+        if not isinstance(solver, (Newton, Sinkhorn)):
+            raise ConstraintError(f"solver is {solver!r}; expected linsat.Newton(...) or linsat.Sinkhorn(...).")
+        if on_failure not in _ON_FAILURE:
+            raise ConstraintError(f"on_failure is {on_failure!r}; expected one of {', '.join(_ON_FAILURE)}.")
+        like = _read_scores(y, constraints)
+        # Metal has no float64: solve on the CPU there and hand the answer back.
+        device = torch.device("cpu") if like.device.type == "mps" else like.device
+        batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
+        scores = like.to(device, torch.float64).expand(*batch_shape, like.shape[-1])
+        scores = scores.reshape(batch_shape.numel(), like.shape[-1])
+        return cls(
+            constraints=constraints,
+            solver=solver,
+            on_failure=on_failure,
+            scores=scores,
+            tau=_read_tau(tau, batch_shape, device),
+            start=_read_start(start, (*batch_shape, len(constraints)), device),
+            batch_shape=batch_shape,
+            like=like,
+            as_numpy=not isinstance(y, torch.Tensor),
+        )
+
+    def equalities(self, system: System) -> Equalities:
+        """The rows, with per-instance numbers spread over the flattened batch."""
+        own, e = self.constraints.batch_shape, system.equalities
+
+        def spread(tensor: Tensor) -> Tensor:
+            if not own or (tensor.shape[0] == 1 and own.numel() != 1):
+                return tensor
+            unflat = tensor.reshape(*own, tensor.shape[-1])
+            full = unflat.expand(*self.batch_shape, -1)
+            return full.reshape(self.batch_shape.numel(), tensor.shape[-1])
+
+        return Equalities(e.rows, *(spread(t) for t in (e.lower, e.width, e.rhs, e.slack, e.scale)))
+
+    def solution(self, outcome: Outcome, shares: Tensor, equalities: Equalities) -> Solution:
+        """Back to the shape, dtype and device of the scores."""
+        batch = self.batch_shape
+        point = equalities.lower + equalities.width * shares
+        x = point.reshape(*batch, point.shape[-1]).to(self.like.device, self.like.dtype)
+        duals = outcome.mu / equalities.scale
+        fields = {
+            "x": x,
+            "violation": _violation(self.constraints, x),
+            "steps": outcome.steps.reshape(batch),
+            "duals": duals.reshape(*batch, len(self.constraints)),
+            "codes": outcome.codes.reshape(batch),
+        }
+        if self.as_numpy:
+            fields = {name: value.detach().cpu().numpy() for name, value in fields.items()}
+        return Solution(**fields)
+
+
+def _solve(system: System, request: _Request) -> Solution:
+    equalities = request.equalities(system)
+    solver = request.solver
+
+    def run(rows: Equalities, scores: Tensor, tau: Tensor) -> tuple[Outcome, Reduction]:
+        """Everything that looks at numbers happens here, out of sight of autograd and of function transforms."""
+        _check_numbers(scores, tau)
+        outcome, reduction = _run_solver(system, solver, rows, scores, tau, request.start)
+        _report(system, request.on_failure, rows, outcome)
+        return outcome, reduction
+
+    if isinstance(solver, Sinkhorn) and solver.gradient == "unrolled":
+        _check_numbers(request.scores, request.tau)
+        program = equalities.program(request.scores, system.reduce(equalities))
+        outcome, shares = solver.unrolled(program, request.tau)
+        _report(system, request.on_failure, equalities, outcome)
+        return request.solution(outcome, shares, equalities)
+    call = ImplicitCall(equalities.rows, system.shared, run)
+    outcome, reduction = implicit_duals(call, equalities, request.scores, request.tau)
+    program = equalities.program(request.scores, reduction)
+    shares, _ = program.shares(outcome.mu, request.tau[:, None])
+    return request.solution(outcome, shares, equalities)
+
+
+def _run_solver(
+    system: System, solver: Solver, rows: Equalities, scores: Tensor, tau: Tensor, start: Tensor | None
+) -> tuple[Outcome, Reduction]:
+    with torch.no_grad():
+        reduction = system.reduce(rows)
+        program = rows.program(scores, reduction)
+        mu = None if start is None else start * rows.scale
+        if system.shared:
+            return solver.run(program, tau, mu), reduction
+        outcome = Outcome.empty(program, scores.shape[0])
+        program = rows.program(scores, reduction.expand(scores.shape[0]))
+        infeasible = program.reduction.infeasible
+        outcome.codes[infeasible] = Status.INFEASIBLE.code
+        _solve_some(outcome, solver, program, tau, mu, (~infeasible).nonzero().squeeze(-1))
+        _second_look(outcome, system, solver, program, tau)
+        return outcome, program.reduction
+
+
+def _solve_some(
+    outcome: Outcome, solver: Solver, program: Program, tau: Tensor, start: Tensor | None, index: Tensor
+) -> None:
+    """Solve the instances of ``index`` and write them into the outcome."""
+    if index.numel() == 0:
+        return
+    part = solver.run(program.select(index), tau[index], None if start is None else start[index])
+    outcome.mu[index], outcome.codes[index], outcome.steps[index] = part.mu, part.codes, part.steps
+
+
+def _second_look(outcome: Outcome, system: System, solver: Solver, program: Program, tau: Tensor) -> None:
+    """Give instances that did not converge the full presolve: rows of their own may force variables or contradict."""
+    done = {Status.CONVERGED.code, Status.INFEASIBLE.code}
+    for instance in [i for i, code in enumerate(outcome.codes.tolist()) if code not in done]:
+        found = implied_reduction(program, system.senses, program.reduction, instance)
+        if bool(found.infeasible[0]):
+            outcome.codes[instance] = Status.INFEASIBLE.code
+            continue
+        program.reduction.replace(instance, found)
+        _solve_some(outcome, solver, program, tau, None, torch.tensor([instance], device=tau.device))
+
+
+def _check_numbers(scores: Tensor, tau: Tensor) -> None:
+    bad = ~torch.isfinite(scores)
+    if bool(bad.any()):
+        instance, variable = (int(i) for i in bad.nonzero()[0])
+        raise ConstraintError(
+            f"y holds {float(scores[instance, variable])} (instance {instance}, variable {variable}); expected finite "
+            f"scores. Fix: clamp or mask the scores; to forbid a variable set its upper bound to its lower bound."
+        )
+    if bool((~torch.isfinite(tau) | (tau <= 0)).any()):
+        worst = float(tau[(~torch.isfinite(tau) | (tau <= 0)).nonzero()[0, 0]])
+        raise ConstraintError(f"tau is {worst}; expected a positive, finite temperature. Fix: tau=0.1, say.")
+
+
+def _report(system: System, on_failure: str, rows: Equalities, outcome: Outcome) -> None:
+    failed = outcome.codes != Status.CONVERGED.code
+    if on_failure == "ignore" or not bool(failed.any()):
+        return
+    codes = outcome.codes.tolist()
+    first = next(i for i, code in enumerate(codes) if code != Status.CONVERGED.code)
+    status = Status.of(codes[first])
+    count = sum(code != Status.CONVERGED.code for code in codes)
+    text = f"{count} of {len(codes)} instances did not converge; the first is instance {first}: {status}. {status.advice}"
+    if on_failure == "warn":
+        warnings.warn(text, LinSATWarning, stacklevel=2)
+        return
+    if status is Status.INFEASIBLE:
+        raise infeasible_error(system.constraints, rows, system.senses, first)
+    raise ConvergenceError(text)
+
+
+def _violation(constraints: Constraints, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return constraints.violation(x.detach())
+
+
+def _read_scores(y: Any, constraints: Constraints) -> Tensor:
+    tensor = y if isinstance(y, torch.Tensor) else torch.from_numpy(np.asarray(y))
+    if not tensor.is_floating_point():
+        raise ConstraintError(f"y has dtype {tensor.dtype}; expected floating scores. Fix: y.float().")
+    expected = constraints.num_variables
+    if tensor.dim() == 0 or tensor.shape[-1] == 0 or (expected is not None and tensor.shape[-1] != expected):
+        raise ConstraintError(
+            f"y has shape {tuple(tensor.shape)}; expected (..., {expected or 'variables'}): one score per variable in "
+            f"the last dimension. Fix: flatten matrices, e.g. y.flatten(-2)."
+        )
+    return tensor
+
+
+def _joint_batch(scores: torch.Size, constraints: torch.Size) -> torch.Size:
+    try:
+        return torch.broadcast_shapes(scores, constraints)
+    except RuntimeError:
+        raise ConstraintError(
+            f"y has batch dimensions {tuple(scores)} but the constraints have {tuple(constraints)}; they do not "
+            f"broadcast. Fix: one right side (or bound) per instance, or shared ones."
+        ) from None
+
+
+def _read_tau(tau: Any, batch_shape: torch.Size, device: torch.device) -> Tensor:
+    tensor = tau if isinstance(tau, torch.Tensor) else torch.as_tensor(tau, dtype=torch.float64)
+    tensor = tensor.to(device, torch.float64)
+    try:
+        return tensor.expand(batch_shape).reshape(batch_shape.numel())
+    except RuntimeError:
+        raise ConstraintError(
+            f"tau has shape {tuple(tensor.shape)}; expected a scalar or the batch shape {tuple(batch_shape)}."
+        ) from None
+
+
+def _read_start(start: Any, shape: tuple[int, ...], device: torch.device) -> Tensor | None:
+    if start is None:
+        return None
+    tensor = torch.as_tensor(start).detach().to(device, torch.float64)
+    if tuple(tensor.shape) != shape or not bool(torch.isfinite(tensor).all()):
+        raise ConstraintError(
+            f"start has shape {tuple(tensor.shape)}; expected finite duals of shape {shape}. "
+            f"Fix: pass Solution.duals of a solve with the same rows and batch shape."
+        )
+    return tensor.reshape(int(np.prod(shape[:-1])), shape[-1])

@@ -1,0 +1,273 @@
+r"""The paper's solver: multi-set Sinkhorn on the rows (Algorithms 2 and 3), in the log domain.
+
+Every row is a pair of marginals (b1, b2): what the shares p, z must add up to, and what their complements must. One
+step multiplies the odds p / (1 - p) of everything in a row by one factor so that both hold; rows with disjoint supports
+step together. In terms of the row's log factor m = mu / tau:
+
+    m += log(b1 / b2) - log(sum a p + s z) + log(sum a (1 - p) + s (1 - z))
+
+For rows whose non-zero coefficients are equal the fixed point is the optimum of the entropic program, as `Newton` finds
+it. For unequal coefficients it is another point, and where two rows share their support it need not exist at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+
+from linsat._equations import Program, Tensor
+from linsat.errors import ConstraintError
+from linsat.solvers.outcome import Outcome
+from linsat.status import Status
+
+_PUBLISHED_TOLERANCE = 1e-3
+_PUBLISHED_MARGIN = 1e-7
+
+
+@dataclass(frozen=True)
+class Sinkhorn:
+    """Solve by the paper's multi-set Sinkhorn iterations. Needs non-negative coefficients (any box).
+
+    Args:
+        max_sweeps: hard limit of sweeps over all rows.
+        tol: largest residual of any row, relative to the row's mean coefficient, at which an instance has converged.
+        variant: ``"v2"`` keeps one complement per variable, as the paper writes; ``"v1"`` one per variable and row,
+            as the first published code did (its fixed point differs where a variable is in several rows).
+        grouped: step rows with disjoint supports together (greedily, in order), else one after another.
+        gradient: ``"implicit"`` differentiates the fixed point (constant memory; v2 with equal coefficients within
+            each row only), ``"unrolled"`` differentiates the iterations (memory grows with the sweeps).
+        stop: ``"residual"`` stops each instance by itself at ``tol``; ``"published"`` uses the published package's
+            rules and constants, which look at the batch as a whole.
+
+    Cost per sweep and instance: O(non-zeros). The number of sweeps grows like 1/tau; see docs/convergence.md.
+    """
+
+    max_sweeps: int = 1000
+    tol: float = 1e-6
+    variant: Literal["v1", "v2"] = "v2"
+    grouped: bool = True
+    gradient: Literal["implicit", "unrolled"] = "implicit"
+    stop: Literal["residual", "published"] = "residual"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_sweeps, int) or self.max_sweeps < 1:
+            raise ConstraintError(f"max_sweeps is {self.max_sweeps}; expected a positive integer.")
+        if not 0 <= self.tol < 1:
+            raise ConstraintError(f"tol is {self.tol}; expected a number in [0, 1), such as 1e-6.")
+        for name, value, choices in (
+            ("variant", self.variant, ("v1", "v2")),
+            ("gradient", self.gradient, ("implicit", "unrolled")),
+            ("stop", self.stop, ("residual", "published")),
+        ):
+            if value not in choices:
+                raise ConstraintError(f"{name} is {value!r}; expected {choices[0]!r} or {choices[1]!r}.")
+        if self.variant == "v1" and self.gradient == "implicit":
+            raise ConstraintError(
+                "variant='v1' has no implicit gradient: its fixed point is not that of the entropic program. "
+                "Fix: gradient='unrolled', or variant='v2'."
+            )
+
+    @property
+    def as_published(self) -> bool:
+        """Whether the set is to be compiled as the published package does."""
+        return self.stop == "published"
+
+    def run(self, program: Program, tau: Tensor, start: Tensor | None = None) -> Outcome:
+        """Duals of every instance, without gradients through the iterations; tau is (N,)."""
+        _require_equal_coefficients(program)
+        with torch.no_grad():
+            return _Sweeps(self, program, tau[:, None], start).outcome()[0]
+
+    def unrolled(self, program: Program, tau: Tensor) -> tuple[Outcome, Tensor]:
+        """Duals and shares p of every instance, differentiable through every sweep."""
+        return _Sweeps(self, program, tau[:, None], None).outcome()
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows with disjoint supports, padded to the longest."""
+
+    members: Tensor  # (g,) rows
+    entries: Tensor  # (g, m) positions among the coefficients; padding points at 0
+    cols: Tensor  # (g, m)
+    filled: Tensor  # (g, m) bool
+
+
+class _Sweeps:
+    """The state of one batch: log odds of the shares, and log factors m = mu / tau of the rows."""
+
+    def __init__(self, options: Sinkhorn, program: Program, tau: Tensor, start: Tensor | None) -> None:
+        _require_non_negative(program)
+        self.options, self.program, self.tau = options, program, tau
+        r = program.reduction
+        count = program.scores.shape[0]
+        rows = program.rows
+        self.factors = program.scores.new_zeros((count, rows.shape[0])) if start is None else start / tau
+        support = (rows.values != 0).to(program.scores.dtype)
+        lift = self.factors.new_zeros(count, rows.shape[1]).index_add(1, rows.col, self.factors[:, rows.row] * support)
+        self.odds = program.width * program.scores / tau + lift
+        self.log_x = self.odds  # v1 only: log of the upper row, not yet normalised, as published
+        self.complement = torch.zeros_like(self.odds[:, rows.col])  # v1 only: (N, nnz), log of the lower row
+        weights = rows.values * program.width[:, rows.col]
+        free = r.free[:, rows.col] & (rows.values != 0)
+        self.log_weights = torch.where(free, torch.log(torch.where(free, weights, 1.0)), -torch.inf)
+        slack = torch.where(r.tight | ~r.active, 0.0, program.slack)
+        self.log_slack = torch.where(slack > 0, torch.log(torch.where(slack > 0, slack, 1.0)), -torch.inf)
+        self.log_upper, self.log_lower = self._log_marginals(weights, free, slack)
+        self.groups = _group_rows(program, grouped=options.grouped)
+
+    def _log_marginals(self, weights: Tensor, free: Tensor, slack: Tensor) -> tuple[Tensor, Tensor]:
+        program, r = self.program, self.program.reduction
+        total = torch.where(free, weights, 0.0)
+        total = total.new_zeros(total.shape[0], program.rows.shape[0]).index_add(1, program.rows.row, total) + slack
+        upper = program.linear_term() * program.scale
+        lower = total - upper
+        active = r.active
+        if self.options.as_published and bool(((upper.abs() <= 1e-12) | (lower.abs() <= 1e-12)).any()):
+            upper, lower = upper + _PUBLISHED_MARGIN, lower + _PUBLISHED_MARGIN
+        if bool((active & ((upper <= 0) | (lower <= 0))).any()):
+            row = int((active & ((upper <= 0) | (lower <= 0))).nonzero()[0, 1])
+            raise ConstraintError(
+                f"Row {row} leaves no mass for one side ({float(upper[0, row]):g}, {float(lower[0, row]):g}). "
+                f"Fix: use linsat.Newton(), or loosen the row."
+            )
+        return torch.log(torch.where(active, upper, 1.0)), torch.log(torch.where(active, lower, 1.0))
+
+    def outcome(self) -> tuple[Outcome, Tensor]:
+        count = self.odds.shape[0]
+        running = torch.ones(count, dtype=torch.bool, device=self.odds.device)
+        steps = torch.zeros(count, dtype=torch.int64, device=self.odds.device)
+        for _ in range(self.options.max_sweeps):
+            before = self.log_x
+            settled = [self._step(group, running) for group in self.groups]
+            steps = steps + running
+            running = self._still_running(running, settled, before)
+            if not bool(running.any()):
+                break
+        shares = torch.sigmoid(self.odds) if self.options.variant == "v2" else torch.exp(self.log_x)
+        shares = torch.where(self.program.reduction.free, shares, self.program.reduction.pinned)
+        done = self._residual(shares) <= max(self.options.tol, _PUBLISHED_TOLERANCE * self.options.as_published)
+        codes = torch.where(done, Status.CONVERGED.code, Status.STEP_LIMIT.code)
+        return Outcome(self.factors * self.tau, codes, steps), shares
+
+    def _still_running(self, running: Tensor, settled: list[bool], before: Tensor) -> Tensor:
+        if not self.options.as_published:
+            with torch.no_grad():
+                shares = torch.sigmoid(self.odds) if self.options.variant == "v2" else torch.exp(self.log_x)
+                shares = torch.where(self.program.reduction.free, shares, self.program.reduction.pinned)
+                return running & (self._residual(shares) > self.options.tol)
+        if self.options.variant == "v2":
+            return running & (not all(settled))
+        moved = (self.log_x - before).norm(dim=-1).max()
+        rows = self.program.residual_at(torch.exp(self.log_x), torch.sigmoid(self.factors)) * self.program.scale
+        still = bool(moved > _PUBLISHED_TOLERANCE) or bool(rows.abs().sum() >= _PUBLISHED_TOLERANCE)
+        return running & still
+
+    def _residual(self, shares: Tensor) -> Tensor:
+        """Largest residual of any row, slack included, as `Newton` measures it."""
+        r = self.program.reduction
+        z = torch.where(r.tight, r.tight_share, torch.sigmoid(self.factors))
+        residual = self.program.residual_at(shares, z).detach().abs()
+        return residual.amax(-1) if residual.shape[-1] else residual.new_zeros(residual.shape[0])
+
+    def _step(self, group: _Group, running: Tensor) -> bool:
+        """Normalise one group of rows; returns whether it already held by the published rule (and was left alone)."""
+        weights = self.log_weights[:, group.entries].masked_fill(~group.filled, -torch.inf)  # (., g, m)
+        slack = self.log_slack[:, group.members]
+        factors = self.factors[:, group.members]
+        log_p, log_q = self._log_shares(group)
+        upper = _log_row_sum(log_p + weights, slack + F.logsigmoid(factors))  # (N, g)
+        lower = _log_row_sum(log_q + weights, slack + F.logsigmoid(-factors))
+        up = self.log_upper[:, group.members] - upper
+        down = self.log_lower[:, group.members] - lower
+        if self.options.as_published and self.options.variant == "v2":
+            mass = torch.logaddexp(self.log_upper[:, group.members], self.log_lower[:, group.members])
+            held = torch.logaddexp(upper, lower)
+            off = torch.maximum((up - mass + held).abs(), (down - mass + held).abs())
+            if bool((off < _PUBLISHED_TOLERANCE).all()):
+                return True
+        moves = running[:, None] & self.program.reduction.active[:, group.members]
+        self._move(group, torch.where(moves, up - down, 0.0), moves)
+        return False
+
+    def _log_shares(self, group: _Group) -> tuple[Tensor, Tensor]:
+        if self.options.variant == "v2":
+            odds = self.odds[:, group.cols]
+            return F.logsigmoid(odds), F.logsigmoid(-odds)
+        return self.log_x[:, group.cols], self.complement[:, group.entries]
+
+    def _move(self, group: _Group, change: Tensor, moves: Tensor) -> None:
+        """Multiply the odds of everything in the group's rows by exp(change); change is (N, g)."""
+        self.factors = self.factors.index_add(1, group.members, change)
+        spread = (change[:, :, None] * group.filled).flatten(1)
+        self.odds = self.odds.index_add(1, group.cols.flatten(), spread)
+        if self.options.variant == "v1":
+            x, other = self.log_x[:, group.cols], self.complement[:, group.entries]
+            norm = torch.logaddexp(x + change[:, :, None], other)
+            moved = group.filled & moves[:, :, None]
+            new_x = torch.where(moved, x + change[:, :, None] - norm, x)
+            new_other = torch.where(moved, other - norm, other)
+            inside = group.filled.flatten()
+            cols, entries = group.cols.flatten()[inside], group.entries.flatten()[inside]
+            self.log_x = self.log_x.index_copy(1, cols, new_x.flatten(1)[:, inside])
+            self.complement = self.complement.index_copy(1, entries, new_other.flatten(1)[:, inside])
+
+
+def _log_row_sum(terms: Tensor, slack: Tensor) -> Tensor:
+    return torch.logsumexp(torch.cat([terms, slack[:, :, None]], dim=-1), dim=-1)
+
+
+def _group_rows(program: Program, *, grouped: bool) -> list[_Group]:
+    """Rows in order, each into the first group whose rows share no variable with it."""
+    rows = program.rows
+    row, col = rows.row.tolist(), rows.col.tolist()
+    entries: list[list[int]] = [[] for _ in range(rows.shape[0])]
+    for position, i in enumerate(row):
+        entries[i].append(position)
+    supports = [{col[e] for e in found} for found in entries]
+    groups: list[tuple[list[int], set[int]]] = []
+    for i, support in enumerate(supports):
+        home = next((g for g in groups if not (g[1] & support)), None) if grouped else None
+        if home is None:
+            home = ([], set())
+            groups.append(home)
+        home[0].append(i)
+        home[1].update(support)
+    device = rows.row.device
+    made = []
+    for members, _ in groups:
+        longest = max((len(entries[i]) for i in members), default=0)
+        padded = torch.tensor([entries[i] + [0] * (longest - len(entries[i])) for i in members], dtype=torch.int64)
+        filled = torch.tensor([[True] * len(entries[i]) + [False] * (longest - len(entries[i])) for i in members])
+        padded, filled = padded.reshape(len(members), longest), filled.reshape(len(members), longest)
+        padded, filled = padded.to(device), filled.to(device)
+        made.append(_Group(torch.tensor(members, device=device), padded, rows.col[padded], filled))
+    return made
+
+
+def _require_non_negative(program: Program) -> None:
+    negative = program.rows.values < 0
+    if bool(negative.any()):
+        at = int(negative.nonzero()[0])
+        raise ConstraintError(
+            f"Sinkhorn needs non-negative coefficients; row {int(program.rows.row[at])} has "
+            f"{float(program.rows.values[at]):g} at variable {int(program.rows.col[at])}. Fix: use linsat.Newton()."
+        )
+
+
+def _require_equal_coefficients(program: Program) -> None:
+    """The implicit gradient is that of the entropic program, which Sinkhorn solves only for equal coefficients."""
+    rows = program.rows
+    weights = (rows.values * program.width[:, rows.col]).detach()
+    used = program.reduction.free[:, rows.col] & (rows.values != 0)
+    ratio = weights / program.scale.detach()[:, rows.row]
+    wrong = used & ((ratio - 1).abs() > 1e-9)
+    if bool(wrong.any()):
+        at = int(wrong.nonzero()[0, 1])
+        raise ConstraintError(
+            f"Row {int(rows.row[at])} has unequal coefficients, for which Sinkhorn's fixed point has no implicit "
+            f"gradient (and may not exist). Fix: use linsat.Newton(), or Sinkhorn(gradient='unrolled')."
+        )

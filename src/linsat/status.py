@@ -1,0 +1,48 @@
+"""How a projection ended, per instance, with words that say what to change."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Status(str, Enum):
+    """How one instance ended. A string enum: ``status == "converged"`` works; ``status.advice`` says what to change."""
+
+    CONVERGED = "converged"
+    STEP_LIMIT = "step_limit"
+    STALLED = "stalled"
+    INFEASIBLE = "infeasible"
+
+    @property
+    def advice(self) -> str:
+        return _ADVICE[self]
+
+    @property
+    def code(self) -> int:
+        """Position in the list of statuses, for tensors of codes."""
+        return _ORDER.index(self)
+
+    @staticmethod
+    def of(code: int) -> Status:
+        return _ORDER[code]
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+_ORDER = tuple(Status)
+_ADVICE = {
+    Status.CONVERGED: "The rows hold to tolerance.",
+    Status.STEP_LIMIT: (
+        "The step limit was reached before the rows held to tolerance. "
+        "Raise max_steps (Newton) or max_sweeps (Sinkhorn), raise tau, or shrink the spread of the scores."
+    ),
+    Status.STALLED: (
+        "Rounding stopped progress before the rows held to tolerance. "
+        "Raise tau, loosen tol, or rescale rows whose coefficients span many orders of magnitude."
+    ),
+    Status.INFEASIBLE: (
+        "No point of the box satisfies this instance's rows. "
+        "Change its right sides or bounds; Constraints.check() names conflicting rows of a single instance."
+    ),
+}
