@@ -53,14 +53,24 @@ def test_iterations_stay_below_the_bound(seed, k, share):
     assert hit[0] < bound
 
 
+@pytest.mark.parametrize("proportional", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_every_step_brings_the_matrix_closer_by_what_the_histories_say(seed):
-    # With 0/1 weights each half step is a projection: sum Z log(Z / Gamma) falls by h times its divergence.
-    S, U, V, Z = multi_set_problem(seed)
-    result = multi_set_sinkhorn(S, U, V, max_iter=60, tol=0.0)
-    fallen = sum(U[t % len(U)].sum() * result.kl[t].sum() for t in range(60))
-    distance = [float((Z * np.log(Z / gamma)).sum()) for gamma in (S / S.sum(0), result.matrix)]
+def test_every_step_brings_the_matrix_closer_by_what_the_histories_say(seed, proportional):
+    # Weights u = c w, with w_j common to all sets, make each half step a projection: sum_ij w_j Z log(Z / Gamma)
+    # falls by h / c times the divergence of that half.
+    S, U, _, Z = multi_set_problem(seed)
+    rng = np.random.default_rng(seed)
+    w = rng.random(U.shape[1]) * 3 + 0.1 if proportional else np.ones(U.shape[1])
+    c = rng.random(len(U)) + 0.5 if proportional else np.ones(len(U))
+    U = U * w * c[:, None]
+    result = multi_set_sinkhorn(S, U, U @ Z.T, max_iter=60, tol=0.0)
+    fallen = sum(U[t % 3].sum() / c[t % 3] * result.kl[t].sum() for t in range(60))
+    distance = [float((w * Z * np.log(Z / gamma)).sum()) for gamma in (S / S.sum(0), result.matrix)]
     assert distance[0] - distance[1] == pytest.approx(fallen, rel=1e-10)
+    eps = 0.01 * U.sum(1).max()
+    quick = multi_set_sinkhorn(S, U, U @ Z.T, max_iter=50_000, tol=eps)
+    assert quick.converged
+    assert quick.iterations < iteration_bound(S, U, U @ Z.T, l1_error=eps)
 
 
 def test_unequal_weights_break_the_theorem():

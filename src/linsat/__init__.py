@@ -1,10 +1,45 @@
-"""linsat: hard linear constraints on the output of a neural network."""
+"""linsat: hard linear constraints on the output of a neural network.
 
-from linsat.constraints import Constraints
-from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATWarning
+    cons = linsat.Constraints(A=A, b=b, C=C, d=d, E=E, f=f)     rows A x <= b, C x >= d, E x = f in a box
+    x = linsat.project(y, cons, tau=0.1)                        scores in, constrained x out, differentiable
+"""
+
+from linsat import constraints, decode
+from linsat.compat import init_constraints, linsat_layer
+from linsat.constraints import Constraints, Variable, stack, subject_to, unstack
+from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATError, LinSATWarning
+from linsat.layer import LinSAT
+from linsat.marginals import multi_set_sinkhorn, sinkhorn
 from linsat.projection import project, project_each, solve
 from linsat.solution import Solution
 from linsat.solvers import Newton, Sinkhorn
 from linsat.status import Status
 
-__all__ = ["ConstraintError", "Constraints", "ConvergenceError", "InfeasibleError", "LinSATWarning", "Newton", "Sinkhorn", "Solution", "Status", "project", "project_each", "solve"]
+__version__ = "0.1.0"
+
+__all__ = [
+    "ConstraintError",
+    "Constraints",
+    "ConvergenceError",
+    "InfeasibleError",
+    "LinSAT",
+    "LinSATError",
+    "LinSATWarning",
+    "Newton",
+    "Sinkhorn",
+    "Solution",
+    "Status",
+    "Variable",
+    "constraints",
+    "decode",
+    "init_constraints",
+    "linsat_layer",
+    "multi_set_sinkhorn",
+    "project",
+    "project_each",
+    "sinkhorn",
+    "solve",
+    "stack",
+    "subject_to",
+    "unstack",
+]

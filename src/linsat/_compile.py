@@ -19,8 +19,6 @@ from linsat.status import Status
 
 # A set whose every share lies this far inside (0, 1) at scores 0 has an interior: nothing is forced.
 _WELL_INSIDE = 1e-5
-# The published package adds this to d in the multiplier of covering rows.
-_PUBLISHED_GAMMA_SHIFT = 1e-4
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,12 @@ def compile_constraints(
     *,
     num_variables: int | None = None,
     device: torch.device | str = "cpu",
-    published: bool = False,
+    gamma_shift: float = 0.0,
+    presolve: bool = True,
 ) -> System:
     """Compile, or return the compiled set.
 
-    ``published`` reproduces the published package: no presolve and its own slack multiplier. Sets with tensors that
+    ``gamma_shift`` and ``presolve=False`` are there to reproduce the published package (`linsat.compat`). Sets with tensors that
     require gradients are compiled anew each time, because an optimiser changes their numbers in place.
 
     Raises:
@@ -66,28 +65,30 @@ def compile_constraints(
     if width is None:
         width = 1  # no rows and scalar bounds: any number of variables will do
     if constraints.learned_tensors():
-        return _compile(constraints, width, device, published)
-    key = (str(device), width, published)
+        return _compile(constraints, width, device, gamma_shift, presolve)
+    key = (str(device), width, gamma_shift, presolve)
     system = constraints._compiled.get(key)
     if system is None:
         # What is kept must be plain tensors, also when the first call comes from inside vmap or jacrev.
         with torch._C._DisableFuncTorch():
-            system = _compile(constraints, width, device, published)
+            system = _compile(constraints, width, device, gamma_shift, presolve)
         constraints._compiled[key] = system
     return system
 
 
-def _compile(constraints: Constraints, num_variables: int, device: torch.device | str, published: bool) -> System:
+def _compile(
+    constraints: Constraints, num_variables: int, device: torch.device | str, gamma_shift: float, presolve: bool
+) -> System:
     equalities = to_equalities(
         constraints.structure,
         constraints.numbers(device),
         num_variables,
         constraints.batch_shape,
-        gamma_shift=_PUBLISHED_GAMMA_SHIFT if published else 0.0,
+        gamma_shift=gamma_shift,
     )
     senses = constraints.structure.senses.to(device)
-    system = System(constraints, equalities, senses, no_reduction(equalities) if published else None)
-    if published or not system.shared or constraints.learned_tensors():
+    system = System(constraints, equalities, senses, None if presolve else no_reduction(equalities))
+    if not presolve or not system.shared or constraints.learned_tensors():
         return system
     return replace(system, reduction=system.reduce(equalities))
 

@@ -71,7 +71,7 @@ def sinkhorn(S: Any, u: Any, v: Any, *, max_iter: int = 1000, tol: float = 1e-6)
 
     Returns:
         Normalized: the matrix and its error histories; ``matrix * u`` is the plan P in Cuturi's notation.
-        Differentiable in S, u and v by autograd, through all iterations.
+        Differentiable in S, u and v by autograd, through the iterations made.
     """
     return _alternate(_read_problem(S, ("u", u), ("v", v), single=True), max_iter, tol)
 
@@ -79,9 +79,9 @@ def sinkhorn(S: Any, u: Any, v: Any, *, max_iter: int = 1000, tol: float = 1e-6)
 def multi_set_sinkhorn(S: Any, U: Any, V: Any, *, max_iter: int = 1000, tol: float = 1e-6) -> Normalized:
     """Sinkhorn for k sets of marginals (Algorithm 2 of the paper).
 
-    Columns with ``U[eta, j] = 0`` are left alone in the step of set eta. It converges when the non-zero
-    weights within each set are equal and some matrix within the zero pattern of S satisfies all sets. With
-    unequal weights, or without such a matrix, it may never do so; `Normalized.converged` then says false.
+    Columns with ``U[eta, j] = 0`` are left alone in the step of set eta. It converges when the sets weigh the
+    columns they share in the same proportions (0/1 weights do) and some matrix within the zero pattern of S
+    satisfies all sets. Otherwise it may never do so; `Normalized.converged` then says false.
 
     Args:
         S: non-negative scores (..., m, n). Zeros stay zero and get no gradient; no column may be all zero.
@@ -91,7 +91,7 @@ def multi_set_sinkhorn(S: Any, U: Any, V: Any, *, max_iter: int = 1000, tol: flo
         tol: an instance stops after the first sweep that leaves the L1 error of every set at most this.
 
     Returns:
-        Normalized: the matrix and its error histories. Differentiable in S, U and V by autograd.
+        Normalized: the matrix and its error histories. Differentiable as `sinkhorn` is.
     """
     return _alternate(_read_problem(S, ("U", U), ("V", V), single=False), max_iter, tol)
 
@@ -101,7 +101,7 @@ def iteration_bound(S: Any, U: Any, V: Any, *, l1_error: float) -> Any:
 
     ``T = k log(1 + 2 Delta / alpha) / delta + k`` with ``delta = l1_error^2 / (2 h^2)``: Delta is the largest
     number of non-zeros in a column of S, alpha the smallest non-zero of S over the largest entry, h the
-    largest total of a set. It needs a feasible problem and equal non-zero weights within each set.
+    largest total of a set. It needs what `multi_set_sinkhorn` needs to converge, which is not checked.
     """
     problem = _read_problem(S, ("U", U), ("V", V), single=False)
     if not (math.isfinite(l1_error) and l1_error > 0):

@@ -74,7 +74,8 @@ def solve(
         constraints,
         num_variables=request.scores.shape[-1],
         device=request.scores.device,
-        published=request.solver.as_published,
+        gamma_shift=request.solver.gamma_shift,
+        presolve=request.solver.presolves,
     )
     return _solve(system, request)
 

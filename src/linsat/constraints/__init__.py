@@ -1,5 +1,36 @@
 """Constraint sets: `Constraints` itself, ready-made families, and the modelling front."""
 
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.families import (
+    budget,
+    capacity_assignment,
+    doubly_stochastic,
+    matching,
+    permutation,
+    portfolio,
+    ranking,
+    simplex,
+    top_k,
+    tour,
+)
+from linsat.constraints.modelling import Expression, Relation, Variable, stack, subject_to, unstack
 
-__all__ = ["Constraints"]
+__all__ = [
+    "Constraints",
+    "Expression",
+    "Relation",
+    "Variable",
+    "budget",
+    "capacity_assignment",
+    "doubly_stochastic",
+    "matching",
+    "permutation",
+    "portfolio",
+    "ranking",
+    "simplex",
+    "stack",
+    "subject_to",
+    "top_k",
+    "tour",
+    "unstack",
+]

@@ -46,9 +46,14 @@ class Newton:
             raise ConstraintError(f"max_steps is {self.max_steps}; expected a positive integer.")
 
     @property
-    def as_published(self) -> bool:
-        """Newton always solves the program of `linsat._equations`."""
-        return False
+    def gamma_shift(self) -> float:
+        """Added to d in the multiplier of covering rows (`linsat._equalities`)."""
+        return 0.0
+
+    @property
+    def presolves(self) -> bool:
+        """Whether forced variables and rows that cannot bind are taken out first."""
+        return True
 
     def run(self, program: Program, tau: Tensor, start: Tensor | None = None) -> Outcome:
         """Solve every instance of the program; tau is (N,), start are duals (N, k) of an earlier solve."""

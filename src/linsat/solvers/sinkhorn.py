@@ -12,6 +12,7 @@ it. For unequal coefficients it is another point, and where two rows share their
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +25,8 @@ from linsat.solvers.outcome import Outcome
 from linsat.status import Status
 
 _PUBLISHED_TOLERANCE = 1e-3
-_PUBLISHED_MARGIN = 1e-7
+_PUBLISHED_MARGIN = 1e-7  # added to all marginals when any is zero
+_PUBLISHED_GAMMA_SHIFT = 1e-4
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,17 @@ class Sinkhorn:
 
     @property
     def as_published(self) -> bool:
-        """Whether the set is to be compiled as the published package does."""
         return self.stop == "published"
+
+    @property
+    def gamma_shift(self) -> float:
+        """Added to d in the multiplier of covering rows (`linsat._equalities`)."""
+        return _PUBLISHED_GAMMA_SHIFT if self.as_published else 0.0
+
+    @property
+    def presolves(self) -> bool:
+        """Whether forced variables and rows that cannot bind are taken out first."""
+        return not self.as_published
 
     def run(self, program: Program, tau: Tensor, start: Tensor | None = None) -> Outcome:
         """Duals of every instance, without gradients through the iterations; tau is (N,)."""
@@ -117,6 +128,9 @@ class _Sweeps:
         slack = torch.where(r.tight | ~r.active, 0.0, program.slack)
         self.log_slack = torch.where(slack > 0, torch.log(torch.where(slack > 0, slack, 1.0)), -torch.inf)
         self.log_upper, self.log_lower = self._log_marginals(weights, free, slack)
+        # The published ungrouped code starts each slack pair at (1, 1) instead of (1/2, 1/2), until its first step.
+        unnormalised = math.log(2.0) if options.variant == "v1" or not options.grouped else 0.0
+        self.slack_start = torch.full_like(self.factors.detach(), unnormalised)
         self.groups = _group_rows(program, grouped=options.grouped)
 
     def _log_marginals(self, weights: Tensor, free: Tensor, slack: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,7 +190,7 @@ class _Sweeps:
     def _step(self, group: _Group, running: Tensor) -> bool:
         """Normalise one group of rows; returns whether it already held by the published rule (and was left alone)."""
         weights = self.log_weights[:, group.entries].masked_fill(~group.filled, -torch.inf)  # (., g, m)
-        slack = self.log_slack[:, group.members]
+        slack = self.log_slack[:, group.members] + self.slack_start[:, group.members]
         factors = self.factors[:, group.members]
         log_p, log_q = self._log_shares(group)
         upper = _log_row_sum(log_p + weights, slack + F.logsigmoid(factors))  # (N, g)
@@ -202,6 +216,7 @@ class _Sweeps:
     def _move(self, group: _Group, change: Tensor, moves: Tensor) -> None:
         """Multiply the odds of everything in the group's rows by exp(change); change is (N, g)."""
         self.factors = self.factors.index_add(1, group.members, change)
+        self.slack_start = self.slack_start.index_fill(1, group.members, 0.0)
         spread = (change[:, :, None] * group.filled).flatten(1)
         self.odds = self.odds.index_add(1, group.cols.flatten(), spread)
         if self.options.variant == "v1":

@@ -1,0 +1,83 @@
+"""`LinSAT`: the projection as a layer of a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from linsat._compile import compile_constraints
+from linsat.constraints import Constraints
+from linsat.errors import ConstraintError
+from linsat.projection import Solver, project
+
+
+class LinSAT(nn.Module):
+    """Projects the last dimension of its input onto a constraint set; see `linsat.project`.
+
+    Args:
+        constraints: rows and box, compiled here once (so contradictory rows are refused here).
+        tau: temperature; an ``nn.Parameter`` is learned with the model.
+        solver, on_failure: as in `linsat.project`.
+
+    The layer has no parameters of its own. ``nn.Parameter`` right sides, coefficients or bounds inside the constraint
+    set (and tau) are registered under their names, so optimisers, ``state_dict`` and ``.to(device)`` see them.
+
+    Example::
+
+        model = nn.Sequential(nn.Linear(64, 9), LinSAT(linsat.constraints.doubly_stochastic(3), tau=0.1))
+    """
+
+    def __init__(
+        self,
+        constraints: Constraints,
+        *,
+        tau: Any = 0.1,
+        solver: Solver | None = None,
+        on_failure: str = "warn",
+    ) -> None:
+        super().__init__()
+        if not isinstance(constraints, Constraints):
+            raise ConstraintError(
+                f"constraints is a {type(constraints).__name__}; expected linsat.Constraints. "
+                f"Fix: linsat.Constraints(A=A, b=b)."
+            )
+        compile_constraints(constraints)
+        self.constraints = constraints
+        self.solver = solver
+        self.on_failure = on_failure
+        for name, tensor in constraints.learned_tensors().items():
+            if isinstance(tensor, nn.Parameter):
+                self.register_parameter(name, tensor)
+        self.tau = tau
+
+    def forward(
+        self,
+        y: Any,
+        *,
+        b: Any = None,
+        d: Any = None,
+        f: Any = None,
+        lower: Any = None,
+        upper: Any = None,
+        tau: Any = None,
+    ) -> Any:
+        """x like y (..., variables). Right sides, bounds or tau given here replace the layer's own for this call."""
+        constraints = self.constraints
+        if not (b is None and d is None and f is None):
+            constraints = constraints.with_rhs(b=b, d=d, f=f)
+        if not (lower is None and upper is None):
+            constraints = constraints.with_bounds(lower=lower, upper=upper)
+        return project(
+            y,
+            constraints,
+            tau=self.tau if tau is None else tau,
+            solver=self.solver,
+            on_failure=self.on_failure,
+        )
+
+    def extra_repr(self) -> str:
+        tau = float(self.tau) if isinstance(self.tau, torch.Tensor) and self.tau.numel() == 1 else self.tau
+        c = self.constraints
+        return f"{c.num_variables} variables, {len(c)} rows, tau={tau}"
