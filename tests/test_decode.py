@@ -185,9 +185,7 @@ def test_repair_follows_its_rule_and_its_verdict_that_of_all_subsets(seed):
     for max_flips in (0, 1, 6):
         decoded = greedy_repair(x, cons, max_flips=max_flips)
         np.testing.assert_array_equal(decoded.x, naive_repair(rows, x, max_flips))
-    feasible = [
-        p for p in itertools.product([0.0, 1.0], repeat=6) if (gaps(rows, np.array(p))[1] <= 1e-6).all()
-    ]
+    feasible = [p for p in itertools.product([0.0, 1.0], repeat=6) if (gaps(rows, np.array(p))[1] <= 1e-6).all()]
     assert bool(decoded.feasible) == (tuple(decoded.x.tolist()) in feasible)
     assert gaps(rows, decoded.x)[1].sum() <= gaps(rows, rounding(x, cons).x)[1].sum()
 

@@ -122,9 +122,7 @@ def test_ranking_rows() -> None:
 
 
 def test_ranking_without_groups_is_doubly_stochastic() -> None:
-    assert_rows(
-        ranking(2), [[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0], [0, 1, 0, 1]], "== == == ==", np.ones(4)
-    )
+    assert_rows(ranking(2), [[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0], [0, 1, 0, 1]], "== == == ==", np.ones(4))
 
 
 def test_ranking_default_exposure_is_the_dcg_discount() -> None:
@@ -216,9 +214,7 @@ def test_tour_accepts_exactly_the_right_permutations(within: int) -> None:
     cons = tour(5, 3, 1, priority=0, within=within)
     expected = [o[0] == 3 and o[4] == 1 and o.index(0) <= within for o in orders]
     np.testing.assert_array_equal(cons.violation(points) == 0, expected)
-    assert sum(expected) == 2 * min(
-        within, 3
-    )  # the priority at one of the allowed steps, the other two in any order
+    assert sum(expected) == 2 * min(within, 3)  # the priority at one of the allowed steps, the other two in any order
     without = tour(5, 3, 1)
     np.testing.assert_array_equal(without.violation(points) == 0, [o[0] == 3 and o[4] == 1 for o in orders])
 

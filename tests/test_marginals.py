@@ -88,9 +88,7 @@ def test_row_without_mass_is_emptied_only_where_its_set_has_weight():
     S = torch.ones(3, 4, dtype=F64)
     U, V = torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=F64), torch.tensor([[0.0, 0.5, 1.5]], dtype=F64)
     result = multi_set_sinkhorn(S, U, V)
-    expected = torch.tensor(
-        [[0.0, 0.0, 1 / 3, 1 / 3], [0.25, 0.25, 1 / 3, 1 / 3], [0.75, 0.75, 1 / 3, 1 / 3]]
-    )
+    expected = torch.tensor([[0.0, 0.0, 1 / 3, 1 / 3], [0.25, 0.25, 1 / 3, 1 / 3], [0.75, 0.75, 1 / 3, 1 / 3]])
     torch.testing.assert_close(result.matrix, expected.to(F64))
     assert result.converged
     assert torch.isfinite(result.kl).all()

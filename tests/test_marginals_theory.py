@@ -56,8 +56,8 @@ def test_iterations_stay_below_the_bound(seed, k, share):
 @pytest.mark.parametrize("proportional", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_step_brings_the_matrix_closer_by_what_the_histories_say(seed, proportional):
-    # Weights u = c w, with w_j common to all sets, make each half step a projection: sum_ij w_j Z log(Z / Gamma)
-    # falls by h / c times the divergence of that half.
+    # Weights u = c w, with w_j common to all sets, make each half step a projection:
+    # sum_ij w_j Z log(Z / Gamma) falls by h / c times the divergence of that half.
     S, U, _, Z = multi_set_problem(seed)
     rng = np.random.default_rng(seed)
     w = rng.random(U.shape[1]) * 3 + 0.1 if proportional else np.ones(U.shape[1])

@@ -104,9 +104,7 @@ def test_other_libraries_on_either_side(convert: Callable[[Any], Any]) -> None:
 def test_torch_and_numpy_on_the_left_of_every_operator() -> None:
     X, ones = Variable(3, name="X"), torch.ones(3)
     point = np.array([0.1, 0.2, 0.3])
-    np.testing.assert_allclose(
-        value_at(lambda X: ones * X + (ones - X) * 2 + (ones + X), point), 3.0 - 0 * point
-    )
+    np.testing.assert_allclose(value_at(lambda X: ones * X + (ones - X) * 2 + (ones + X), point), 3.0 - 0 * point)
     for left in (ones, np.ones(3)):
         assert (left <= X).sense == ">="
         assert (left >= X).sense == "<="
@@ -285,9 +283,7 @@ def test_default_names_read_like_the_formula() -> None:
 
 def test_given_names() -> None:
     X = Variable(2, 2, name="X")
-    cons = subject_to(
-        (X.sum(0) == 1).named("column"), (X.sum() <= 2).named("total"), (X >= 0.1).named("floor")
-    )
+    cons = subject_to((X.sum(0) == 1).named("column"), (X.sum() <= 2).named("total"), (X >= 0.1).named("floor"))
     assert cons.names == (
         "total",
         "floor[0, 0]",

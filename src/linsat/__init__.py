@@ -1,7 +1,7 @@
 """linsat: hard linear constraints on the output of a neural network.
 
-    cons = linsat.Constraints(A=A, b=b, C=C, d=d, E=E, f=f)     rows A x <= b, C x >= d, E x = f in a box
-    x = linsat.project(y, cons, tau=0.1)                        scores in, constrained x out, differentiable
+cons = linsat.Constraints(A=A, b=b, C=C, d=d, E=E, f=f)     rows A x <= b, C x >= d, E x = f in a box
+x = linsat.project(y, cons, tau=0.1)                        scores in, constrained x out, differentiable
 """
 
 from linsat import constraints, decode

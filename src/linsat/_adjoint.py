@@ -78,13 +78,11 @@ class ImplicitDuals(torch.autograd.Function):
         def residual(tau: Tensor, *tensors: Tensor) -> Tensor:
             return ctx.call.program(tensors, reduction).residual(mu, tau[:, None])
 
-        _, pull_back = torch.func.vjp(residual, tau, *tensors)
+        pull_back: Callable[..., Any] = torch.func.vjp(residual, tau, *tensors)[1]
         return None, *pull_back(-q)
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], call: ImplicitCall, tau: Tensor, *tensors: Tensor
-    ) -> tuple[Any, Any]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], call: ImplicitCall, tau: Tensor, *tensors: Tensor) -> tuple[Any, Any]:
         """Mapped instances join the ordinary batch: the solver sees one batch of mapped x instances."""
         _, tau_dim, *dims = in_dims
         if dims[_VALUES] is not None:
@@ -102,8 +100,7 @@ class ImplicitDuals(torch.autograd.Function):
             return front.expand(mapped, count, *front.shape[2:]).reshape(mapped * count, *front.shape[2:])
 
         joined = [
-            tensor if i == _VALUES else join(tensor, dims[i], may_share=i > _VALUES)
-            for i, tensor in enumerate(tensors)
+            tensor if i == _VALUES else join(tensor, dims[i], may_share=i > _VALUES) for i, tensor in enumerate(tensors)
         ]
         outputs = ImplicitDuals.apply(call, join(tau, tau_dim, may_share=False), *joined)
         split = [output.reshape(mapped, count, *output.shape[1:]) for output in outputs[: 3 if call.shared else None]]

@@ -55,8 +55,8 @@ def compile_constraints(
 ) -> System:
     """Compile, or return the compiled set.
 
-    ``gamma_shift`` and ``presolve=False`` are there to reproduce the published package (`linsat.compat`). Sets with tensors that
-    require gradients are compiled anew each time, because an optimiser changes their numbers in place.
+    ``gamma_shift`` and ``presolve=False`` are there to reproduce the published package (`linsat.compat`). Sets with
+    tensors that require gradients are compiled anew each time: an optimiser changes their numbers in place.
 
     Raises:
         InfeasibleError: the rows (shared by all instances) contradict each other; names a minimal conflicting set.
@@ -77,7 +77,11 @@ def compile_constraints(
 
 
 def _compile(
-    constraints: Constraints, num_variables: int, device: torch.device | str, gamma_shift: float, presolve: bool
+    constraints: Constraints,
+    num_variables: int,
+    device: torch.device | str,
+    gamma_shift: float,
+    presolve: bool,
 ) -> System:
     equalities = to_equalities(
         constraints.structure,
@@ -137,9 +141,7 @@ def unit_rows(equalities: Equalities, senses: Tensor, instance: int) -> Rows:
     return Rows(matrix, side, senses.cpu().numpy())
 
 
-def implied_reduction(
-    equalities: Equalities, senses: Tensor, reduction: Reduction, instance: int
-) -> Reduction:
+def implied_reduction(equalities: Equalities, senses: Tensor, reduction: Reduction, instance: int) -> Reduction:
     """The reduction (1, .) of one instance after a linear programme has looked for everything that is forced.
 
     Unchanged where the programme would be too large.

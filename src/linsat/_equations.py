@@ -15,13 +15,13 @@ r(mu) = 0 is the optimality condition of
 
     min_x  -<y, x> + tau sum_j [p_j log p_j + (1 - p_j) log(1 - p_j)] + tau sum_i s_i [z_i log z_i + (1-z_i) log(1-z_i)]
 
-over the rows. For rows whose non-zero coefficients are equal it is the fixed point of the multi-set Sinkhorn algorithm of
-Wang et al., LinSATNet, ICML 2023.
+over the rows. For rows whose non-zero coefficients are equal it is the fixed point of the multi-set Sinkhorn algorithm
+of Wang et al., LinSATNet, ICML 2023.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as F
@@ -87,11 +87,16 @@ class Program(Equalities):
 
     def select(self, index: Tensor) -> Program:
         """The program of some instances only."""
-        parts = {
-            name: _select(getattr(self, name), index)
-            for name in ("scores", "lower", "width", "rhs", "slack", "scale")
-        }
-        return replace(self, reduction=self.reduction.select(index), **parts)
+        return Program(
+            rows=self.rows,
+            lower=_select(self.lower, index),
+            width=_select(self.width, index),
+            rhs=_select(self.rhs, index),
+            slack=_select(self.slack, index),
+            scale=_select(self.scale, index),
+            scores=_select(self.scores, index),
+            reduction=self.reduction.select(index),
+        )
 
     def shares(self, mu: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
         """p (N, l) and z (N, k) at duals mu (N, k) and temperature tau (N, 1)."""

@@ -57,9 +57,7 @@ def propagate(equalities: Equalities, senses: Tensor) -> Reduction:
         pinned = torch.where(up, 1.0, pinned)
         free = free & ~(down | up)
     # A row that holds on the whole box says nothing; dropped, its slack cannot distort the answer either.
-    vacuous = (~floors & (side - box_most >= -_VACUOUS * size)) | (
-        ~caps & (box_least - side >= -_VACUOUS * size)
-    )
+    vacuous = (~floors & (side - box_most >= -_VACUOUS * size)) | (~caps & (box_least - side >= -_VACUOUS * size))
     live = _count(equalities, free) > 0
     blank = no_reduction(equalities)
     return replace(

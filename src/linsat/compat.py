@@ -1,7 +1,7 @@
 """Drop-in for the published `LinSATNet` package: the same two functions with the same arguments.
 
-``from linsat import linsat_layer, init_constraints`` in place of ``from LinSATNet import ...`` is all a migration needs.
-The default ``mode="newton"`` holds every feasible set of rows exactly; ``mode="v1"`` and ``mode="v2"`` run the
+``from linsat import linsat_layer, init_constraints`` in place of ``from LinSATNet import ...`` is all it takes. The
+default ``mode="newton"`` holds every feasible set of rows exactly; ``mode="v1"`` and ``mode="v2"`` run the
 published iterations with the published constants.
 """
 

@@ -239,15 +239,11 @@ def _read_point(x: Any, cons: Constraints | None, tol: float, *, optional: bool 
     if point.layout != torch.strided:
         raise ConstraintError("x is sparse; expected a dense array. Fix: x.to_dense().")
     if point.dim() == 0 or point.shape[-1] == 0:
-        raise ConstraintError(
-            f"x has shape {tuple(point.shape)}; expected (..., variables). Fix: pass a vector."
-        )
+        raise ConstraintError(f"x has shape {tuple(point.shape)}; expected (..., variables). Fix: pass a vector.")
     bad = ~torch.isfinite(point)
     if bool(bad.any()):
         at = tuple(int(i) for i in bad.nonzero()[0])
-        raise ConstraintError(
-            f"x{list(at)} is {float(point[at])}; expected a finite number. Fix: check its source."
-        )
+        raise ConstraintError(f"x{list(at)} is {float(point[at])}; expected a finite number. Fix: check its source.")
     return point if cons is None else _fit_to_set(point, cons)
 
 

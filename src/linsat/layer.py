@@ -78,6 +78,6 @@ class LinSAT(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        tau = float(self.tau) if isinstance(self.tau, torch.Tensor) and self.tau.numel() == 1 else self.tau
+        tau = float(self.tau.detach()) if isinstance(self.tau, torch.Tensor) and self.tau.numel() == 1 else self.tau
         c = self.constraints
         return f"{c.num_variables} variables, {len(c)} rows, tau={tau}"

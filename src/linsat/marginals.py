@@ -254,9 +254,7 @@ def _read_array(name: str, value: Any, *, fix: str) -> Tensor:
     bad = ~(torch.isfinite(plain) & (plain >= 0))
     if bool(bad.any()):
         at = _first(bad)
-        raise ConstraintError(
-            f"{name}{list(at)} is {float(plain[at])}; expected a finite number >= 0. Fix: {fix}."
-        )
+        raise ConstraintError(f"{name}{list(at)} is {float(plain[at])}; expected a finite number >= 0. Fix: {fix}.")
     return tensor.to(torch.float64)
 
 

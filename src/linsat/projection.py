@@ -47,8 +47,8 @@ def project(
         start: duals of an earlier, similar solve (`Solution.duals`) to start from.
 
     Returns:
-        x like y: same shape (broadcast with per-instance constraints), dtype and device. Gradients reach y, right sides,
-        coefficients, bounds and tau. Cost: see `Newton` and `Sinkhorn`.
+        x like y: same shape (broadcast with per-instance constraints), dtype and device. Gradients reach y, right
+        sides, coefficients, bounds and tau. Cost: see `Newton` and `Sinkhorn`.
 
     Raises:
         InfeasibleError: rows shared by all instances contradict each other.
@@ -180,7 +180,7 @@ class _Request:
         point = equalities.lower + equalities.width * shares
         x = point.reshape(*batch, point.shape[-1]).to(self.like.device, self.like.dtype)
         duals = outcome.mu / equalities.scale
-        fields = {
+        fields: dict[str, Any] = {
             "x": x,
             "violation": _violation(self.constraints, x),
             "steps": outcome.steps.reshape(batch),
@@ -277,7 +277,9 @@ def _report(system: System, on_failure: str, rows: Equalities, outcome: Outcome)
     first = next(i for i, code in enumerate(codes) if code != Status.CONVERGED.code)
     status = Status.of(codes[first])
     count = sum(code != Status.CONVERGED.code for code in codes)
-    text = f"{count} of {len(codes)} instances did not converge; the first is instance {first}: {status}. {status.advice}"
+    text = (
+        f"{count} of {len(codes)} instances did not converge; the first is instance {first}: {status}. {status.advice}"
+    )
     if on_failure == "warn":
         warnings.warn(text, LinSATWarning, stacklevel=2)
         return

@@ -20,8 +20,8 @@ class Solution:
         violation: worst violation of any row or bound at ``x``, in original units.
         steps: Newton steps or Sinkhorn sweeps taken.
         duals: (batch..., rows) multipliers of the rows as written: for rows solved by Newton,
-            ``x = lower + width * sigmoid(width * (y + A' duals) / tau)`` wherever nothing is forced. Differentiable, and
-            a warm start for a later solve.
+            ``x = lower + width * sigmoid(width * (y + A' duals) / tau)`` wherever nothing is forced. Differentiable,
+            and a warm start for a later solve.
         codes: how each instance ended as positions in `Status`; see ``status``.
     """
 

@@ -91,9 +91,7 @@ def read_matrix(name: str, value: Any) -> Matrix:
         return value
     tensor = to_tensor(name, value)
     if tensor.dim() != 2:
-        hint = (
-            f"For a single row write {name}[None, :]." if tensor.dim() == 1 else "Coefficients have no batch."
-        )
+        hint = f"For a single row write {name}[None, :]." if tensor.dim() == 1 else "Coefficients have no batch."
         raise ConstraintError(
             f"{name} has shape {tuple(tensor.shape)}; expected a matrix (rows, variables). Fix: {hint}"
         )

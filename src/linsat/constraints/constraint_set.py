@@ -78,9 +78,7 @@ class Constraints:
         self._right_sides: dict[str, Tensor] = {}
         for matrix_name, side_name, _ in _BLOCKS:
             if (given[matrix_name] is None) != (given[side_name] is None):
-                missing, present = (
-                    (side_name, matrix_name) if given[side_name] is None else (matrix_name, side_name)
-                )
+                missing, present = (side_name, matrix_name) if given[side_name] is None else (matrix_name, side_name)
                 raise ConstraintError(
                     f"{present} was given without {missing}. Fix: pass {matrix_name} and {side_name} together."
                 )
@@ -255,7 +253,7 @@ class Constraints:
         senses = self._structure.senses.to(point.device)
         gap = torch.where(senses == GREATER, -excess, torch.where(senses == EQUAL, excess.abs(), excess))
         gap = gap.clamp_min(0.0)
-        return gap.numpy() if as_numpy else gap
+        return gap.detach().cpu().numpy() if as_numpy else gap
 
     def violation(self, x: Any) -> Any:
         """The worst violation of any row or bound at ``x`` (batch..., variables), per instance, in original units."""
@@ -266,7 +264,7 @@ class Constraints:
         rows = self.row_violation(point)
         worst = torch.maximum(outside, rows.amax(-1)) if len(self) else outside
         worst = worst.clamp_min(0.0)
-        return worst.numpy() if as_numpy else worst
+        return worst.detach().cpu().numpy() if as_numpy else worst
 
     def _read_point(self, x: Any) -> Tensor:
         tensor = x if isinstance(x, torch.Tensor) else torch.from_numpy(np.array(x, dtype=np.float64))
@@ -280,7 +278,7 @@ class Constraints:
         """One row as a person would write it, shortened to ``terms`` terms; ``rhs`` stands for one instance's own."""
         here = self._structure.row == index
         values = self.numbers().values.detach().cpu()[here].tolist()
-        pieces = []
+        pieces: list[str] = []
         for value, col in zip(values, self._structure.col[here].tolist(), strict=True):
             if value != 0:
                 size = "" if abs(value) == 1 else f"{abs(value):g} "

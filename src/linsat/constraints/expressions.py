@@ -55,8 +55,7 @@ def read_constant(value: Any, name: str = "The constant") -> Array:
         index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         where = f" at index {', '.join(map(str, index))}" if index else ""
         raise ConstraintError(
-            f"{name} is {array[index]}{where}; expected finite numbers. "
-            f"Fix: leave out what is not meant to bind."
+            f"{name} is {array[index]}{where}; expected finite numbers. Fix: leave out what is not meant to bind."
         )
     return array
 
@@ -204,9 +203,7 @@ class Expression:
                 f"lengths agree. Fix: transpose or reshape one of them (a scalar factor uses *)."
             )
         columns = sp.eye(self.size // self.shape[0])
-        rows = sp.kron(
-            matrix if matrix.ndim == 2 else matrix[None, :], columns
-        )  # vec(M X) = (M kron I) vec(X)
+        rows = sp.kron(matrix if matrix.ndim == 2 else matrix[None, :], columns)  # vec(M X) = (M kron I) vec(X)
         return self._mapped(matrix.shape[:-1] + self.shape[1:], lambda entries: sp.csr_array(rows) @ entries)
 
     def __matmul__(self, other: Any) -> Expression:
@@ -246,9 +243,7 @@ class Relation:
     def named(self, text: str) -> Relation:
         """The same relation with a name for its rows; rows of an array get an index, as in ``text[1, 2]``."""
         if not isinstance(text, str) or not text:
-            raise ConstraintError(
-                f"named() got {text!r}; expected a non-empty string. Fix: .named('budget')."
-            )
+            raise ConstraintError(f"named() got {text!r}; expected a non-empty string. Fix: .named('budget').")
         return replace(self, label=text)
 
     def __bool__(self) -> NoReturn:
@@ -294,7 +289,5 @@ def _refuse_nonlinear(what: str) -> NoReturn:
 def _compare(left: Expression, right: Any, sense: str) -> Relation:
     difference = left - right
     if difference.size == 0:
-        raise ConstraintError(
-            f"A relation '{sense}' of shape {difference.shape} has no rows. Fix: check the index."
-        )
+        raise ConstraintError(f"A relation '{sense}' of shape {difference.shape} has no rows. Fix: check the index.")
     return Relation(difference, sense)

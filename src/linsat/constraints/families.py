@@ -181,9 +181,7 @@ def ranking(
     members = _group_members(groups, at_least, n)
     shares = _shares(at_least, members, weight)
     quotas = _stacked(*(sp.kron(member[None, :], weight[None, :]) for member in members.values()))
-    labels = [
-        f"group {k!r} gets at least {s:g} of the exposure" for k, s in zip(members, shares, strict=True)
-    ]
+    labels = [f"group {k!r} gets at least {s:g} of the exposure" for k, s in zip(members, shares, strict=True)]
     sides = np.array(shares) * weight.sum()
     return Constraints(C=quotas, d=sides, E=rows, f=1.0, names=labels + names)
 
@@ -256,9 +254,7 @@ def _stacked(*blocks: Any) -> sp.coo_array:
 
 def _indicator(support: Array, width: int) -> sp.coo_array:
     """One row with coefficient 1 at ``support``."""
-    return sp.coo_array(
-        (np.ones(len(support)), (np.zeros(len(support), dtype=int), support)), shape=(1, width)
-    )
+    return sp.coo_array((np.ones(len(support)), (np.zeros(len(support), dtype=int), support)), shape=(1, width))
 
 
 def _tour_bounds(n: int, cities: dict[str, Array], within: int | None) -> tuple[Array, Array]:
@@ -286,9 +282,7 @@ def _group_members(groups: Any, at_least: Any, n: int) -> dict[Hashable, Array]:
         _refuse("at_least", repr(at_least), "a mapping from label to share", "at_least={'a': 0.4}")
     for label in at_least:
         if label not in labels:
-            _refuse(
-                "at_least", f"about group {label!r}", "labels that occur in groups", "remove or rename it"
-            )
+            _refuse("at_least", f"about group {label!r}", "labels that occur in groups", "remove or rename it")
     return {label: np.array([float(other == label) for other in labels]) for label in at_least}
 
 
@@ -347,9 +341,7 @@ def _whole_array(name: str, value: Any, low: int, high: int | None) -> Array:
     return array.astype(np.int64)
 
 
-def _tour_cities(
-    n: int, start: Any, end: Any, priority: Any, within: Any
-) -> tuple[dict[str, Array], int | None]:
+def _tour_cities(n: int, start: Any, end: Any, priority: Any, within: Any) -> tuple[dict[str, Array], int | None]:
     """The cities that the tour names, all one integer or all (batch,), and the last step for the priority."""
     if (priority is None) != (within is None):
         missing, given = ("within", "priority") if within is None else ("priority", "within")
@@ -367,9 +359,7 @@ def _different_cities(cities: dict[str, Array]) -> dict[str, Array]:
     lengths = {name: len(city) for name, city in cities.items() if city.ndim}
     if len(set(lengths.values())) > 1:
         listed = " and ".join(f"{name} of {length}" for name, length in lengths.items())
-        _refuse(
-            "The batch", listed, "equally many instances", "give each one city per instance, or one for all"
-        )
+        _refuse("The batch", listed, "equally many instances", "give each one city per instance, or one for all")
     wide = dict(zip(cities, np.broadcast_arrays(*cities.values()), strict=True))
     for first, second in (("start", "end"), ("priority", "start"), ("priority", "end")):
         same = np.flatnonzero(wide[first] == wide[second]) if first in wide else np.array([])
@@ -390,9 +380,7 @@ def _number(name: str, value: Any, low: float, high: float, why: str) -> float:
     array = read_constant(value, name)
     expected = f"at least {low:g}" if high == np.inf else f"a number from {low:g} to {high:g}"
     if array.ndim > 0:
-        _refuse(
-            name, f"of shape {array.shape}", "one number", "for one per instance use Constraints.with_rhs"
-        )
+        _refuse(name, f"of shape {array.shape}", "one number", "for one per instance use Constraints.with_rhs")
     if not low <= array <= high:
         _refuse(name, float(array), expected, f"choose {name} in that range, because {why}")
     return float(array)

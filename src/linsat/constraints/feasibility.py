@@ -100,7 +100,7 @@ def find_conflicts(rows: Rows, *, at_most: int = 3) -> list[list[int]]:
 
 
 def _minimal_conflict(rows: Rows, candidates: Array) -> list[int]:
-    """The dual weights of `least_violation` name rows that conflict; a deletion filter drops those it can do without."""
+    """Rows with dual weight in `least_violation` conflict; a deletion filter drops those the conflict can do without."""
     _, weights = least_violation(rows.take(candidates))
     kept = candidates[np.abs(weights) > 1e-9]
     if is_feasible(rows.take(kept)):
@@ -116,7 +116,7 @@ def implied(rows: Rows) -> Implied | None:
     """Variables that every feasible point has at an end of the box, and rows it holds with equality; None: infeasible.
 
     Over the cone of scaled points (P, alpha), P = alpha p, as many distances to the ends as possible are raised to one
-    at once: max sum t, t <= P, t <= alpha - P, t <= alpha b - a P, 0 <= t <= 1, alpha >= 1. What stays at zero is forced.
+    at once: max sum t, t <= P, t <= alpha - P, t <= alpha b - a P, 0 <= t <= 1, alpha >= 1. What stays zero is forced.
     """
     k, l = rows.matrix.shape
     equal = rows.senses == EQUAL
@@ -133,7 +133,11 @@ def implied(rows: Rows) -> Implied | None:
     to_row = sp.hstack([flipped, side, sp.csr_array((len(loose), 2 * l)), sp.eye_array(len(loose))])
     upper = sp.vstack([to_lower, to_upper, to_row]) if len(loose) else sp.vstack([to_lower, to_upper])
     exact = sp.hstack(
-        [rows.matrix[equal], sp.csr_array(-rows.side[equal][:, None]), sp.csr_array((equal.sum(), 2 * l + len(loose)))]
+        [
+            rows.matrix[equal],
+            sp.csr_array(-rows.side[equal][:, None]),
+            sp.csr_array((equal.sum(), 2 * l + len(loose))),
+        ]
     )
     distances = 2 * l + len(loose)
     solved = linprog(

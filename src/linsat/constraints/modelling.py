@@ -118,9 +118,7 @@ def stack(values: Sequence[Any], variables: Sequence[Variable]) -> torch.Tensor:
     """
     order = _check_variables(variables)
     if len(values) != len(order):
-        raise ConstraintError(
-            f"Got {len(values)} values for {len(order)} variables. Fix: pass one per variable."
-        )
+        raise ConstraintError(f"Got {len(values)} values for {len(order)} variables. Fix: pass one per variable.")
     flat = []
     for value, variable in zip(values, order, strict=True):
         tensor = torch.as_tensor(value)
@@ -135,9 +133,7 @@ def stack(values: Sequence[Any], variables: Sequence[Variable]) -> torch.Tensor:
         shape = torch.broadcast_shapes(*(tensor.shape[:-1] for tensor in flat))
     except RuntimeError:
         listed = ", ".join(str(tuple(tensor.shape[:-1])) for tensor in flat)
-        raise ConstraintError(
-            f"The batch dimensions {listed} do not broadcast. Fix: give all the same."
-        ) from None
+        raise ConstraintError(f"The batch dimensions {listed} do not broadcast. Fix: give all the same.") from None
     return torch.cat([tensor.expand(*shape, -1) for tensor in flat], dim=-1)
 
 
@@ -178,17 +174,13 @@ def _check_relation(relation: Any) -> None:
         hint = "the comparison contains no Variable; leave it out"
     elif isinstance(relation, list | tuple):
         hint = "unpack the sequence, subject_to(*relations)"
-    raise ConstraintError(
-        f"subject_to got {relation!r}; expected a relation such as X.sum(0) == 1. Fix: {hint}."
-    )
+    raise ConstraintError(f"subject_to got {relation!r}; expected a relation such as X.sum(0) == 1. Fix: {hint}.")
 
 
 def _check_variables(variables: Any) -> list[Variable]:
     listed = list(variables) if isinstance(variables, list | tuple) else None
     if not listed or not all(isinstance(variable, Variable) for variable in listed):
-        raise ConstraintError(
-            f"variables is {variables!r}; expected a list of Variable. Fix: variables=[X, Y]."
-        )
+        raise ConstraintError(f"variables is {variables!r}; expected a list of Variable. Fix: variables=[X, Y].")
     for variable in listed:
         if sum(variable is other for other in listed) > 1:
             raise ConstraintError(f"variables contains {variable.name} twice. Fix: list every variable once.")
@@ -199,9 +191,7 @@ def _order(relations: Sequence[Relation], variables: Sequence[Variable] | None) 
     used = {variable: None for relation in relations for variable in relation.difference.terms}
     if variables is None:
         if not used:
-            raise ConstraintError(
-                "subject_to got no relation. Fix: pass relations, or variables=[X] for a box."
-            )
+            raise ConstraintError("subject_to got no relation. Fix: pass relations, or variables=[X] for a box.")
         return list(used)
     order = _check_variables(variables)
     known = dict.fromkeys(order)

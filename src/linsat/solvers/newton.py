@@ -16,7 +16,11 @@ from linsat.status import Status
 _LOOSE_RESIDUAL = 0.3  # intermediate temperatures are only solved to this
 _COOLING = 0.5  # one temperature to the next
 _START_TEMPERATURE = 0.05  # of the largest |score|
-_DAMPING = (1e-3, 1e-2, 1.0)  # least, first and largest regularisation of the Hessian, times residual / temperature
+_DAMPING = (
+    1e-3,
+    1e-2,
+    1.0,
+)  # least, first and largest regularisation of the Hessian, times residual / temperature
 _BACKTRACKS = 12
 _CERTIFICATE_EVERY = 8  # steps between two looks for a proof of infeasibility
 
@@ -74,6 +78,7 @@ class _Run:
         self.temperature = torch.maximum(tau, _START_TEMPERATURE * reach) if start is None else tau.clone()
         self.mu = torch.zeros_like(self.result.mu) if start is None else start.clone()
         self.damping = torch.full_like(tau, _DAMPING[1])
+        self.stride = torch.ones_like(tau)
         self.linear = program.linear_term()
 
     def outcome(self) -> Outcome:
@@ -110,7 +115,7 @@ class _Run:
         ridge = self.damping * self.error[:, None].clamp_max(1.0) / self.temperature
         H = H + torch.diag_embed(ridge.expand(self.mu.shape))
         step = -cholesky_solve(*scaled_cholesky(H), self.residual + drift)
-        cap = 10 * self.temperature + 0.5 * self.reach
+        cap = self.stride * (10 * self.temperature + 0.5 * self.reach)
         return step * (cap / _largest(step)[:, None].clamp_min(1e-300)).clamp_max(1.0)
 
     def _drift(self) -> Tensor:
@@ -125,17 +130,17 @@ class _Run:
     def _step(self) -> Tensor:
         """One damped step for every instance, cooling those that are ready; returns which found no acceptable step."""
         cools = (self.error <= _LOOSE_RESIDUAL)[:, None] & (self.temperature > self.tau)
-        cooler = torch.where(
-            cools, torch.maximum(self.tau, _COOLING * self.temperature), self.temperature
-        )
+        cooler = torch.where(cools, torch.maximum(self.tau, _COOLING * self.temperature), self.temperature)
         direction = self._direction(cooler)
         if bool(cools.any()):
             self.temperature = cooler
             self._evaluate()
         stuck, length = self._search(direction)
         least, _, largest = _DAMPING
-        grown = torch.where(length[:, None] < 1, 4 * self.damping, self.damping / 4)
-        self.damping = grown.clamp(least, largest)
+        full = length[:, None] == 1
+        self.damping = torch.where(full, self.damping / 4, 4 * self.damping).clamp(least, largest)
+        # Thin feasible sets have duals far away: whole steps that keep succeeding may grow longer.
+        self.stride = torch.where(full, 2 * self.stride, self.stride / 2).clamp(1.0, 1e6)
         return stuck & ~cools.squeeze(-1)
 
     def _search(self, direction: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,7 +197,20 @@ class _Run:
         keep = stay.nonzero().squeeze(-1)
         self.program = self.program.select(keep)
         self.linear = self.linear if self.linear.shape[0] == 1 else self.linear[keep]
-        for name in ("index", "tau", "reach", "temperature", "damping", "mu", "p", "z", "residual", "phi", "error"):
+        for name in (
+            "index",
+            "tau",
+            "reach",
+            "temperature",
+            "damping",
+            "stride",
+            "mu",
+            "p",
+            "z",
+            "residual",
+            "phi",
+            "error",
+        ):
             setattr(self, name, getattr(self, name)[stay])
 
 

@@ -88,6 +88,7 @@ class Sinkhorn:
 
     def run(self, program: Program, tau: Tensor, start: Tensor | None = None) -> Outcome:
         """Duals of every instance, without gradients through the iterations; tau is (N,)."""
+        _require_non_negative(program)
         _require_equal_coefficients(program)
         with torch.no_grad():
             return _Sweeps(self, program, tau[:, None], start).outcome()[0]

@@ -1,0 +1,83 @@
+"""Where and with what a result was measured."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_PACKAGES = (
+    "linsat",
+    "torch",
+    "numpy",
+    "scipy",
+    "numba",
+    "LinSATNet",
+    "cvxpylayers",
+    "cvxpy",
+    "diffcp",
+    "clarabel",
+    "qpth",
+    "proxsuite",
+    "POT",
+    "pygmtools",
+)
+
+
+def machine() -> dict[str, object]:
+    """CPU model, cores this process may use, memory and platform."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": round(memory_bytes("MemTotal") / 1e9, 1),
+        "platform": platform.platform(),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Python and every package that is measured or measures; None where not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def commit() -> str:
+    """The commit of the checkout, with "+changes" where files differ from it."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True, timeout=20
+        ).stdout.strip()
+
+    try:
+        changed = bool(git("status", "--porcelain", "--untracked-files=no"))
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def memory_bytes(field: str) -> int:
+    """A field of /proc/meminfo (MemTotal, MemAvailable) in bytes; 0 where there is no such file."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if ":" in line}
+    return sizes.get(field, 0)
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"

@@ -1,0 +1,20 @@
+"""Shared set-up: one thread, so that timings and batch sizes never change what a test sees."""
+
+import warnings
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _same_randomness() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def no_warning_allowed():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield

@@ -1,0 +1,141 @@
+"""Answers from outside linsat: the entropic program in cvxpy, linear programmes in HiGHS, random feasible systems.
+
+Nothing here imports linsat's solver; rows are plain numpy, and the slack masses are written out again from the paper.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+
+import cvxpy as cp
+import numpy as np
+from scipy.optimize import linprog
+
+SENSES = ("<=", ">=", "==")
+
+
+@dataclass
+class System:
+    """Rows over a box as plain numpy, with a point that satisfies them."""
+
+    matrix: np.ndarray  # (k, l)
+    senses: list[str]
+    rhs: np.ndarray  # (k,)
+    point: np.ndarray  # (l,)
+    lower: np.ndarray = field(default=None)  # type: ignore[assignment]
+    upper: np.ndarray = field(default=None)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        l = self.matrix.shape[1]
+        self.lower = np.zeros(l) if self.lower is None else self.lower
+        self.upper = np.ones(l) if self.upper is None else self.upper
+
+    def arguments(self) -> dict:
+        """Keyword arguments of linsat.Constraints."""
+        found: dict = {"lower": self.lower, "upper": self.upper}
+        for sense, matrix, side in (("<=", "A", "b"), (">=", "C", "d"), ("==", "E", "f")):
+            pick = [i for i, s in enumerate(self.senses) if s == sense]
+            if pick:
+                found |= {matrix: self.matrix[pick], side: self.rhs[pick]}
+        return found
+
+    def violation(self, x: np.ndarray) -> float:
+        gap = self.matrix @ x - self.rhs
+        rows = [max(g, 0) if s == "<=" else max(-g, 0) if s == ">=" else abs(g) for g, s in zip(gap, self.senses)]
+        return float(max([*rows, (self.lower - x).max(), (x - self.upper).max(), 0.0]))
+
+
+def random_system(rng: np.random.Generator, kind: str, *, largest: int = 200, rows: int = 40) -> System:
+    """A feasible system: ``positive``, ``signed``, or ``boundary`` (its known point touches bounds and rows)."""
+    l, k = int(rng.integers(1, largest + 1)), int(rng.integers(1, rows + 1))
+    point = rng.uniform(0.02, 0.98, l)
+    if kind == "boundary":
+        point = np.where(rng.random(l) < 0.3, rng.integers(0, 2, l), point)
+    matrix = rng.uniform(0.1, 2.0, (k, l)) * (rng.random((k, l)) < rng.uniform(0.05, 0.9))
+    if kind == "signed" or (kind == "boundary" and rng.random() < 0.5):
+        matrix *= rng.choice([-1.0, 1.0], (k, l))
+    empty = ~matrix.any(1)
+    matrix[empty, rng.integers(0, l, empty.sum())] = 1.0
+    senses = list(rng.choice(SENSES, k))
+    slack = rng.exponential(0.06, k) * np.abs(matrix).sum(1)
+    if kind == "boundary":
+        slack *= rng.random(k) < 0.5
+    sign = np.array([{"<=": 1.0, ">=": -1.0, "==": 0.0}[s] for s in senses])
+    return System(matrix, senses, matrix @ point + sign * slack, point)
+
+
+def entropic_optimum(system: System, scores: np.ndarray, tau: float) -> np.ndarray | None:
+    """min -<y, x> + tau * entropies of shares and slack shares, by Clarabel, on the rows as the paper encodes them.
+
+    None where Clarabel itself does not vouch for its answer.
+    """
+    width = system.upper - system.lower
+    p = cp.Variable(len(scores))
+    x = system.lower + cp.multiply(width, p)
+    entropy = cp.sum(cp.entr(p) + cp.entr(1 - p))
+    rows = []
+    for a, sense, b in zip(system.matrix, system.senses, system.rhs):
+        least = np.minimum(a * system.lower, a * system.upper).sum()
+        most = np.maximum(a * system.lower, a * system.upper).sum()
+        if sense == "==":
+            rows.append(a @ x == b)
+            continue
+        if (sense == "<=" and b >= most) or (sense == ">=" and b <= least):
+            continue  # holds on the whole box
+        z = cp.Variable()
+        if sense == "<=":
+            mass, total = b - least, b
+        elif (a >= 0).all():
+            need = b - least
+            mass = np.floor((most - least) / need + 1e-12) * need
+            total = b + mass
+        else:
+            mass, total = most - b, most
+        reach = np.abs(a) * width
+        scale = reach[reach > 0].mean()
+        rows.append(a @ x + mass * z == total)
+        entropy += mass / scale * (cp.entr(z) + cp.entr(1 - z))
+    problem = cp.Problem(cp.Maximize(scores @ x + tau * entropy), rows)
+    tight = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an inaccurate answer is reported by the status below
+        problem.solve(solver=cp.CLARABEL, **tight)
+    return np.asarray(x.value) if problem.status == cp.OPTIMAL else None
+
+
+def linear_optimum(system: System, scores: np.ndarray) -> float:
+    """max <y, x> over the rows and the box, by HiGHS."""
+    sign = np.array([-1.0 if s == ">=" else 1.0 for s in system.senses])
+    loose = np.array([s != "==" for s in system.senses], dtype=bool)
+    matrix, rhs = system.matrix * sign[:, None], system.rhs * sign
+    solved = linprog(
+        -scores,
+        A_ub=matrix[loose] if loose.any() else None,
+        b_ub=rhs[loose] if loose.any() else None,
+        A_eq=matrix[~loose] if (~loose).any() else None,
+        b_eq=rhs[~loose] if (~loose).any() else None,
+        bounds=list(zip(system.lower, system.upper)),
+        method="highs",
+    )
+    assert solved.status == 0, solved.message
+    return -float(solved.fun)
+
+
+def is_feasible(system: System) -> bool:
+    """Whether the rows can hold in the box, by HiGHS."""
+    if len(system.rhs) == 0:
+        return True
+    matrix = np.array([a if s != ">=" else -a for a, s in zip(system.matrix, system.senses)])
+    rhs = np.array([b if s != ">=" else -b for b, s in zip(system.rhs, system.senses)])
+    loose = np.array([s != "==" for s in system.senses], dtype=bool)
+    solved = linprog(
+        np.zeros(matrix.shape[1]),
+        A_ub=matrix[loose] if loose.any() else None,
+        b_ub=rhs[loose] if loose.any() else None,
+        A_eq=matrix[~loose] if (~loose).any() else None,
+        b_eq=rhs[~loose] if (~loose).any() else None,
+        bounds=list(zip(system.lower, system.upper)),
+        method="highs",
+    )
+    return solved.status == 0

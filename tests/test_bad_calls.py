@@ -1,0 +1,106 @@
+"""Bad input gets a clear error: the argument, what came, what was expected and the fix."""
+
+import numpy as np
+import pytest
+import torch
+
+import linsat
+
+SIMPLEX = linsat.constraints.simplex(3)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_scores_must_be_finite(bad):
+    scores = torch.zeros(2, 3)
+    scores[1, 2] = bad
+    with pytest.raises(linsat.ConstraintError, match=r"y holds .* \(instance 1, variable 2\).*Fix"):
+        linsat.project(scores, SIMPLEX)
+
+
+@pytest.mark.parametrize("tau", [0.0, -1.0, float("nan"), float("inf")])
+def test_tau_must_be_positive(tau):
+    with pytest.raises(linsat.ConstraintError, match="tau is"):
+        linsat.project(torch.zeros(3), SIMPLEX, tau=tau)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"y": torch.zeros(4)}, r"y has shape \(4,\).*one score per variable.*Fix"),
+        ({"y": torch.tensor(1.0)}, "y has shape"),
+        ({"y": torch.zeros(3, dtype=torch.int64)}, "y has dtype torch.int64.*Fix"),
+        ({"y": np.zeros(3, dtype=complex)}, "y has dtype torch.complex"),
+        ({"constraints": "rows"}, "constraints is a str.*Fix"),
+        ({"solver": "newton"}, "solver is 'newton'"),
+        ({"on_failure": "explode"}, "on_failure is 'explode'; expected one of warn, raise, ignore"),
+        ({"tau": torch.ones(2)}, "tau has shape"),
+        ({"start": torch.zeros(5)}, r"start has shape \(5,\).*Fix"),
+        ({"start": torch.tensor([float("nan")])}, "start has shape"),
+    ],
+)
+def test_malformed_arguments_are_named(arguments, message):
+    call = {"y": torch.zeros(3), "constraints": SIMPLEX} | arguments
+    with pytest.raises(linsat.ConstraintError, match=message):
+        linsat.project(call.pop("y"), call.pop("constraints"), **call)
+
+
+def test_batches_that_do_not_broadcast():
+    cons = linsat.constraints.top_k(3, 1, exactly=False).with_rhs(b=torch.ones(2, 1))
+    with pytest.raises(linsat.ConstraintError, match=r"y has batch dimensions \(3,\).*Fix"):
+        linsat.project(torch.zeros(3, 3), cons)
+
+
+def test_project_each_wants_as_many_sets_as_scores():
+    with pytest.raises(linsat.ConstraintError, match="scores has 2 entries and constraints 1"):
+        linsat.project_each([torch.zeros(3)] * 2, [SIMPLEX])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: linsat.Newton(tol=0.0),
+        lambda: linsat.Newton(max_steps=0),
+        lambda: linsat.Sinkhorn(max_sweeps=0),
+        lambda: linsat.Sinkhorn(tol=-1.0),
+        lambda: linsat.Sinkhorn(variant="v3"),
+        lambda: linsat.Sinkhorn(gradient="none"),
+        lambda: linsat.Sinkhorn(stop="never"),
+        lambda: linsat.Sinkhorn(variant="v1"),
+    ],
+)
+def test_solver_options_are_checked(make):
+    with pytest.raises(linsat.ConstraintError):
+        make()
+
+
+def test_layer_wants_constraints():
+    with pytest.raises(linsat.ConstraintError, match="expected linsat.Constraints"):
+        linsat.LinSAT(torch.eye(3))
+
+
+def test_errors_are_value_errors():
+    assert issubclass(linsat.ConstraintError, ValueError)
+    assert issubclass(linsat.InfeasibleError, ValueError)
+
+
+class TestFailures:
+    def test_step_limit_warns_raises_or_stays_silent(self, recwarn):
+        cons = linsat.constraints.doubly_stochastic(5)
+        scores, solver = torch.rand(3, 25), linsat.Newton(max_steps=1)
+        with pytest.warns(linsat.LinSATWarning, match="3 of 3 instances.*step_limit.*max_steps"):
+            linsat.project(scores, cons, tau=0.01, solver=solver)
+        with pytest.raises(linsat.ConvergenceError, match="step_limit"):
+            linsat.project(scores, cons, tau=0.01, solver=solver, on_failure="raise")
+        recwarn.clear()
+        solution = linsat.solve(scores, cons, tau=0.01, solver=solver, on_failure="ignore")
+        assert not recwarn
+        assert (solution.status == "step_limit").all()
+        assert not solution.converged.any()
+        assert float(solution.violation.min()) > 1e-6
+        assert torch.isfinite(solution.x).all()
+
+    def test_every_status_says_what_to_change(self):
+        for status in linsat.Status:
+            assert len(status.advice) > 20
+            assert linsat.Status.of(status.code) is status
+            assert str(status) == status.value

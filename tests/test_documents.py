@@ -1,0 +1,179 @@
+"""What the documents say is true: their code runs, their names and links exist, the demo draws its picture."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import runpy
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import linsat
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DEMO = ROOT / "examples" / "demo.py"
+DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+CASES = ("doubly stochastic", "top-k", "matching", "portfolio")
+
+_FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"(?<![\w./-])linsat\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
+_LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+
+each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+
+
+@dataclass(frozen=True)
+class Block:
+    info: str  # what follows the opening fence
+    code: str
+    line: int  # of the first line of code, from 1
+
+
+def _blocks(path: Path) -> list[Block]:
+    text = path.read_text(encoding="utf-8")
+    return [
+        Block(found["info"].strip(), found["code"], text.count("\n", 0, found.start("code")) + 1)
+        for found in _FENCE.finditer(text)
+    ]
+
+
+def _exists(dotted: str) -> bool:
+    """Whether ``linsat.<dotted>`` is an attribute, a module, or a field of a dataclass."""
+    owner: object = linsat
+    for part in dotted.split("."):
+        if hasattr(owner, part):
+            owner = getattr(owner, part)
+        elif part in getattr(owner, "__dataclass_fields__", {}):
+            return True
+        else:
+            name = getattr(owner, "__name__", "")
+            try:
+                owner = importlib.import_module(f"{name}.{part}")
+            except ImportError:
+                return False
+    return True
+
+
+@each_document
+def test_python_blocks_run(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    namespace = {"__name__": "document"}
+    for block in _blocks(path):
+        if block.info != "python":
+            continue
+        # Empty lines in front make a traceback point at the line of the document.
+        code = compile("\n" * (block.line - 1) + block.code, str(path), "exec")
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(code, namespace)
+
+
+@each_document
+def test_every_python_block_is_meant_to_run(path):
+    """Neither an attribute after the language nor another spelling of it may keep a block from being run."""
+    odd = [b.info for b in _blocks(path) if b.info.lower().startswith("py") and b.info != "python"]
+    assert odd == []
+    assert len(_FENCE.findall(path.read_text(encoding="utf-8"))) * 2 == sum(
+        line.lstrip().startswith("```") for line in path.read_text(encoding="utf-8").splitlines()
+    )
+
+
+def test_the_readme_shows_code_that_prints():
+    first = next(block for block in _blocks(README) if block.info == "python")
+    assert first.line < 12
+    assert "print(" in first.code
+    assert len(first.code.splitlines()) <= 15
+
+
+@each_document
+def test_names_exist(path):
+    names = set(_NAME.findall(path.read_text(encoding="utf-8")))
+    assert names, f"{path.name} mentions no linsat.<name>"
+    assert [name for name in sorted(names) if not _exists(name)] == []
+
+
+def test_the_name_check_finds_what_is_missing():
+    assert _exists("project")
+    assert _exists("decode.hungarian")
+    assert _exists("Solution.duals")
+    assert _exists("marginals")
+    assert not _exists("no_such_name")
+    assert not _exists("decode.no_such_name")
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    missing = [link for link in _LINK.findall(path.read_text(encoding="utf-8")) if not (path.parent / link).exists()]
+    assert missing == []
+
+
+def test_the_readme_names_both_commands():
+    text, makefile = README.read_text(encoding="utf-8"), (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in ("demo", "test"):
+        assert f"make {target}" in text
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_contributing_has_a_line_for_every_file():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "linsat"
+    files = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
+    files -= {name for name in files if name.endswith("/__init__.py")}
+    assert [name for name in sorted(files) if f"| `{name}` |" not in text] == []
+
+
+def test_versions_agree():
+    version = re.escape(linsat.__version__)
+    assert re.search(rf'^version = "{version}"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert re.search(rf"^version: {version}$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert re.search(rf"^## \[{version}\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_the_documentation_builds_without_warnings(tmp_path):
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    fetched = re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?(https?://[^\" >]+)", page)
+    assert fetched == []
+
+
+def test_the_demo_draws_and_prints_every_case(tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(DEMO), "--out", str(tmp_path / "new")],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    picture = tmp_path / "new" / "demo.png"
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert str(picture) in done.stdout
+    table = re.compile(rf"^({'|'.join(CASES)}) +(\d+) +(\d+) +([\d.]+) +(\S+) +(\S+) +\d+ +\d+ +", re.MULTILINE)
+    lines = table.findall(done.stdout)
+    assert {line[0] for line in lines} == set(CASES)
+    assert max(float(line[4]) for line in lines) < 1e-6
+    assert [float(line[5]) > 0.1 for line in lines if line[0] == "portfolio" and line[3] == "0.01"] == [True]
+    assert "x = (0.400, 0.400)" in done.stdout
+    assert "These rows cannot hold together" in done.stdout
+
+
+@pytest.mark.parametrize("package", ["LinSATNet", "matplotlib"])
+def test_the_demo_names_the_extra_it_needs(package, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == package] + [package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=rf"needs {package}.*pip install \"linsat\[demo\]\""):
+        runpy.run_path(str(DEMO))

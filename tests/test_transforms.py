@@ -1,0 +1,153 @@
+"""The layer inside everything PyTorch does with functions and modules."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import linsat
+
+F64 = torch.float64
+CONS = linsat.Constraints(A=[[1.0, 2.0, 0.5], [0.3, 1.0, 1.0]], b=[1.2, 1.0], C=[[1.0, 1.0, 2.0]], d=[0.7])
+
+
+def _project(y):
+    return linsat.project(y, CONS, tau=0.3)
+
+
+def _jacobian(y):
+    return torch.autograd.functional.jacobian(_project, y)
+
+
+def test_no_grad_and_inference_mode():
+    scores = torch.randn(2, 3, dtype=F64, requires_grad=True)
+    expected = _project(scores).detach()
+    with torch.no_grad():
+        x = _project(scores)
+    assert not x.requires_grad
+    with torch.inference_mode():
+        y = _project(scores)
+    assert torch.equal(x, expected)
+    assert torch.equal(y, expected)
+
+
+def test_vmap_over_scores_equals_the_batch():
+    scores = torch.randn(5, 3, dtype=F64)
+    assert torch.allclose(torch.func.vmap(_project)(scores), _project(scores), atol=1e-12)
+    assert torch.allclose(torch.func.vmap(_project, in_dims=1)(scores.T), _project(scores), atol=1e-12)
+    nested = torch.randn(2, 4, 3, dtype=F64)
+    assert torch.allclose(torch.func.vmap(torch.func.vmap(_project))(nested), _project(nested), atol=1e-12)
+    assert torch.allclose(torch.func.vmap(_project)(nested), _project(nested), atol=1e-12)
+
+
+def test_vmap_over_tau():
+    scores, taus = torch.randn(3, dtype=F64), torch.tensor([0.1, 0.5, 1.0], dtype=F64)
+    mapped = torch.func.vmap(lambda t: linsat.project(scores, CONS, tau=t))(taus)
+    looped = torch.stack([linsat.project(scores, CONS, tau=t) for t in taus])
+    assert torch.allclose(mapped, looped, atol=1e-12)
+
+
+def test_jacrev_and_per_sample_jacobians():
+    scores = torch.randn(4, 3, dtype=F64)
+    assert torch.allclose(torch.func.jacrev(_project)(scores[0]), _jacobian(scores[0]), atol=1e-10)
+    per_sample = torch.func.vmap(torch.func.jacrev(_project))(scores)
+    expected = torch.stack([_jacobian(y) for y in scores])
+    assert torch.allclose(per_sample, expected, atol=1e-10)
+
+
+def test_jacrev_to_right_sides_and_a_set_first_used_inside():
+    b = torch.tensor([1.2, 1.0], dtype=F64)
+    scores = torch.randn(3, dtype=F64)
+    solve = lambda b: linsat.project(scores, CONS.with_rhs(b=b), tau=0.3)  # noqa: E731
+    assert torch.allclose(torch.func.jacrev(solve)(b), torch.autograd.functional.jacobian(solve, b), atol=1e-10)
+    fresh = linsat.constraints.doubly_stochastic(3)
+    inside = torch.func.jacrev(lambda y: linsat.project(y, fresh))(torch.zeros(9, dtype=F64))
+    assert torch.isfinite(inside).all()
+    assert torch.isfinite(linsat.project(torch.zeros(9), fresh)).all()  # nothing of the transform stayed behind
+
+
+def test_vmap_with_per_instance_right_sides():
+    cons = CONS.with_rhs(b=[[1.2, 1.0], [0.9, 0.8]])
+    scores = torch.randn(4, 2, 3, dtype=F64)
+    mapped = torch.func.vmap(lambda y: linsat.project(y, cons, tau=0.3))(scores)
+    assert torch.allclose(mapped, linsat.project(scores, cons, tau=0.3), atol=1e-12)
+
+
+def test_hessian_by_transforms():
+    scores = torch.randn(3, dtype=F64)
+    loss = lambda y: (_project(y) ** 2).sum()  # noqa: E731
+    expected = torch.autograd.functional.hessian(loss, scores)
+    assert torch.allclose(torch.func.jacrev(torch.func.jacrev(loss))(scores), expected, atol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own
+def test_compile_gives_the_same_numbers():
+    model = nn.Sequential(nn.Linear(4, 3, dtype=F64), linsat.LinSAT(CONS, tau=0.3))
+    compiled = torch.compile(model, backend="eager")
+    inputs = torch.randn(5, 4, dtype=F64)
+    assert torch.allclose(compiled(inputs), model(inputs), atol=1e-12)
+    compiled(inputs).sum().backward()
+    assert torch.isfinite(model[0].weight.grad).all()
+
+
+def test_module_copies_pickles_and_keeps_its_state():
+    bound = nn.Parameter(torch.tensor([0.8]))
+    temperature = nn.Parameter(torch.tensor(0.3))
+    layer = linsat.LinSAT(linsat.Constraints(A=[[1.0, 1.0]], b=bound), tau=temperature)
+    assert set(layer.state_dict()) == {"b", "tau"}
+    scores = torch.tensor([0.2, 0.5])
+    expected = layer(scores)
+    for clone in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(clone(scores), expected)
+        with torch.no_grad():
+            clone.get_parameter("b").fill_(0.1)  # the clone's set must follow the clone's own parameter
+        assert float(clone(scores).sum().detach()) < 0.11
+        assert torch.equal(layer(scores), expected)
+    other = linsat.LinSAT(
+        linsat.Constraints(A=[[1.0, 1.0]], b=nn.Parameter(torch.tensor([0.2]))),
+        tau=nn.Parameter(torch.tensor(1.0)),
+    )
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(scores), expected)
+    assert "2 variables, 1 rows" in repr(layer)
+
+
+def test_layer_takes_right_sides_bounds_and_tau_per_call():
+    layer = linsat.LinSAT(linsat.constraints.top_k(4, 2, exactly=False))
+    scores = torch.ones(3, 4)
+    x = layer(scores, b=torch.tensor([[1.0], [2.0], [3.0]]), tau=0.01)
+    assert torch.allclose(x.sum(-1), torch.tensor([1.0, 2.0, 3.0]), atol=0.05)
+    assert float(layer(scores, upper=0.25).max()) <= 0.25
+
+
+def test_constraints_pickle_and_copy():
+    cons = linsat.constraints.tour(5, 0, 4)
+    scores = np.random.default_rng(0).normal(size=25)
+    expected = linsat.project(scores, cons)
+    for clone in (copy.deepcopy(cons), pickle.loads(pickle.dumps(cons))):
+        assert clone.names == cons.names
+        np.testing.assert_array_equal(linsat.project(scores, clone), expected)
+
+
+def _train_rank(rank, world, path):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 9), linsat.LinSAT(linsat.constraints.doubly_stochastic(3), tau=0.2))
+    parallel = nn.parallel.DistributedDataParallel(model)
+    data = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(1))
+    (parallel(data[rank]) ** 2).mean().backward()
+    if rank == 0:
+        torch.manual_seed(0)
+        alone = nn.Sequential(nn.Linear(4, 9), linsat.LinSAT(linsat.constraints.doubly_stochastic(3), tau=0.2))
+        (alone(data.reshape(12, 4)) ** 2).mean().backward()
+        assert torch.allclose(alone[0].weight.grad, model[0].weight.grad, atol=1e-6)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
+def test_data_parallel_gradients_equal_the_joint_batch(tmp_path):
+    torch.multiprocessing.spawn(_train_rank, args=(2, str(tmp_path / "rendezvous")), nprocs=2)
