@@ -34,7 +34,7 @@ lint: $(VENV)/.installed
 	@$(BIN)/mypy
 
 docs: $(VENV)/.installed
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Documentation built: site/index.html"
 
 clean:

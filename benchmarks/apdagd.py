@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from equalities import Equalities
 from torch.nn.functional import softplus
+
+from equalities import Equalities
 
 Tensor = torch.Tensor
 _COMPACT_EVERY = 20  # iterations between two removals of finished instances from the batch

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,6 +62,31 @@ def commit() -> str:
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+class OtherWork:
+    """How many cores programs other than this one and its children keep busy, on average since the start."""
+
+    def __init__(self) -> None:
+        self.start = self._now()
+
+    def cores(self) -> float | None:
+        """None where the system does not say."""
+        wall, busy, own = (now - then for now, then in zip(self._now(), self.start, strict=True))
+        return None if busy <= 0 or wall <= 0 else round(max(0.0, busy - own) / wall, 2)
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        """Seconds on the clock, of all cores at work, and of this process and its ended children."""
+        times = os.times()
+        own = times.user + times.system + times.children_user + times.children_system
+        try:
+            fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        except OSError:
+            return time.monotonic(), 0.0, own
+        user, nice, system, _idle, _waiting, irq, softirq, steal = (int(field) for field in fields)
+        ticks = user + nice + system + irq + softirq + steal
+        return time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), own
 
 
 def memory_bytes(field: str) -> int:

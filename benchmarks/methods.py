@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
-from problems import LARGEST_DENSE_GB, Problem
 
 import linsat
+from problems import LARGEST_DENSE_GB, Problem
 
 Tensor = torch.Tensor
 Forward = Callable[[Tensor], Tensor]
@@ -120,9 +120,7 @@ class LinSATNet:
         ready = init_constraints(problem.l, **given)
 
         def forward(y: Tensor) -> Tensor:
-            return linsat_layer(
-                y, constr_dict=ready, tau=problem.tau, max_iter=problem.iterations, no_warning=True
-            )
+            return linsat_layer(y, constr_dict=ready, tau=problem.tau, max_iter=problem.iterations, no_warning=True)
 
         return forward
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from equalities import to_equalities
 from methods import ENTROPIC, EUCLIDEAN, PLAN_ENTROPIC, Applies, Forward, Method, Tensor, peers_may_try
 from problems import Problem
@@ -56,10 +57,12 @@ class CvxpyLayers:
         build = _entropic if self.program == ENTROPIC else _euclidean
         layer = CvxpyLayer(build(cp, problem, y, x), parameters=[y], variables=[x])
         jobs = torch.get_num_threads()
-        arguments = {"solve_method": "Clarabel", "n_jobs_forward": jobs, "n_jobs_backward": jobs}
+        arguments = {"solve_method": "Clarabel", "n_jobs_forward": jobs}
 
         def forward(scores: Tensor) -> Tensor:
-            return layer(scores.double(), solver_args=arguments)[0]
+            # Without a gradient the layer hands its arguments on to Clarabel, which refuses those it does not know.
+            backward = {"n_jobs_backward": jobs} if scores.requires_grad else {}
+            return layer(scores.double(), solver_args=arguments | backward)[0]
 
         return forward
 
@@ -199,9 +202,7 @@ class Pot:
         def forward(y: Tensor) -> Tensor:
             mass = y.new_ones(len(y), n)
             cost = -y.reshape(-1, n, n)
-            solved = ot.solve_batch(
-                cost, reg=problem.tau, a=mass, b=mass, method="log_sinkhorn", grad="autodiff"
-            )
+            solved = ot.solve_batch(cost, reg=problem.tau, a=mass, b=mass, method="log_sinkhorn", grad="autodiff")
             return solved.plan.reshape(len(y), n * n)
 
         return forward

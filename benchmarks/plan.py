@@ -57,12 +57,7 @@ def full(everything: dict[str, methods.Method]) -> list[Pair]:
     ]
     pairs = quick(everything, _BAR)
     for stage_cases, names, limits in stages:
-        pairs += [
-            Pair(case, everything[name], limits)
-            for name in names
-            for case in stage_cases
-            if name in everything
-        ]
+        pairs += [Pair(case, everything[name], limits) for name in names for case in stage_cases if name in everything]
     return _without_repeats(pairs)
 
 
@@ -70,9 +65,7 @@ def quick(everything: dict[str, methods.Method], limits: Limits = _BAR_QUICK) ->
     """The pairs that the bars compare."""
     cases = problems.all_problems()
     pairs = [
-        Pair(cases[case], everything[method], limits)
-        for case, method in bars.pairs_needed()
-        if method in everything
+        Pair(cases[case], everything[method], limits) for case, method in bars.pairs_needed() if method in everything
     ]
     return _without_repeats(pairs)
 

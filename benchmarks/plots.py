@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
-import methods
-import problems
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+import methods
+import problems
 from results import Record, Run, timed
 
 # Okabe-Ito colours, distinguishable with every kind of colour vision, and a marker of its own per method.
@@ -57,9 +58,7 @@ def _looks(run: Run) -> dict[str, dict[str, object]]:
     return looks
 
 
-def _sweep(
-    run: Run, group: str, label: str, position: Callable[[Record], float]
-) -> Callable[[], Figure | None]:
+def _sweep(run: Run, group: str, label: str, position: Callable[[Record], float]) -> Callable[[], Figure | None]:
     """Time per instance of every method over one sweep, both axes logarithmic."""
 
     def paint() -> Figure | None:

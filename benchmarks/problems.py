@@ -195,9 +195,7 @@ def tour(n: int, batch: int, tau: float) -> Problem:
         batch=batch,
         tau=tau,
         make_rows=partial(tour_rows, n, **cities),
-        make_constraints=partial(
-            linsat.constraints.tour, n, cities["start"], cities["end"], priority=2, within=5
-        ),
+        make_constraints=partial(linsat.constraints.tour, n, cities["start"], cities["end"], priority=2, within=5),
         groups=(HEADLINE,),
         iterations=50,
     )

@@ -19,6 +19,8 @@ import results
 from bars import Line, seconds_text
 from results import Record, Run
 
+_QUIET = 0.3  # cores that other programs may use before a time is doubted
+
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -36,6 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     text = render(name, run, pictures)
     (folder / "report.md").write_text(text, encoding="utf-8")
     print(plain_table(bars.headline(run)))
+    if _disturbances(run):
+        print("\n" + _disturbances(run).replace("**", ""))
     print(f"\nReport: {folder / 'report.md'}")
     return 0
 
@@ -55,6 +59,7 @@ def render(name: str, run: Run, pictures: Sequence[str]) -> str:
     sections = [
         f"# Benchmark, run {name}",
         _circumstances(next(iter(run.values()))),
+        _disturbances(run),
         "## Bars\n\nForward and backward together, medians; ours counts at a violation of at most "
         f"{bars.OURS_HOLDS:g}, peers at their own defaults.\n\n" + markdown_table(bars.headline(run)),
         "## Headline cases\n\n" + "\n\n".join(_case_table(run, case) for case in _headline_cases(run)),
@@ -63,7 +68,7 @@ def render(name: str, run: Run, pictures: Sequence[str]) -> str:
     ]
     if pictures:
         shown = "\n\n".join(f"![{Path(file).stem}]({file})" for file in pictures if file.endswith(".png"))
-        sections.insert(5, "## Plots\n\n" + shown)
+        sections.insert(-1, "## Plots\n\n" + shown)
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -75,6 +80,19 @@ def _circumstances(record: Record) -> str:
         f"{where['cpu']}, {where['cores']} cores, {where['memory_gb']} GB, {where['platform']}; "
         f"{record['threads']} threads, seed {record['seed']}, commit {record['commit']}.\n\n"
         f"{packages}." + (f" Not installed: {absent}." if absent else "")
+    )
+
+
+def _disturbances(run: Run) -> str:
+    """A warning where other programs had a core for a good part of the time."""
+    tried = [r for r in run.values() if "total_s" in r and r.get("others_cores") is not None]
+    disturbed = [r for r in tried if r["others_cores"] > _QUIET]
+    if not disturbed:
+        return ""
+    worst = max(r["others_cores"] for r in disturbed)
+    return (
+        f"**Not a quiet machine:** during {len(disturbed)} of {len(tried)} measurements other programs kept more "
+        f"than {_QUIET:g} cores busy (up to {worst:g}), so these times are too long and the ratios uncertain."
     )
 
 
@@ -99,9 +117,7 @@ def plain_table(lines: Sequence[Line]) -> str:
     """The headline for a terminal."""
     cells = _cells(lines)
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    return "\n".join(
-        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells
-    )
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
 
 
 def _headline_cases(run: Run) -> list[str]:
@@ -118,9 +134,7 @@ def _case_table(run: Run, case: str) -> str:
     for (name, method), record in run.items():
         if name != case or record["status"] == "not applicable":
             continue
-        result = (
-            record["status"] if record["status"] == "ok" else f"{record['status']}: {record['message'][:90]}"
-        )
+        result = record["status"] if record["status"] == "ok" else f"{record['status']}: {record['message'][:90]}"
         cells.append([method, *_numbers(record), result])
     title = problems.all_problems()[case].title
     return f"### {title}\n\n{_markdown(cells)}"
@@ -130,9 +144,7 @@ def _numbers(record: Record) -> list[str]:
     if "total_s" not in record:
         return [""] * 8
     times = [seconds_text(record[key]) for key in ("forward_s", "backward_s", "total_s")]
-    differences = [
-        f"{record[key]:.1e}" if key in record else "" for key in ("x_difference", "gradient_difference")
-    ]
+    differences = [f"{record[key]:.1e}" if key in record else "" for key in ("x_difference", "gradient_difference")]
     memory = f"{record['memory_mb']:,.1f} MB"
     return [*times, str(record["runs"]), memory, f"{record['violation']:.1e}", *differences]
 

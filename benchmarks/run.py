@@ -78,13 +78,14 @@ class Runner:
             pace = elapsed / spent if spent else 1.0
             left = min(deadline - time.monotonic(), pace * (expected - spent))
             _show_progress(number, len(self.pairs), pair, left)
+            others = machine.OtherWork()
             try:
                 record = self.measure(pair, deadline - time.monotonic())
             except KeyboardInterrupt:
                 print(f"\nInterrupted; {number - 1} pairs are kept in {self.settings.out}.")
                 return False
             spent += pair.expected_seconds
-            self.keep(pair, record)
+            self.keep(pair, {**record, "others_cores": others.cores()})
             _show_result(number, len(self.pairs), pair, record)
         return True
 
@@ -98,12 +99,12 @@ class Runner:
         blocked = self.gave_up.get((pair.method.name, pair.sweep or ""))
         if blocked:
             return {"status": "not run", "message": blocked}
+        out_of_time = f"the run's {self.settings.minutes:g} minutes are used"
         if remaining < pair.expected_seconds:
-            return {
-                "status": "out of time",
-                "message": f"the run's {self.settings.minutes:g} minutes are used",
-            }
-        return run_worker(pair, self.settings, min(pair.limits.timeout, remaining))
+            return {"status": "out of time", "message": out_of_time}
+        record = run_worker(pair, self.settings, min(pair.limits.timeout, remaining))
+        cut_short = record["status"] == "timeout" and remaining < pair.limits.timeout
+        return {"status": "out of time", "message": out_of_time} if cut_short else record
 
     def keep(self, pair: plan.Pair, record: Record) -> None:
         if pair.sweep and record["status"] in ("timeout", "out of memory"):
@@ -120,7 +121,6 @@ class Runner:
             "batch": pair.problem.batch,
             "tau": pair.problem.tau,
             "iterations": pair.problem.iterations,
-            "load": round(os.getloadavg()[0], 2),
         }
         results.append(self.settings.out, {**about, **record, **self.common})
 
@@ -136,9 +136,7 @@ def run_worker(pair: plan.Pair, settings: Settings, timeout: float) -> Record:
         command += ["--adapters", str(settings.adapters)] if settings.adapters else []
         environment = os.environ | dict.fromkeys(_THREAD_VARIABLES, str(settings.threads))
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                command, stdout=output, stderr=output, env=environment, start_new_session=True
-            )
+            process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -168,9 +166,7 @@ def _show_progress(number: int, total: int, pair: plan.Pair, left: float) -> Non
         filled = round(20 * (number - 1) / total)
         bar = "#" * filled + "." * (20 - filled)
         minutes, seconds = divmod(max(0, round(left)), 60)
-        text = (
-            f"[{bar}] {number}/{total}, {minutes}:{seconds:02d} left: {pair.problem.name} {pair.method.name}"
-        )
+        text = f"[{bar}] {number}/{total}, {minutes}:{seconds:02d} left: {pair.problem.name} {pair.method.name}"
         print(f"\r\x1b[2K{text[:110]}", end="", flush=True)
 
 
@@ -179,9 +175,7 @@ def _show_result(number: int, total: int, pair: plan.Pair, record: Record) -> No
     text = record["status"] + (f": {record['message']}" if record["message"] else "")
     if "total_s" in record:
         text = f"{seconds_text(record['total_s']):>10} {record['memory_mb']:>9,.1f} MB  {text}"
-    print(
-        f"{start}{number:>4}/{total} {pair.problem.name:<22} {pair.method.name:<22} {text[:120]}", flush=True
-    )
+    print(f"{start}{number:>4}/{total} {pair.problem.name:<22} {pair.method.name:<22} {text[:120]}", flush=True)
 
 
 def _summary(counts: Counter[str]) -> str:
@@ -195,15 +189,11 @@ def _summary(counts: Counter[str]) -> str:
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="only the pairs the bars compare, in two minutes"
-    )
+    parser.add_argument("--quick", action="store_true", help="only the pairs the bars compare, in two minutes")
     parser.add_argument("--threads", type=int, default=2, help="of torch, OpenMP and BLAS in every process")
     parser.add_argument("--seed", type=int, default=0, help="of the scores")
     parser.add_argument("--minutes", type=float, help="time for the whole run (default 14, quick 2)")
-    parser.add_argument(
-        "--memory-gb", type=float, help="limit of one process (default: 90 %% of what is free)"
-    )
+    parser.add_argument("--memory-gb", type=float, help="limit of one process (default: 90 %% of what is free)")
     parser.add_argument("--resume", action="store_true", help="go on with the last run of the same commit")
     parser.add_argument("--cases", nargs="+", help="only these cases (with --methods)")
     parser.add_argument("--methods", nargs="+", help="only these methods (with --cases)")

@@ -161,9 +161,7 @@ def attempt(problem: problems.Problem, method: methods.Method, *, seed: int, bud
         record = measure(problem, method, seed=seed, budget=budget)
     except Exception as error:
         text = f"{type(error).__name__}: {error}".strip().replace("\n", " ")[:400]
-        memory_ran_out = isinstance(error, MemoryError) or any(
-            sign in text.lower() for sign in _OUT_OF_MEMORY
-        )
+        memory_ran_out = isinstance(error, MemoryError) or any(sign in text.lower() for sign in _OUT_OF_MEMORY)
         traceback.print_exc()
         return {"status": "out of memory" if memory_ran_out else "crashed", "message": text}
     status, message = outcome(record)

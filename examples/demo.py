@@ -265,7 +265,7 @@ def draw_temperatures(figure: SubFigure) -> None:
     add_colour_bar(figure, shown)
 
 
-def heading(figure: SubFigure, height: float, text: str) -> None:
+def heading(figure: Figure | SubFigure, height: float, text: str) -> None:
     figure.text(0.03, height, text, fontsize=13, fontweight="bold", va="center")
 
 
@@ -311,7 +311,6 @@ def draw_point(axes: Axes, line: int, violation: float, colour: str, side: int) 
         va="center_baseline",
         fontsize=9,
         color=colour,
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
     )
     return at
 

@@ -62,7 +62,7 @@ def assert_holds_exactly_where(cons: Constraints, holds: Callable[[np.ndarray], 
 def test_simplex_rows() -> None:
     assert_rows(simplex(3), [[1, 1, 1]], "==", [1.0])
     assert_rows(simplex(2, total=1.5), [[1, 1]], "==", [1.5])
-    assert simplex(2, 1.5).names == ("entries sum to 1.5",)
+    assert simplex(2, 1.5).names == ("total of the entries",)
 
 
 def test_top_k_rows() -> None:
@@ -107,8 +107,8 @@ def test_capacity_assignment_rows() -> None:
     cons = capacity_assignment(2, 2, [2.5, 4.0], sizes=[1, 3])
     assert_rows(cons, matrix, "<= <= == ==", [2.5, 4.0, 1, 1])
     assert cons.names == (
-        "bin 0 holds at most 2.5",
-        "bin 1 holds at most 4",
+        "capacity of bin 0",
+        "capacity of bin 1",
         "item 0 is in one bin",
         "item 1 is in one bin",
     )
@@ -136,7 +136,7 @@ def test_ranking_default_exposure_is_the_dcg_discount() -> None:
 def test_portfolio_rows() -> None:
     cons = portfolio(4, [3, 1], 0.5)
     assert_rows(cons, [[0, 1, 0, 1], [1, 1, 1, 1]], ">= ==", [0.5, 1.0])
-    assert cons.names == ("preferred assets hold at least 0.5", "weights sum to 1")
+    assert cons.names == ("share of the preferred assets", "weights sum to 1")
     assert_rows(portfolio(2, torch.tensor([0]), 0), [[1, 0], [1, 1]], ">= ==", [0.0, 1.0])
 
 

@@ -112,7 +112,7 @@ def test_module_copies_pickles_and_keeps_its_state():
     )
     other.load_state_dict(layer.state_dict())
     assert torch.equal(other(scores), expected)
-    assert "2 variables, 1 rows" in repr(layer)
+    assert "2 variables in [0, 1], 1 row: 1 <=" in repr(layer)
 
 
 def test_layer_takes_right_sides_bounds_and_tau_per_call():

@@ -90,7 +90,7 @@ def _compile(
         constraints.batch_shape,
         gamma_shift=gamma_shift,
     )
-    senses = constraints.structure.senses.to(device)
+    _, _, senses = constraints.structure.on(device)
     system = System(constraints, equalities, senses, None if presolve else no_reduction(equalities))
     if not presolve or not system.shared or constraints.learned_tensors():
         return system
@@ -185,8 +185,12 @@ def infeasible_error(
     conflicts = find_conflicts(rows)
     names = constraints.names
 
+    def described(i: int) -> str:
+        text = constraints.row_text(i, rhs=sides[i])
+        return text if text == names[i] else f"{names[i]}: {text}"
+
     def listed(indices: list[int]) -> str:
-        shown = "; ".join(f"{names[i]}: {constraints.row_text(i, rhs=sides[i])}" for i in indices[:8])
+        shown = "; ".join(described(i) for i in indices[:8])
         return shown + (f"; and {len(indices) - 8} more" if len(indices) > 8 else "")
 
     first = conflicts[0]

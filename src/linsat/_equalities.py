@@ -28,9 +28,9 @@ def to_equalities(
     ``gamma_shift`` is added to d in the paper's multiplier, as the published package does with 1e-4.
     """
     device = numbers.values.device
-    row, col = structure.row.to(device), structure.col.to(device)
-    senses = structure.senses.to(device)
-    rows = RowMatrix(row, col, numbers.values, (structure.num_rows, num_variables))
+    row, col, senses = structure.on(device)
+    memory = structure.memory.setdefault((str(device), num_variables), {})
+    rows = RowMatrix(row, col, numbers.values, (structure.num_rows, num_variables), memory)
     lower = _flatten(numbers.lower, num_variables, batch_shape)
     upper = _flatten(numbers.upper, num_variables, batch_shape)
     width = upper - lower

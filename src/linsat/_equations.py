@@ -132,7 +132,7 @@ class Program(Equalities):
         p = torch.where(r.free, torch.sigmoid(logits), r.pinned)
         z = torch.where(r.tight, r.tight_share, torch.sigmoid(mu / tau))
         slack_free = (self.slack / self.scale) * (r.active & ~r.tight)
-        phi = (F.softplus(logits) * r.free).sum(-1) + (F.softplus(mu / tau) * slack_free).sum(-1)
+        phi = (_softplus(logits) * r.free).sum(-1) + (_softplus(mu / tau) * slack_free).sum(-1)
         return p, z, self.residual_at(p, z), tau.squeeze(-1) * phi - (linear * mu).sum(-1)
 
     def hessian(self, p: Tensor, z: Tensor, tau: Tensor) -> Tensor:
@@ -144,6 +144,11 @@ class Program(Equalities):
         diagonal = torch.where(r.tight, 0.0, self.slack * inverse * z * (1 - z))
         diagonal = torch.where(r.active, diagonal, tau)
         return (H + torch.diag_embed(diagonal.expand(z.shape))) / tau[:, :, None]
+
+
+def _softplus(u: Tensor) -> Tensor:
+    """log(1 + exp(u)); torch's own default drops the exponential above 20, an error the line search would see."""
+    return F.softplus(u, threshold=40.0)
 
 
 def _select(tensor: Tensor, index: Tensor) -> Tensor:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 
 Tensor = torch.Tensor
+Array = np.ndarray
 
 # Up to this many entries the dense matrix (32 MB) beats gathers and scatters.
 _DENSE_ENTRIES = 4_000_000
@@ -19,9 +23,12 @@ class RowMatrix:
     pairs of rows that share a variable, or O(rows^2 variables) where the matrix is too full for that to pay.
     """
 
-    def __init__(self, row: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]) -> None:
+    def __init__(
+        self, row: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int], memory: dict[str, Any] | None = None
+    ) -> None:
         self.row, self.col, self.values, self.shape = row, col, values, shape
-        self._pairs: tuple[Tensor, Tensor, Tensor] | None = None
+        # What is derived from the pattern alone, shared by every matrix of the same pattern.
+        self.memory: dict[str, Any] = {} if memory is None else memory
         self.dense: Tensor | None = None
         if shape[0] * shape[1] <= _DENSE_ENTRIES:
             flat = values.new_zeros(shape[0] * shape[1]).index_add(0, row * shape[1] + col, values)
@@ -64,19 +71,37 @@ class RowMatrix:
 
     def _shared_variables(self) -> tuple[Tensor, Tensor, Tensor]:
         """Every ordered pair of coefficients in the same column: positions of both, and the column."""
-        if self._pairs is None:
-            order = torch.argsort(self.col, stable=True)
-            counts = torch.bincount(self.col, minlength=self.shape[1])  # rows containing each variable
-            partners = counts[self.col[order]]  # (nnz,) partners of each coefficient, itself included
-            first = torch.repeat_interleave(order, partners)
-            start = (torch.cumsum(counts, 0) - counts)[self.col[first]]
-            within = torch.arange(len(first), device=first.device)
-            within = within - torch.repeat_interleave(torch.cumsum(partners, 0) - partners, partners)
-            self._pairs = first, order[start + within], self.col[first]
-        return self._pairs
+        if "pairs" not in self.memory:
+            with torch._C._DisableFuncTorch():  # kept, so it must be plain tensors even inside a transform
+                self.memory["pairs"] = self._find_pairs()
+        return self.memory["pairs"]
+
+    def _find_pairs(self) -> tuple[Tensor, Tensor, Tensor]:
+        order = torch.argsort(self.col, stable=True)
+        counts = torch.bincount(self.col, minlength=self.shape[1])  # rows containing each variable
+        partners = counts[self.col[order]]  # (nnz,) partners of each coefficient, itself included
+        first = torch.repeat_interleave(order, partners)
+        start = (torch.cumsum(counts, 0) - counts)[self.col[first]]
+        within = torch.arange(len(first), device=first.device)
+        within = within - torch.repeat_interleave(torch.cumsum(partners, 0) - partners, partners)
+        return first, order[start + within], self.col[first]
 
     def with_values(self, values: Tensor) -> RowMatrix:
         """The same pattern with other values."""
-        other = RowMatrix(self.row, self.col, values, self.shape)
-        other._pairs = self._pairs
-        return other
+        return RowMatrix(self.row, self.col, values, self.shape, self.memory)
+
+
+def disjoint_groups(row: Array, col: Array, num_rows: int) -> list[list[int]]:
+    """Rows in order, each put into the first group none of whose rows shares a variable with it."""
+    supports: list[set[int]] = [set() for _ in range(num_rows)]
+    for i, j in zip(row.tolist(), col.tolist(), strict=True):
+        supports[i].add(j)
+    groups: list[tuple[list[int], set[int]]] = []
+    for i, support in enumerate(supports):
+        home = next((group for group in groups if group[1].isdisjoint(support)), None)
+        if home is None:
+            home = ([], set())
+            groups.append(home)
+        home[0].append(i)
+        home[1].update(support)
+    return [members for members, _ in groups]

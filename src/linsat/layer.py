@@ -78,6 +78,7 @@ class LinSAT(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        tau = float(self.tau.detach()) if isinstance(self.tau, torch.Tensor) and self.tau.numel() == 1 else self.tau
-        c = self.constraints
-        return f"{c.num_variables} variables, {len(c)} rows, tau={tau}"
+        tau = f"{float(self.tau):g}" if not isinstance(self.tau, torch.Tensor) else "learned or per instance"
+        if isinstance(self.tau, torch.Tensor) and self.tau.numel() == 1:
+            tau = f"{float(self.tau.detach()):g}"
+        return f"{repr(self.constraints).splitlines()[0]}, tau={tau}"

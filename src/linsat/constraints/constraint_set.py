@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,21 @@ class Structure:
     col: Tensor  # (nnz,) variable of each coefficient
     senses: Tensor  # (rows,) LESS, EQUAL or GREATER
     default_names: tuple[str, ...]
+    memory: dict[Any, Any] = field(default_factory=dict, compare=False)  # derived from the pattern, made on demand
+
+    def on(self, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor]:
+        """row, col and senses on a device; plain tensors also when asked for from inside a function transform."""
+        key = ("on", str(device))
+        if key not in self.memory:
+            with torch._C._DisableFuncTorch():
+                self.memory[key] = tuple(t.to(device) for t in (self.row, self.col, self.senses))
+        return self.memory[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "memory": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
 
 
 @dataclass(frozen=True)
@@ -256,15 +271,18 @@ class Constraints:
         return gap.detach().cpu().numpy() if as_numpy else gap
 
     def violation(self, x: Any) -> Any:
-        """The worst violation of any row or bound at ``x`` (batch..., variables), per instance, in original units."""
+        """The worst violation of any row or bound at ``x`` (batch..., variables), per instance, in original units.
+
+        A measure, without gradients; `row_violation` has them.
+        """
         as_numpy = not isinstance(x, torch.Tensor)
         point = self._read_point(x)
         numbers = self.numbers(point.device)
         outside = torch.maximum(numbers.lower - point, point - numbers.upper).amax(-1)
         rows = self.row_violation(point)
         worst = torch.maximum(outside, rows.amax(-1)) if len(self) else outside
-        worst = worst.clamp_min(0.0)
-        return worst.detach().cpu().numpy() if as_numpy else worst
+        worst = worst.clamp_min(0.0).detach()
+        return worst.cpu().numpy() if as_numpy else worst
 
     def _read_point(self, x: Any) -> Tensor:
         tensor = x if isinstance(x, torch.Tensor) else torch.from_numpy(np.array(x, dtype=np.float64))
@@ -297,7 +315,7 @@ class Constraints:
         box = f"[{_span(lower, 'min')}, {_span(upper, 'max')}]"
         width = "any number of" if self.num_variables is None else str(self.num_variables)
         batch = f", batch {tuple(self.batch_shape)}" if self.batch_shape else ""
-        lines = [f"Constraints({width} variables in {box}, {len(self)} rows: {counts}{batch})"]
+        lines = [f"Constraints({width} variables in {box}, {_count(len(self), 'row')}: {counts}{batch})"]
         shown = range(len(self)) if len(self) <= 6 else [0, 1, 2, len(self) - 1]
         for position, index in enumerate(shown):
             if len(self) > 6 and position == 3:
@@ -324,14 +342,21 @@ class Constraints:
             if matrix not in self._matrices:
                 raise ConstraintError(f"{name} was given but the set has no {matrix} rows. Fix: leave {name} out.")
             arguments[name] = value
-        return Constraints(**arguments)
+        return self._derived(arguments)
 
     def with_bounds(self, *, lower: Any = None, upper: Any = None) -> Constraints:
         """The same rows in another box, scalar, per variable or per instance (batch..., variables)."""
         arguments = self._arguments()
         arguments["lower"] = self.lower if lower is None else lower
         arguments["upper"] = self.upper if upper is None else upper
-        return Constraints(**arguments)
+        return self._derived(arguments)
+
+    def _derived(self, arguments: dict[str, Any]) -> Constraints:
+        """A set with the same rows: it shares the pattern, and with it everything derived from the pattern alone."""
+        made = Constraints(**arguments)
+        if made._structure.num_variables == self._structure.num_variables:
+            made._structure = self._structure
+        return made
 
     def __and__(self, other: Constraints) -> Constraints:
         """Both sets at once: all rows of both, in the intersection of the boxes."""
@@ -386,6 +411,10 @@ class Constraints:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_compiled": {}}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _span(bound: Tensor, side: str) -> str:

@@ -8,15 +8,15 @@ learned, see `Constraints.with_rhs`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
+from linsat.constraints.arguments import exceeds, number, refuse, vector, whole, whole_array
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.expressions import Array, read_constant
-from linsat.errors import ConstraintError
+from linsat.constraints.expressions import Array
 
 
 def simplex(n: int, total: float = 1.0) -> Constraints:
@@ -29,9 +29,9 @@ def simplex(n: int, total: float = 1.0) -> Constraints:
     >>> simplex(3).row_text(0)
     'x[0] + x[1] + x[2] == 1'
     """
-    n = _whole("n", n, 1)
-    total = _number("total", total, 0, n, f"a sum of {n} entries in [0, 1] lies in that range")
-    return Constraints(E=np.ones((1, n)), f=total, names=[f"entries sum to {total:g}"])
+    n = whole("n", n, 1)
+    total = number("total", total, 0, n, f"a sum of {n} entries in [0, 1] lies in that range")
+    return Constraints(E=np.ones((1, n)), f=total, names=["total of the entries"])
 
 
 def top_k(n: int, k: int, *, exactly: bool = True) -> Constraints:
@@ -45,11 +45,11 @@ def top_k(n: int, k: int, *, exactly: bool = True) -> Constraints:
     >>> top_k(3, 2, exactly=False).row_text(0)
     'x[0] + x[1] + x[2] <= 2'
     """
-    n = _whole("n", n, 1)
-    k = _whole("k", k, 0, n)
+    n = whole("n", n, 1)
+    k = whole("k", k, 0, n)
     if exactly:
-        return Constraints(E=np.ones((1, n)), f=k, names=[f"exactly {k} are chosen"])
-    return Constraints(A=np.ones((1, n)), b=k, names=[f"at most {k} are chosen"])
+        return Constraints(E=np.ones((1, n)), f=k, names=["number chosen"])
+    return Constraints(A=np.ones((1, n)), b=k, names=["number chosen"])
 
 
 def budget(costs: Any, at_most: float) -> Constraints:
@@ -62,14 +62,14 @@ def budget(costs: Any, at_most: float) -> Constraints:
     >>> budget([2.0, 3.0], 4.0).row_text(0)
     '2 x[0] + 3 x[1] <= 4'
     """
-    weights = _vector("costs", costs, None)
+    weights = vector("costs", costs, None)
     if not weights.any():
-        _refuse("costs", "all zero", "at least one non-zero cost", "leave the budget out")
-    at_most = _number("at_most", at_most, -np.inf, np.inf, "any number is a budget")
+        refuse("costs", "all zero", "at least one non-zero cost", "leave the budget out")
+    at_most = number("at_most", at_most, -np.inf, np.inf, "any number is a budget")
     least = float(np.minimum(weights, 0.0).sum())
-    if _exceeds(least, at_most):
-        _refuse("at_most", at_most, f"at least {least:g}, the cost of the cheapest point", "raise it")
-    return Constraints(A=weights[None, :], b=at_most, names=[f"costs are at most {at_most:g}"])
+    if exceeds(least, at_most):
+        refuse("at_most", at_most, f"at least {least:g}, the cost of the cheapest point", "raise it")
+    return Constraints(A=weights[None, :], b=at_most, names=["budget"])
 
 
 def doubly_stochastic(n: int) -> Constraints:
@@ -81,7 +81,7 @@ def doubly_stochastic(n: int) -> Constraints:
     >>> doubly_stochastic(2).names
     ('row 0 sums to 1', 'row 1 sums to 1', 'column 0 sums to 1', 'column 1 sums to 1')
     """
-    n = _whole("n", n, 1)
+    n = whole("n", n, 1)
     names = [f"{axis} {i} sums to 1" for axis in ("row", "column") for i in range(n)]
     return Constraints(E=_row_and_column_sums(n, n), f=1.0, names=names)
 
@@ -108,16 +108,16 @@ def matching(n1: int, n2: int, *, at_most: float | None = None) -> Constraints:
         at_most: optional bound on the sum of all entries, the number of matched pairs.
 
     >>> matching(2, 3, at_most=1).names[-1]
-    'at most 1 pairs in total'
+    'number of pairs'
     """
-    n1, n2 = _whole("n1", n1, 1), _whole("n2", n2, 1)
+    n1, n2 = whole("n1", n1, 1), whole("n2", n2, 1)
     rows = _row_and_column_sums(n1, n2)
     names = [f"row {i} is matched at most once" for i in range(n1)]
     names += [f"column {j} is matched at most once" for j in range(n2)]
     if at_most is None:
         return Constraints(A=rows, b=1.0, names=names)
-    at_most = _number("at_most", at_most, 0, np.inf, "entries in [0, 1] cannot sum to less than 0")
-    names.append(f"at most {at_most:g} pairs in total")
+    at_most = number("at_most", at_most, 0, np.inf, "entries in [0, 1] cannot sum to less than 0")
+    names.append("number of pairs")
     sides = np.append(np.ones(n1 + n2), at_most)
     return Constraints(A=_stacked(rows, np.ones((1, n1 * n2))), b=sides, names=names)
 
@@ -133,17 +133,17 @@ def capacity_assignment(items: int, bins: int, capacity: Any, *, sizes: Any = No
     >>> capacity_assignment(2, 2, [1, 3], sizes=[1, 2]).row_text(1)
     'x[1] + 2 x[3] <= 3'
     """
-    items, bins = _whole("items", items, 1), _whole("bins", bins, 1)
-    room = _vector("capacity", capacity, bins, low=0.0)
-    size = np.ones(items) if sizes is None else _vector("sizes", sizes, items, low=0.0)
+    items, bins = whole("items", items, 1), whole("bins", bins, 1)
+    room = vector("capacity", capacity, bins, low=0.0)
+    size = np.ones(items) if sizes is None else vector("sizes", sizes, items, low=0.0)
     if not size.any():
-        _refuse("sizes", "all zero", "at least one item that takes up room", "use simplex rows only")
-    if _exceeds(size.sum(), room.sum()):
+        refuse("sizes", "all zero", "at least one item that takes up room", "use simplex rows only")
+    if exceeds(size.sum(), room.sum()):
         needed = f"at least {size.sum():g}, the size of all items"
-        _refuse("capacity", f"{room.sum():g} in total", needed, "raise it")
+        refuse("capacity", f"{room.sum():g} in total", needed, "raise it")
     held = sp.kron(size[None, :], sp.eye(bins))  # row j: sum over items i of size_i X[i, j]
     placed = sp.kron(sp.eye(items), np.ones((1, bins)))
-    names = [f"bin {j} holds at most {room[j]:g}" for j in range(bins)]
+    names = [f"capacity of bin {j}" for j in range(bins)]
     names += [f"item {i} is in one bin" for i in range(items)]
     return Constraints(A=held, b=room, E=placed, f=1.0, names=names)
 
@@ -165,9 +165,9 @@ def ranking(
         exposure: how much attention each position gets; default ``1 / log2(2 + position)``, as in DCG.
 
     >>> ranking(4, groups="abab", at_least={"b": 0.4}).names[0]
-    "group 'b' gets at least 0.4 of the exposure"
+    "exposure of group 'b'"
     """
-    n = _whole("n", n, 1)
+    n = whole("n", n, 1)
     rows = _row_and_column_sums(n, n)
     names = [f"item {i} has one position" for i in range(n)]
     names += [f"position {p} has one item" for p in range(n)]
@@ -175,13 +175,13 @@ def ranking(
         return Constraints(E=rows, f=1.0, names=names)
     if groups is None or at_least is None:
         missing = "groups" if groups is None else "at_least"
-        _refuse(missing, "missing", "groups and at_least together", f"pass {missing}, or leave out all three")
+        refuse(missing, "missing", "groups and at_least together", f"pass {missing}, or leave out all three")
     default = 1.0 / np.log2(2.0 + np.arange(n))
-    weight = default if exposure is None else _vector("exposure", exposure, n, low=0.0)
+    weight = default if exposure is None else vector("exposure", exposure, n, low=0.0)
     members = _group_members(groups, at_least, n)
     shares = _shares(at_least, members, weight)
     quotas = _stacked(*(sp.kron(member[None, :], weight[None, :]) for member in members.values()))
-    labels = [f"group {k!r} gets at least {s:g} of the exposure" for k, s in zip(members, shares, strict=True)]
+    labels = [f"exposure of group {label!r}" for label in members]
     sides = np.array(shares) * weight.sum()
     return Constraints(C=quotas, d=sides, E=rows, f=1.0, names=labels + names)
 
@@ -202,7 +202,7 @@ def tour(n: int, start: Any, end: Any, *, priority: Any = None, within: int | No
     >>> tour(4, 0, 3, priority=2, within=1).names[-1]
     'city 2 is visited within 1 steps of the start'
     """
-    n = _whole("n", n, 2)
+    n = whole("n", n, 2)
     cities, within = _tour_cities(n, start, end, priority, within)
     rows = _row_and_column_sums(n, n)
     names = [f"city {i} is visited once" for i in range(n)] + [f"step {k} visits one city" for k in range(n)]
@@ -230,13 +230,13 @@ def portfolio(n: int, preferred: Sequence[int], at_least: float) -> Constraints:
     >>> portfolio(3, [0, 2], 0.5).row_text(0)
     'x[0] + x[2] >= 0.5'
     """
-    n = _whole("n", n, 1)
-    chosen = np.atleast_1d(_whole_array("preferred", preferred, 0, n - 1))
+    n = whole("n", n, 1)
+    chosen = np.atleast_1d(whole_array("preferred", preferred, 0, n - 1))
     repeated = [int(i) for i in np.unique(chosen) if (chosen == i).sum() > 1]
     if repeated:
-        _refuse("preferred", f"listing {repeated[0]} twice", "every asset once", "remove the repetition")
-    at_least = _number("at_least", at_least, 0, 1, "it is a share of weights that sum to 1")
-    names = [f"preferred assets hold at least {at_least:g}", "weights sum to 1"]
+        refuse("preferred", f"listing {repeated[0]} twice", "every asset once", "remove the repetition")
+    at_least = number("at_least", at_least, 0, 1, "it is a share of weights that sum to 1")
+    names = ["share of the preferred assets", "weights sum to 1"]
     return Constraints(C=_indicator(chosen, n), d=at_least, E=np.ones((1, n)), f=1.0, names=names)
 
 
@@ -274,83 +274,45 @@ def _tour_bounds(n: int, cities: dict[str, Array], within: int | None) -> tuple[
 def _group_members(groups: Any, at_least: Any, n: int) -> dict[Hashable, Array]:
     """For each group with a share, the (n,) indicator of its items."""
     if not isinstance(groups, Sequence | np.ndarray | torch.Tensor):
-        _refuse("groups", repr(groups), "one label per item", "pass a list of labels")
+        refuse("groups", repr(groups), "one label per item", "pass a list of labels")
     labels = groups.tolist() if isinstance(groups, torch.Tensor | np.ndarray) else list(groups)
     if len(labels) != n:
-        _refuse("groups", f"{len(labels)} labels long", f"{n} labels, one per item", "label every item")
+        refuse("groups", f"{len(labels)} labels long", f"{n} labels, one per item", "label every item")
     if not isinstance(at_least, Mapping) or not at_least:
-        _refuse("at_least", repr(at_least), "a mapping from label to share", "at_least={'a': 0.4}")
+        refuse("at_least", repr(at_least), "a mapping from label to share", "at_least={'a': 0.4}")
     for label in at_least:
         if label not in labels:
-            _refuse("at_least", f"about group {label!r}", "labels that occur in groups", "remove or rename it")
+            refuse("at_least", f"about group {label!r}", "labels that occur in groups", "remove or rename it")
     return {label: np.array([float(other == label) for other in labels]) for label in at_least}
 
 
 def _shares(at_least: Mapping[Hashable, float], members: dict[Hashable, Array], weight: Array) -> list[float]:
     """The share of each group, checked against the best positions the group could get."""
     if not weight.any():
-        _refuse("exposure", "all zero", "at least one position with exposure", "give the first position 1.0")
+        refuse("exposure", "all zero", "at least one position with exposure", "give the first position 1.0")
     shares, best_first = [], -np.sort(-weight)
     for label, member in members.items():
         name = f"at_least[{label!r}]"
-        share = _number(name, at_least[label], 0, 1, "it is a share of the exposure of all positions")
+        share = number(name, at_least[label], 0, 1, "it is a share of the exposure of all positions")
         reach = best_first[: int(member.sum())].sum() / weight.sum()
-        if _exceeds(share, reach):
-            _refuse(name, share, f"at most {reach:.6g}, which the best positions give", "lower it")
+        if exceeds(share, reach):
+            refuse(name, share, f"at most {reach:.6g}, which the best positions give", "lower it")
         shares.append(share)
-    if _exceeds(sum(shares), 1.0):
-        _refuse("at_least", f"{sum(shares):g} in total", "shares that sum to at most 1", "lower them")
+    if exceeds(sum(shares), 1.0):
+        refuse("at_least", f"{sum(shares):g} in total", "shares that sum to at most 1", "lower them")
     return shares
-
-
-# ------------------------------------------------------------------ reading the arguments
-
-
-def _refuse(argument: str, came: object, expected: str, fix: str) -> NoReturn:
-    raise ConstraintError(f"{argument} is {came}; expected {expected}. Fix: {fix}.")
-
-
-def _exceeds(value: float, limit: float) -> bool:
-    """Above the limit by more than the rounding of a sum: ten times 0.1 must not exceed 1."""
-    return value > limit + 1e-9 * max(1.0, abs(limit))
-
-
-def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """One integer from low to high."""
-    array = _whole_array(name, value, low, high)
-    if array.ndim:
-        _refuse(name, f"of shape {array.shape}", "one integer", f"pass a plain int as {name}")
-    return int(array)
-
-
-def _whole_array(name: str, value: Any, low: int, high: int | None) -> Array:
-    """One integer from low to high, or a flat sequence of them."""
-    expected = f"an integer of at least {low}" if high is None else f"integers from {low} to {high}"
-    try:
-        array = np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)
-    except ValueError:
-        _refuse(name, repr(value), expected, "pass one integer or a flat sequence of them")
-    if array.size == 0 or array.ndim > 1:
-        _refuse(name, f"of shape {array.shape}", expected, "pass one integer or a flat sequence of them")
-    if array.dtype.kind not in "iu":
-        _refuse(name, repr(value), expected, "convert it to int (a mask: numpy.flatnonzero)")
-    outside = np.flatnonzero((array < low) | (array > (np.inf if high is None else high)))
-    if outside.size:
-        where = f"[{outside[0]}]" if array.ndim else ""
-        _refuse(name + where, int(array.reshape(-1)[outside[0]]), expected, f"choose {name} in that range")
-    return array.astype(np.int64)
 
 
 def _tour_cities(n: int, start: Any, end: Any, priority: Any, within: Any) -> tuple[dict[str, Array], int | None]:
     """The cities that the tour names, all one integer or all (batch,), and the last step for the priority."""
     if (priority is None) != (within is None):
         missing, given = ("within", "priority") if within is None else ("priority", "within")
-        _refuse(missing, "missing", f"{missing}, because {given} was given", "pass both or neither")
+        refuse(missing, "missing", f"{missing}, because {given} was given", "pass both or neither")
     named = {"start": start, "end": end}
     if priority is not None:
         named["priority"] = priority
-        within = _whole("within", within, 1, n - 1)
-    cities = {name: _whole_array(name, city, 0, n - 1) for name, city in named.items()}
+        within = whole("within", within, 1, n - 1)
+    cities = {name: whole_array(name, city, 0, n - 1) for name, city in named.items()}
     return _different_cities(cities), within
 
 
@@ -359,46 +321,17 @@ def _different_cities(cities: dict[str, Array]) -> dict[str, Array]:
     lengths = {name: len(city) for name, city in cities.items() if city.ndim}
     if len(set(lengths.values())) > 1:
         listed = " and ".join(f"{name} of {length}" for name, length in lengths.items())
-        _refuse("The batch", listed, "equally many instances", "give each one city per instance, or one for all")
+        refuse("The batch", listed, "equally many instances", "give each one city per instance, or one for all")
     wide = dict(zip(cities, np.broadcast_arrays(*cities.values()), strict=True))
     for first, second in (("start", "end"), ("priority", "start"), ("priority", "end")):
         same = np.flatnonzero(wide[first] == wide[second]) if first in wide else np.array([])
         if same.size:
             city = int(np.atleast_1d(wide[first])[same[0]])
             where = f" in instance {same[0]}" if lengths else ""
-            _refuse(
+            refuse(
                 first,
                 f"city {city}, as is {second}{where}",
                 "different cities",
                 f"change {first} or {second}",
             )
     return wide
-
-
-def _number(name: str, value: Any, low: float, high: float, why: str) -> float:
-    """One finite number in [low, high]."""
-    array = read_constant(value, name)
-    expected = f"at least {low:g}" if high == np.inf else f"a number from {low:g} to {high:g}"
-    if array.ndim > 0:
-        _refuse(name, f"of shape {array.shape}", "one number", "for one per instance use Constraints.with_rhs")
-    if not low <= array <= high:
-        _refuse(name, float(array), expected, f"choose {name} in that range, because {why}")
-    return float(array)
-
-
-def _vector(name: str, value: Any, length: int | None, *, low: float = -np.inf) -> Array:
-    """(length,) finite numbers of at least ``low``; one number stands for all where the length is known."""
-    array = read_constant(value, name)
-    if array.ndim == 0 and length is not None:
-        array = np.full(length, float(array))
-    if array.ndim != 1 or array.size == 0 or (length is not None and len(array) != length):
-        _refuse(
-            name,
-            f"of shape {array.shape}",
-            f"shape ({'n' if length is None else length},)",
-            "one number each",
-        )
-    if (array < low).any():
-        at = int(np.flatnonzero(array < low)[0])
-        _refuse(f"{name}[{at}]", f"{array[at]:g}", f"at least {low:g}", "raise it")
-    return array

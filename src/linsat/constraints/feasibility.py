@@ -100,7 +100,7 @@ def find_conflicts(rows: Rows, *, at_most: int = 3) -> list[list[int]]:
 
 
 def _minimal_conflict(rows: Rows, candidates: Array) -> list[int]:
-    """Rows with dual weight in `least_violation` conflict; a deletion filter drops those the conflict can do without."""
+    """Rows with dual weight in `least_violation` conflict; a deletion filter drops those it can do without."""
     _, weights = least_violation(rows.take(candidates))
     kept = candidates[np.abs(weights) > 1e-9]
     if is_feasible(rows.take(kept)):

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from linsat._equations import Program, Tensor
+from linsat._rows import disjoint_groups
 from linsat.errors import ConstraintError
 from linsat.solvers.outcome import Outcome
 from linsat.status import Status
@@ -177,8 +178,10 @@ class _Sweeps:
         if self.options.variant == "v2":
             return running & (not all(settled))
         moved = (self.log_x - before).norm(dim=-1).max()
-        rows = self.program.residual_at(torch.exp(self.log_x), torch.sigmoid(self.factors)) * self.program.scale
-        still = bool(moved > _PUBLISHED_TOLERANCE) or bool(rows.abs().sum() >= _PUBLISHED_TOLERANCE)
+        program = self.program
+        activity = program.rows.apply(program.point(torch.exp(self.log_x)))
+        outside = (activity - program.rhs).clamp_min(0) + (program.rhs - program.slack - activity).clamp_min(0)
+        still = bool(moved > _PUBLISHED_TOLERANCE) or bool(outside.sum() >= _PUBLISHED_TOLERANCE)
         return running & still
 
     def _residual(self, shares: Tensor) -> Tensor:
@@ -237,24 +240,17 @@ def _log_row_sum(terms: Tensor, slack: Tensor) -> Tensor:
 
 
 def _group_rows(program: Program, *, grouped: bool) -> list[_Group]:
-    """Rows in order, each into the first group whose rows share no variable with it."""
+    """The groups of rows that step together, padded."""
     rows = program.rows
-    row, col = rows.row.tolist(), rows.col.tolist()
     entries: list[list[int]] = [[] for _ in range(rows.shape[0])]
-    for position, i in enumerate(row):
+    for position, i in enumerate(rows.row.tolist()):
         entries[i].append(position)
-    supports = [{col[e] for e in found} for found in entries]
-    groups: list[tuple[list[int], set[int]]] = []
-    for i, support in enumerate(supports):
-        home = next((g for g in groups if not (g[1] & support)), None) if grouped else None
-        if home is None:
-            home = ([], set())
-            groups.append(home)
-        home[0].append(i)
-        home[1].update(support)
+    groups = [[i] for i in range(rows.shape[0])]
+    if grouped:
+        groups = disjoint_groups(rows.row.cpu().numpy(), rows.col.cpu().numpy(), rows.shape[0])
     device = rows.row.device
     made = []
-    for members, _ in groups:
+    for members in groups:
         longest = max((len(entries[i]) for i in members), default=0)
         padded = torch.tensor([entries[i] + [0] * (longest - len(entries[i])) for i in members], dtype=torch.int64)
         filled = torch.tensor([[True] * len(entries[i]) + [False] * (longest - len(entries[i])) for i in members])

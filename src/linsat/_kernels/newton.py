@@ -1,0 +1,398 @@
+"""The mathematics of `linsat._equations` as one fused pass per instance on the CPU (numba).
+
+Everything is in shares: the box is [0, 1], rows are divided by their scale, pinned variables and tight slacks are
+folded into the right sides (`linsat._kernels.tables` prepares that). With a = a_ij width_j / rho_i:
+
+    u = (y + A' mu) / T,  p = sigmoid(u),  z = sigmoid(mu / T),  r = A p + s z - b
+
+One group of rows with disjoint supports comes first: its block of the Hessian is diagonal, so a Schur complement leaves
+a Cholesky factorisation of the other rows only. Nothing is allocated per instance; an instance's answer does not depend
+on what else is in the batch, to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+# Reassociation lets sums vectorise; the exponential below relies on exact evaluation and must not have it.
+_SUMS = {"reassoc", "contract", "nsz", "arcp"}
+_EXACT = {"contract", "nsz"}
+_SUM_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": _SUMS}
+_EXACT_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": _EXACT}
+
+CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE = 0, 1, 2, 3, 4
+
+# The constants of linsat.solvers.newton, which explains them.
+_LOOSE_RESIDUAL = 0.3
+_COOLING = 0.5
+_START_TEMPERATURE = 0.05
+_LEAST_DAMPING, _FIRST_DAMPING, _LARGEST_DAMPING = 1e-3, 1e-2, 1.0
+_BACKTRACKS = 12
+_CERTIFICATE_EVERY = 8
+_RIDGE = 1e-12
+_MAGIC = 6755399441055744.0  # 1.5 * 2**52: adding it rounds to a whole number, kept in the low bits
+
+
+@njit(inline="always", **_EXACT_OPTIONS)
+def _exp_of_negative(x: float) -> float:
+    """exp(x) for x <= 0 without a call, so that loops around it vectorise; full precision down to exp(-700)."""
+    x = max(x, -700.0)
+    shifted = x * 1.4426950408889634 + _MAGIC
+    whole = shifted - _MAGIC
+    r = (x - whole * 0.6931471803691238) - whole * 1.9082149292705877e-10
+    e = 1 / 3628800 + r * (1 / 39916800 + r / 479001600)
+    e = 1 / 5040 + r * (1 / 40320 + r * (1 / 362880 + r * e))
+    e = 1 / 24 + r * (1 / 120 + r * (1 / 720 + r * e))
+    e = 1 + r * (1 + r * (1 / 2 + r * (1 / 6 + r * e)))
+    bits = (np.float64(shifted).view(np.int64) + 1023) << 52
+    return e * np.int64(bits).view(np.float64)
+
+
+@njit(**_EXACT_OPTIONS)
+def _sigmoids(u, p, tail):
+    """p = sigmoid(u) and tail = 1 + exp(-|u|), whose logarithm is the rest of softplus."""
+    for j in range(u.size):
+        e = _exp_of_negative(-abs(u[j]))
+        t = 1.0 / (1.0 + e)
+        tail[j] = 1.0 + e
+        p[j] = t if u[j] >= 0 else e * t
+
+
+@njit(**_SUM_OPTIONS)
+def _softplus_sum(u, tail):
+    """sum of softplus(u) with one logarithm for many factors: each lies in [1, 2]."""
+    total = 0.0
+    for j in range(u.size):
+        total += max(u[j], 0.0)
+    start = 0
+    while start < u.size:
+        stop = min(start + 512, u.size)
+        product = 1.0
+        for j in range(start, stop):
+            product *= tail[j]
+        total += math.log(product)
+        start = stop
+    return total
+
+
+@njit(**_SUM_OPTIONS)
+def _pull(mu, variable_rows, variable_values, out):
+    """out = A' mu, from the rows of each variable (padded to the same number)."""
+    for j in range(out.size):
+        out[j] = 0.0
+    for c in range(variable_rows.shape[0]):
+        rows, values = variable_rows[c], variable_values[c]
+        for j in range(out.size):
+            out[j] += values[j] * mu[rows[j]]
+
+
+@njit(**_SUM_OPTIONS)
+def _apply(x, row_start, row_cols, row_values, out):
+    """out = A x, row by row."""
+    for i in range(out.size):
+        total = 0.0
+        for e in range(row_start[i], row_start[i + 1]):
+            total += row_values[e] * x[row_cols[e]]
+        out[i] = total
+
+
+@njit(**_SUM_OPTIONS)
+def _evaluate(y, mu, T, slack, rhs, table, u, p, z, r, tail):
+    """Fill u, p, z, r; returns the potential and the largest residual."""
+    variable_rows, variable_values, row_start, row_cols, row_values = table[:5]
+    _pull(mu, variable_rows, variable_values, u)
+    inverse = 1.0 / T
+    for j in range(u.size):
+        u[j] = (u[j] + y[j]) * inverse
+    _sigmoids(u, p, tail)
+    phi = _softplus_sum(u, tail) * T
+    _apply(p, row_start, row_cols, row_values, r)
+    largest = 0.0
+    for i in range(r.size):
+        t = mu[i] * inverse
+        if slack[i] > 0:
+            e = math.exp(-abs(t))
+            z[i] = 1.0 / (1.0 + e) if t >= 0 else e / (1.0 + e)
+            phi += T * slack[i] * (max(t, 0.0) + math.log1p(e))
+            r[i] += slack[i] * z[i]
+        r[i] -= rhs[i]
+        phi -= rhs[i] * mu[i]
+        largest = max(largest, abs(r[i]))
+    return phi, largest
+
+
+@njit(**_SUM_OPTIONS)
+def _factor(p, z, slack, T, ridge, table, weights, H, S):
+    """Assemble T H and factor it: H holds [leading diagonal | W | rest], S the factor of the Schur complement."""
+    first, pair_target, pair_col, pair_values = table[5], table[6], table[7], table[8]
+    k = slack.size
+    rest = k - first
+    for j in range(p.size):
+        weights[j] = p[j] * (1.0 - p[j])
+    for e in range(H.size):
+        H[e] = 0.0
+    for e in range(pair_target.size):
+        H[pair_target[e]] += pair_values[e] * weights[pair_col[e]]
+    corner = first + first * rest
+    for i in range(first):
+        H[i] += slack[i] * z[i] * (1.0 - z[i]) + ridge
+        H[i] = H[i] * (1.0 + _RIDGE) if H[i] > 1e-290 else 1.0
+    for g in range(rest):
+        i = first + g
+        diagonal = corner + g * rest + g
+        H[diagonal] += slack[i] * z[i] * (1.0 - z[i]) + ridge
+    for g in range(rest):
+        for h in range(g + 1):
+            S[g, h] = H[corner + g * rest + h]
+    for i in range(first):
+        inverse = 1.0 / H[i]
+        row = H[first + i * rest : first + (i + 1) * rest]
+        for g in range(rest):
+            c = row[g] * inverse
+            if c != 0.0:
+                for h in range(g + 1):
+                    S[g, h] -= c * row[h]
+    for g in range(rest):
+        for h in range(g):
+            total = S[g, h]
+            for e in range(h):
+                total -= S[g, e] * S[h, e]
+            S[g, h] = total * S[h, h]  # the diagonal holds inverses
+        size = H[corner + g * rest + g]
+        total = S[g, g] + _RIDGE * size
+        for e in range(g):
+            total -= S[g, e] * S[g, e]
+        # A pivot lost to rounding belongs to a row that depends on earlier ones: leave its dual where it is.
+        S[g, g] = 1.0 / math.sqrt(total) if total > 1e-14 * size and size > 1e-290 else 0.0
+
+
+@njit(**_SUM_OPTIONS)
+def _solve(first, H, S, right, out):
+    """out = H^{-1} right with the factor of `_factor`; right and out may be the same."""
+    k = out.size
+    rest = k - first
+    for i in range(k):
+        out[i] = right[i]
+    for i in range(first):
+        share = out[i] / H[i]
+        for g in range(rest):
+            out[first + g] -= H[first + i * rest + g] * share
+    for g in range(rest):
+        total = out[first + g]
+        for h in range(g):
+            total -= S[g, h] * out[first + h]
+        out[first + g] = total * S[g, g]
+    for g in range(rest - 1, -1, -1):
+        value = out[first + g] * S[g, g]
+        out[first + g] = value
+        for h in range(g):
+            out[first + h] -= S[g, h] * value
+    for i in range(first):
+        total = out[i]
+        for g in range(rest):
+            total -= H[first + i * rest + g] * out[first + g]
+        out[i] = total / H[i]
+
+
+@njit(**_SUM_OPTIONS)
+def _drift(u, p, z, mu, slack, T, change, table, weights, direction):
+    """Add to ``direction`` what a change of temperature does to the residual, mu held."""
+    row_start, row_cols, row_values = table[2], table[3], table[4]
+    scale = -change / T
+    for j in range(u.size):
+        weights[j] = p[j] * (1.0 - p[j]) * u[j] * scale
+    for i in range(mu.size):
+        total = 0.0
+        for e in range(row_start[i], row_start[i + 1]):
+            total += row_values[e] * weights[row_cols[e]]
+        if slack[i] > 0:
+            total += slack[i] * z[i] * (1.0 - z[i]) * mu[i] / T * scale
+        direction[i] += total
+
+
+@njit(**_SUM_OPTIONS)
+def _proves_infeasible(mu, slack, rhs, table, gain):
+    """Whether <mu, b> exceeds everything <mu, A p + s z> can reach over the box, beyond rounding."""
+    _pull(mu, table[0], table[1], gain)
+    reach, target, size = 0.0, 0.0, 0.0
+    for j in range(gain.size):
+        reach += max(gain[j], 0.0)
+        size += abs(gain[j])
+    for i in range(mu.size):
+        best = slack[i] * max(mu[i], 0.0)
+        reach += best
+        target += rhs[i] * mu[i]
+        size += best + abs(rhs[i] * mu[i])
+    return target - reach > 1e-9 * size
+
+
+@njit(**_SUM_OPTIONS)
+def solve_instance(y, tau, tol, max_steps, warm, slack, rhs, table, mu, p, work_l, work_k, H, S):
+    """Solve one instance; mu holds the start if ``warm``, then the duals, p the shares. Returns code and steps."""
+    u, tail, weights, other_u, other_p = work_l[0], work_l[1], work_l[2], work_l[3], work_l[4]
+    z, r, direction, trial, other_z, other_r = (
+        work_k[0], work_k[1], work_k[2], work_k[3], work_k[4], work_k[5],
+    )  # fmt: skip
+    first, k = table[5], mu.size
+    reach = 0.0
+    for j in range(y.size):
+        if not math.isfinite(y[j]):
+            return NOT_FINITE, 0
+        reach = max(reach, abs(y[j]))
+    T = tau if warm else max(tau, _START_TEMPERATURE * reach)
+    if not warm:
+        for i in range(k):
+            mu[i] = 0.0
+    damping, stride = _FIRST_DAMPING, 1.0
+    phi, error = _evaluate(y, mu, T, slack, rhs, table, u, p, z, r, tail)
+    factored = False
+    for step in range(max_steps + 1):
+        if tau >= T and error <= tol:
+            if factored and error > 1e-14:
+                # One more correction with the last factor: cheap, and it usually squares the residual.
+                _solve(first, H, S, r, direction)
+                for i in range(k):
+                    trial[i] = mu[i] - tau * direction[i]
+                _, better = _evaluate(y, trial, T, slack, rhs, table, other_u, other_p, other_z, other_r, tail)
+                if better < error:
+                    mu[:] = trial
+                    p[:] = other_p
+            return CONVERGED, step
+        if step > 0 and step % _CERTIFICATE_EVERY == 0 and _proves_infeasible(mu, slack, rhs, table, weights):
+            return INFEASIBLE, step
+        if step == max_steps:
+            break
+        cools = error <= _LOOSE_RESIDUAL and tau < T
+        cooler = max(tau, _COOLING * T) if cools else T
+        # The factor is that of T H, so the ridge (residual / T) becomes the residual and the step gains a factor T.
+        _factor(p, z, slack, T, damping * min(error, 1.0), table, weights, H, S)
+        factored = True
+        for i in range(k):
+            direction[i] = r[i]
+        if cools:
+            _drift(u, p, z, mu, slack, T, cooler - T, table, weights, direction)
+        _solve(first, H, S, direction, direction)
+        longest = 0.0
+        for i in range(k):
+            direction[i] *= -T
+            longest = max(longest, abs(direction[i]))
+        cap = stride * (10.0 * T + 0.5 * reach)
+        if longest > cap:
+            for i in range(k):
+                direction[i] *= cap / longest
+        if cools:
+            T = cooler
+            phi, error = _evaluate(y, mu, T, slack, rhs, table, u, p, z, r, tail)
+        slope, norm = 0.0, 0.0
+        for i in range(k):
+            slope += direction[i] * r[i]
+            norm += r[i] * r[i]
+        slope = min(slope, 0.0)
+        length, accepted = 1.0, False
+        for _ in range(_BACKTRACKS):
+            for i in range(k):
+                trial[i] = mu[i] + length * direction[i]
+            new_phi, new_error = _evaluate(y, trial, T, slack, rhs, table, other_u, other_p, other_z, other_r, tail)
+            accepted = new_phi <= phi + 1e-4 * length * slope
+            if not accepted and new_phi <= phi + 1e-12 * (1.0 + abs(phi)):
+                new_norm = 0.0
+                for i in range(k):
+                    new_norm += other_r[i] * other_r[i]
+                accepted = new_norm < norm
+            if accepted:
+                break
+            length *= 0.3
+        if accepted:
+            mu[:] = trial
+            p[:] = other_p
+            u[:] = other_u
+            z[:] = other_z
+            r[:] = other_r
+            phi, error = new_phi, new_error
+        elif not cools:
+            return STALLED, step + 1
+        full = accepted and length == 1.0
+        damping = max(damping / 4, _LEAST_DAMPING) if full else min(damping * 4, _LARGEST_DAMPING)
+        stride = min(stride * 2, 1e6) if full else max(stride / 2, 1.0)
+    return STEP_LIMIT, max_steps
+
+
+@njit(**_SUM_OPTIONS)
+def forward(
+    first, step, scores, lower, width, pinned, free, tau, tol, max_steps, warm, slack, rhs,
+    variable_rows, variable_values, row_start, row_cols, row_values, leading, pair_target, pair_col, pair_values,
+    x, p, mu, codes, steps,
+):  # fmt: skip
+    """Solve the instances first, first + step, ...; arrays with a first dimension of 1 are shared by all of them."""
+    count, l = scores.shape
+    k = slack.shape[1]
+    rest = k - leading
+    work_l, work_k = np.empty((6, l)), np.zeros((6, k))
+    H, S = np.empty(leading + leading * rest + rest * rest), np.zeros((rest, rest))
+    for n in range(first, count, step):
+        b, v, s = min(n, lower.shape[0] - 1), min(n, variable_values.shape[0] - 1), min(n, slack.shape[0] - 1)
+        f = min(n, free.shape[0] - 1)
+        y = work_l[5]
+        for j in range(l):
+            y[j] = scores[n, j] * width[b, j]
+        table = (
+            variable_rows, variable_values[v], row_start, row_cols, row_values[v],
+            leading, pair_target, pair_col, pair_values[v],
+        )  # fmt: skip
+        code, taken = solve_instance(
+            y, tau[min(n, tau.size - 1)], tol, max_steps, warm, slack[s], rhs[s], table, mu[n], p[n], work_l[:5],
+            work_k, H, S,
+        )  # fmt: skip
+        codes[n], steps[n] = code, taken
+        for j in range(l):
+            if not free[f, j]:
+                p[n, j] = pinned[f, j]
+            x[n, j] = lower[b, j] + width[b, j] * p[n, j]
+
+
+@njit(**_SUM_OPTIONS)
+def backward(
+    first, step, grad_x, width, free, tau, slack,
+    variable_rows, variable_values, row_start, row_cols, row_values, leading, pair_target, pair_col, pair_values,
+    p, mu, grad_scores,
+):  # fmt: skip
+    """dL/dy = width D (g - A' q) / tau with H q = A D g / tau, for the instances first, first + step, ..."""
+    count, l = grad_x.shape
+    k = slack.shape[1]
+    rest = k - leading
+    g, weights, pulled = np.empty(l), np.empty(l), np.empty(l)
+    z, right, q, residual, again = np.zeros(k), np.empty(k), np.empty(k), np.empty(k), np.empty(k)
+    H, S = np.empty(leading + leading * rest + rest * rest), np.zeros((rest, rest))
+    for n in range(first, count, step):
+        b, v, s = min(n, width.shape[0] - 1), min(n, variable_values.shape[0] - 1), min(n, slack.shape[0] - 1)
+        f = min(n, free.shape[0] - 1)
+        T = tau[min(n, tau.size - 1)]
+        table = (
+            variable_rows, variable_values[v], row_start, row_cols, row_values[v],
+            leading, pair_target, pair_col, pair_values[v],
+        )  # fmt: skip
+        for i in range(k):
+            z[i] = 1.0 / (1.0 + math.exp(-mu[n, i] / T)) if mu[n, i] > -700 * T else 0.0
+        _factor(p[n], z, slack[s], T, 0.0, table, weights, H, S)
+        for j in range(l):
+            g[j] = width[b, j] * grad_x[n, j] if free[f, j] else 0.0
+            pulled[j] = weights[j] * g[j]
+        _apply(pulled, row_start, row_cols, row_values[v], right)
+        _solve(leading, H, S, right, q)
+        for _ in range(2):  # undo the ridge: residual of T H q = right, through A
+            _pull(q, variable_rows, variable_values[v], pulled)
+            for j in range(l):
+                pulled[j] *= weights[j]
+            _apply(pulled, row_start, row_cols, row_values[v], residual)
+            for i in range(k):
+                residual[i] = right[i] - residual[i] - slack[s, i] * z[i] * (1.0 - z[i]) * q[i]
+            _solve(leading, H, S, residual, again)
+            for i in range(k):
+                q[i] += again[i]
+        _pull(q, variable_rows, variable_values[v], pulled)
+        for j in range(l):
+            grad_scores[n, j] = width[b, j] * weights[j] * (g[j] - pulled[j]) / T if free[f, j] else 0.0
