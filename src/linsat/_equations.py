@@ -125,6 +125,16 @@ class Program(Equalities):
         taken = self.rows.apply(start) + self.slack * torch.where(r.tight, r.tight_share, 0.0)
         return torch.where(r.active, (self.rhs - taken) / self.scale, 0.0)
 
+    def row_totals(self) -> Tensor:
+        """The largest value of each normalised left side, slack included; 0 for rows with negative coefficients."""
+        r = self.reduction
+        rows = self.rows
+        weights = rows.values * (self.width * r.free)[:, rows.col]
+        blank = weights.new_zeros((weights.shape[0], rows.shape[0]))
+        signed = blank[:1].index_add(1, rows.row, (rows.values < 0).to(weights.dtype)[None]) > 0
+        total = blank.index_add(1, rows.row, weights) + torch.where(r.tight, 0.0, self.slack)
+        return torch.where(r.active & ~signed, total / self.scale, 0.0)
+
     def evaluate(self, mu: Tensor, tau: Tensor, linear: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """p, z, residual and potential at once; ``linear`` is `linear_term`, which does not change with mu."""
         r = self.reduction

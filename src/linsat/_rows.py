@@ -86,6 +86,14 @@ class RowMatrix:
         within = within - torch.repeat_interleave(torch.cumsum(partners, 0) - partners, partners)
         return first, order[start + within], self.col[first]
 
+    def groups(self) -> list[Tensor]:
+        """The rows in groups of disjoint supports."""
+        if "groups" not in self.memory:
+            found = disjoint_groups(self.row.cpu().numpy(), self.col.cpu().numpy(), self.shape[0])
+            with torch._C._DisableFuncTorch():
+                self.memory["groups"] = [torch.tensor(members, device=self.row.device) for members in found]
+        return self.memory["groups"]
+
     def with_values(self, values: Tensor) -> RowMatrix:
         """The same pattern with other values."""
         return RowMatrix(self.row, self.col, values, self.shape, self.memory)

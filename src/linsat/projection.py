@@ -13,6 +13,8 @@ import torch
 from linsat._adjoint import ImplicitCall, implicit_duals
 from linsat._compile import System, compile_constraints, implied_reduction, infeasible_error
 from linsat._equations import Equalities, Program, Reduction, Tensor
+from linsat._fused import FusedProjection, Lane, fits, tables_of
+from linsat._kernels.run import Solved
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
 from linsat.solution import Solution
@@ -21,9 +23,11 @@ from linsat.solvers.outcome import Outcome
 from linsat.status import Status
 
 Solver = Newton | Sinkhorn
+_DEFAULT = Newton()
 _ON_FAILURE = ("warn", "raise", "ignore")
 
 
+@torch.compiler.disable
 def project(
     y: Any,
     constraints: Constraints,
@@ -55,6 +59,10 @@ def project(
         ConstraintError: malformed arguments, NaN or infinite scores.
         ConvergenceError: with ``on_failure="raise"``.
     """
+    if start is None and fits(y, tau):
+        x = _fused(y, constraints, tau, solver, on_failure)
+        if x is not None:
+            return x
     return solve(y, constraints, tau=tau, solver=solver, on_failure=on_failure, start=start).x
 
 
@@ -138,7 +146,7 @@ class _Request:
                 f"constraints is a {type(constraints).__name__}; expected linsat.Constraints. "
                 f"Fix: linsat.Constraints(A=A, b=b)."
             )
-        solver = Newton() if solver is None else solver
+        solver = _DEFAULT if solver is None else solver
         if not isinstance(solver, (Newton, Sinkhorn)):
             raise ConstraintError(f"solver is {solver!r}; expected linsat.Newton(...) or linsat.Sinkhorn(...).")
         if on_failure not in _ON_FAILURE:
@@ -190,6 +198,36 @@ class _Request:
         if self.as_numpy:
             fields = {name: value.detach().cpu().numpy() for name, value in fields.items()}
         return Solution(**fields)
+
+
+def _fused(y: Tensor, constraints: Constraints, tau: float, solver: Solver | None, on_failure: str) -> Tensor | None:
+    """The projection in one kernel call each way, or None where the general way must serve."""
+    solver = _DEFAULT if solver is None else solver
+    if (
+        not isinstance(solver, Newton)
+        or solver.backend == "torch"
+        or on_failure not in _ON_FAILURE
+        or not isinstance(constraints, Constraints)
+        or not constraints.fixed
+        or constraints.batch_shape
+        or constraints.num_variables != y.shape[-1]
+    ):
+        return None
+    system = compile_constraints(constraints, gamma_shift=solver.gamma_shift)
+    tables = tables_of(system)
+    if tables is None:
+        return None
+
+    def report(solved: Solved, scores: Tensor) -> None:
+        codes = torch.from_numpy(solved.codes)
+        _check_numbers(scores, torch.ones(1))
+        _report(system, on_failure, system.equalities, Outcome(codes, codes, codes))
+
+    def again(y: Tensor) -> Tensor:
+        return solve(y, constraints, tau=tau, solver=solver, on_failure="ignore").x
+
+    lane = Lane(tables, np.array([float(tau)]), solver.tol, solver.max_steps, report, again)
+    return FusedProjection.apply(y, lane)
 
 
 def _solve(system: System, request: _Request) -> Solution:

@@ -15,11 +15,16 @@ Array = np.ndarray
 # Beyond these sizes dense Cholesky in plain loops loses against the torch path's LAPACK.
 _LARGEST_FACTOR = 256
 _LARGEST_TABLE = 4_000_000
+# A sweep over the rows evaluates everything once per group of disjoint rows; beyond this many a Newton step is cheaper.
+_MOST_GROUPS = 4
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Index arrays of the kernel. Rows are permuted so that ``leading`` rows with disjoint supports come first."""
+    """Index arrays of the kernel (unsigned, which spares it the check for negative indices).
+
+    Rows are permuted so that ``leading`` rows with disjoint supports come first.
+    """
 
     order: Array  # (k,) original row at each permuted position
     leading: int
@@ -32,6 +37,8 @@ class Pattern:
     pair_col: Array
     pair_first: Array
     pair_second: Array
+    group_start: Array  # (groups + 1,) bounds of the groups of disjoint rows within group_rows; empty where too many
+    group_rows: Array
 
     @property
     def seconds(self) -> float:
@@ -59,6 +66,7 @@ def _build_pattern(rows: RowMatrix) -> Pattern | None:
     lead = max(groups, key=len)
     if k - len(lead) > _LARGEST_FACTOR:
         return None
+    sweeps = len(groups) <= _MOST_GROUPS
     others = sorted(set(range(k)) - set(lead))
     order = np.array([*lead, *others], dtype=np.int64)
     position = np.empty(k, dtype=np.int64)
@@ -75,15 +83,17 @@ def _build_pattern(rows: RowMatrix) -> Pattern | None:
     return Pattern(
         order=order,
         leading=len(lead),
-        variable_rows=np.ascontiguousarray(variable_rows, dtype=np.int32),
+        variable_rows=np.ascontiguousarray(variable_rows, dtype=np.uint32),
         variable_entries=variable_entries,
-        row_start=row_start.astype(np.int32),
-        row_cols=col[by_row].astype(np.int32),
+        row_start=row_start.astype(np.int64),
+        row_cols=col[by_row].astype(np.uint32),
         row_entries=by_row,
-        pair_target=target.astype(np.int32),
-        pair_col=col[first].astype(np.int32),
+        pair_target=target.astype(np.uint32),
+        pair_col=col[first].astype(np.uint32),
         pair_first=first,
         pair_second=second,
+        group_start=np.cumsum([0, *map(len, groups)]).astype(np.int64) if sweeps else np.zeros(1, dtype=np.int64),
+        group_rows=np.concatenate([position[group] for group in groups]).astype(np.uint32),
     )
 
 
@@ -95,7 +105,7 @@ def _pairs(at: Array, col: Array, by_col: Array, counts: Array, leading: int, k:
     within = np.arange(len(first)) - np.repeat(np.cumsum(partners) - partners, partners)
     second = by_col[starts + within]
     i, g = at[first], at[second]
-    keep = np.where((i < leading) | (g < leading), i <= g, i >= g)  # the upper part of W, the lower of the rest
+    keep = i <= g  # the upper triangle
     first, second, i, g = first[keep], second[keep], i[keep], g[keep]
     rest = k - leading
     target = np.where(
@@ -124,7 +134,7 @@ class Tables:
     variable_values: Array  # (., most, l)
     row_values: Array  # (., nnz)
     pair_values: Array  # (., pairs)
-    scale: Array  # (., k) permuted
+    totals: Array  # (., k) permuted: sum of coefficients and slack, 0 for rows with negative coefficients
 
     def arrays(self) -> tuple:
         """The part of the kernel's arguments that forward and backward share, in order."""
@@ -139,6 +149,9 @@ class Tables:
             t.pair_target,
             t.pair_col,
             self.pair_values,
+            t.group_start,
+            t.group_rows,
+            self.totals,
         )
 
 
@@ -169,8 +182,18 @@ def build_tables(pattern: Pattern, equalities: Equalities, reduction: Reduction)
         variable_values=_contiguous(padded[:, pattern.variable_entries]),
         row_values=_contiguous(weights[:, pattern.row_entries]),
         pair_values=_contiguous(weights[:, pattern.pair_first] * weights[:, pattern.pair_second]),
-        scale=_contiguous(scale[:, pattern.order]),
+        totals=_contiguous(_totals(weights, row, slack)[:, pattern.order]),
     )
+
+
+def _totals(weights: Array, row: Array, slack: Array) -> Array:
+    """The largest value each row's left side can take, slack included; 0 for rows with a negative coefficient."""
+    sums = np.zeros((weights.shape[0], slack.shape[1]))
+    signed = np.zeros_like(sums)
+    for n in range(weights.shape[0]):
+        sums[n] = np.bincount(row, weights[n], minlength=slack.shape[1])
+        signed[n] = np.bincount(row, weights[n] < 0, minlength=slack.shape[1])
+    return np.where(signed > 0, 0.0, sums + slack)
 
 
 def _numpy(tensor: Tensor) -> Array:

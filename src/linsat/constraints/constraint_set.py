@@ -111,6 +111,7 @@ class Constraints:
         self._batch_shape = self._broadcast_batches()
         # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.
         self._compiled: dict[Any, Any] = {}
+        self._fixed = not self.learned_tensors()
 
     # ------------------------------------------------------------------ reading the input
 
@@ -404,6 +405,11 @@ class Constraints:
         sources = {name: m.source for name, m in self._matrices.items()}
         sources |= dict(self._right_sides) | {"lower": self.lower, "upper": self.upper}
         return {name: t for name, t in sources.items() if t.requires_grad}
+
+    @property
+    def fixed(self) -> bool:
+        """Whether no number of the set was given as a tensor that requires gradients."""
+        return self._fixed
 
     @property
     def structure(self) -> Structure:

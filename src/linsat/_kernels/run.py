@@ -1,0 +1,62 @@
+"""Calling the kernel on a batch: arrays in, arrays out, over plain threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linsat._kernels import load
+from linsat._kernels.tables import Array, Tables
+from linsat._kernels.threads import run_strided
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What the kernel leaves behind; rows are in the kernel's order."""
+
+    x: Array  # (N, l) of the dtype of the scores
+    p: Array  # (N, l) shares
+    mu: Array  # (N, k)
+    codes: Array  # (N,)
+    steps: Array  # (N,)
+
+
+def solve_batch(
+    tables: Tables, scores: Array, tau: Array, *, tol: float, max_steps: int, start: Array | None = None
+) -> Solved:
+    """Solve scores (N, l) at temperatures tau, (N,) or (1,)."""
+    count, l = scores.shape
+    k = tables.slack.shape[1]
+    solved = Solved(
+        x=np.empty_like(scores),
+        p=np.empty((count, l)),
+        mu=np.empty((count, k)) if start is None else np.array(start),
+        codes=np.empty(count, dtype=np.int64),
+        steps=np.empty(count, dtype=np.int64),
+    )
+    inputs = (scores, tables.lower, tables.width, tables.pinned, tables.free, tau, tol, max_steps, start is not None)
+    arrays = (tables.slack, tables.rhs, *tables.arrays())
+    outputs = (solved.x, solved.p, solved.mu, solved.codes, solved.steps)
+    forward = load().forward
+
+    def task(first: int, step: int) -> None:
+        forward(first, step, *inputs, *arrays, *outputs)
+
+    run_strided(task, count, 10 * count * tables.pattern.seconds)
+    return solved
+
+
+def pull_back(tables: Tables, solved: Solved, tau: Array, grad_x: Array) -> Array:
+    """dL/dy of a batch that `solve_batch` solved, given dL/dx."""
+    grad_scores = np.empty_like(grad_x)
+    arrays = tables.arrays()
+    backward = load().backward
+
+    def task(first: int, step: int) -> None:
+        backward(
+            first, step, grad_x, tables.width, tables.free, tau, tables.slack, *arrays, solved.p, solved.mu, grad_scores
+        )
+
+    run_strided(task, grad_x.shape[0], 2 * grad_x.shape[0] * tables.pattern.seconds)
+    return grad_scores
