@@ -118,7 +118,7 @@ def test_ranking_rows() -> None:
     cons = ranking(2, groups=["a", "b"], at_least={"b": 0.4}, exposure=[3.0, 1.0])
     matrix = [[0, 0, 3, 1], [1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
     assert_rows(cons, matrix, ">= == == == ==", [0.4 * 4.0, 1, 1, 1, 1])
-    assert cons.names[0] == "group 'b' gets at least 0.4 of the exposure"
+    assert cons.names[0] == "exposure of group 'b'"
 
 
 def test_ranking_without_groups_is_doubly_stochastic() -> None:

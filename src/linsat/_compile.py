@@ -12,6 +12,7 @@ import torch
 from linsat._equalities import to_equalities
 from linsat._equations import Equalities, Reduction, Tensor
 from linsat._presolve import no_reduction, propagate, row_sides
+from linsat._transforms import plain_tensors
 from linsat.constraints.constraint_set import GREATER, Constraints
 from linsat.constraints.feasibility import LARGEST_PROGRAMME, Rows, find_conflicts, implied
 from linsat.errors import InfeasibleError
@@ -73,7 +74,7 @@ def compile_constraints(
     system = constraints._compiled.get(key)
     if system is None:
         # What is kept must be plain tensors, also when the first call comes from inside vmap or jacrev.
-        with torch._C._DisableFuncTorch():
+        with plain_tensors():
             system = _compile(constraints, width, device, gamma_shift, presolve)
         constraints._compiled[key] = system
     return system

@@ -19,6 +19,7 @@ from linsat._equations import Tensor
 from linsat._kernels import load
 from linsat._kernels.run import Solved, pull_back, solve_batch
 from linsat._kernels.tables import Tables, build_tables, pattern_of
+from linsat._transforms import transforming
 
 _DTYPES = (torch.float32, torch.float64)
 
@@ -45,7 +46,7 @@ def fits(y: Any, tau: Any) -> bool:
         and y.dim() > 0
         and isinstance(tau, (float, int))
         and 0 < tau < math.inf
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and not transforming()
         and load().available
     )
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from linsat._transforms import plain_tensors
+
 Tensor = torch.Tensor
 Array = np.ndarray
 
@@ -72,7 +74,7 @@ class RowMatrix:
     def _shared_variables(self) -> tuple[Tensor, Tensor, Tensor]:
         """Every ordered pair of coefficients in the same column: positions of both, and the column."""
         if "pairs" not in self.memory:
-            with torch._C._DisableFuncTorch():  # kept, so it must be plain tensors even inside a transform
+            with plain_tensors():  # kept, so it must be plain tensors even inside a transform
                 self.memory["pairs"] = self._find_pairs()
         return self.memory["pairs"]
 
@@ -90,7 +92,7 @@ class RowMatrix:
         """The rows in groups of disjoint supports."""
         if "groups" not in self.memory:
             found = disjoint_groups(self.row.cpu().numpy(), self.col.cpu().numpy(), self.shape[0])
-            with torch._C._DisableFuncTorch():
+            with plain_tensors():
                 self.memory["groups"] = [torch.tensor(members, device=self.row.device) for members in found]
         return self.memory["groups"]
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 
 from linsat.constraints.arrays import Tensor, to_tensor
 from linsat.constraints.constraint_set import EQUAL, GREATER, Constraints
@@ -77,6 +76,8 @@ def hungarian(
             index); an int or one per instance (...). Default all.
         tol: a row holds when violated by at most this, in units of its mean |coefficient|.
     """
+    from scipy.optimize import linear_sum_assignment  # half a second to import, and only this decoder needs it
+
     point = _read_point(x, cons, tol, optional=True)
     n1, n2 = _read_shape(shape, point)
     most = min(n1, n2)

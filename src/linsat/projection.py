@@ -15,6 +15,7 @@ from linsat._compile import System, compile_constraints, implied_reduction, infe
 from linsat._equations import Equalities, Program, Reduction, Tensor
 from linsat._fused import FusedProjection, Lane, fits, tables_of
 from linsat._kernels.run import Solved
+from linsat._transforms import outside_graphs
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
 from linsat.solution import Solution
@@ -27,7 +28,7 @@ _DEFAULT = Newton()
 _ON_FAILURE = ("warn", "raise", "ignore")
 
 
-@torch.compiler.disable
+@outside_graphs
 def project(
     y: Any,
     constraints: Constraints,
@@ -66,7 +67,7 @@ def project(
     return solve(y, constraints, tau=tau, solver=solver, on_failure=on_failure, start=start).x
 
 
-@torch.compiler.disable
+@outside_graphs
 def solve(
     y: Any,
     constraints: Constraints,

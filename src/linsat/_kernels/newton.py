@@ -24,6 +24,8 @@ _EXACT = {"contract", "nsz"}
 _SUM_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": _SUMS}
 _EXACT_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": _EXACT}
 
+_ROOM = 64  # doubles
+
 CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE = 0, 1, 2, 3, 4
 
 # The constants of linsat.solvers.newton, which explains them.
@@ -35,6 +37,16 @@ _BACKTRACKS = 12
 _CERTIFICATE_EVERY = 8
 _RIDGE = 1e-12
 _MAGIC = 6755399441055744.0  # 1.5 * 2**52: adding it rounds to a whole number, kept in the low bits
+
+
+@njit(**_SUM_OPTIONS)
+def _vector(size):
+    """A work vector with room behind it.
+
+    Compiled loops take a scalar branch, with other roundings, when two arrays start within a few vectors of each other.
+    Room behind every array keeps the branch, and so the last bit of the answer, from depending on where memory lies.
+    """
+    return np.zeros(size + _ROOM)[:size]
 
 
 @njit(inline="always", **_EXACT_OPTIONS)
@@ -263,12 +275,10 @@ def _sweep(y, T, reach, slack, rhs, table, mu, u, p, z, r, tail):
 
 
 @njit(**_SUM_OPTIONS)
-def solve_instance(y, tau, tol, max_steps, warm, slack, rhs, table, mu, p, work_l, work_k, H, S):
+def solve_instance(y, tau, tol, max_steps, warm, slack, rhs, table, mu, p, per_variable, per_row, H, S):
     """Solve one instance; mu holds the start if ``warm``, then the duals, p the shares. Returns code and steps."""
-    u, tail, weights, other_u, other_p = work_l[0], work_l[1], work_l[2], work_l[3], work_l[4]
-    z, r, direction, trial, other_z, other_r = (
-        work_k[0], work_k[1], work_k[2], work_k[3], work_k[4], work_k[5],
-    )  # fmt: skip
+    u, tail, weights, other_u, other_p = per_variable
+    z, r, direction, trial, other_z, other_r = per_row
     first, k = table[5], mu.size
     reach = 0.0
     for j in range(y.size):
@@ -371,12 +381,13 @@ def forward(
     count, l = scores.shape
     k = slack.shape[1]
     rest = k - leading
-    work_l, work_k = np.empty((6, l)), np.zeros((6, k))
-    H, S = np.empty(leading + leading * rest + rest * rest), np.zeros((rest, rest))
+    y = _vector(l)
+    per_variable = (_vector(l), _vector(l), _vector(l), _vector(l), _vector(l))
+    per_row = (_vector(k), _vector(k), _vector(k), _vector(k), _vector(k), _vector(k))
+    H, S = _vector(leading + leading * rest + rest * rest), _vector(rest * rest).reshape((rest, rest))
     for n in range(first, count, step):
         b, v, s = min(n, lower.shape[0] - 1), min(n, variable_values.shape[0] - 1), min(n, slack.shape[0] - 1)
         f = min(n, free.shape[0] - 1)
-        y = work_l[5]
         for j in range(l):
             y[j] = scores[n, j] * width[b, j]
         table = (
@@ -385,8 +396,8 @@ def forward(
             totals[min(n, totals.shape[0] - 1)],
         )  # fmt: skip
         code, taken = solve_instance(
-            y, tau[min(n, tau.size - 1)], tol, max_steps, warm, slack[s], rhs[s], table, mu[n], p[n], work_l[:5],
-            work_k, H, S,
+            y, tau[min(n, tau.size - 1)], tol, max_steps, warm, slack[s], rhs[s], table, mu[n], p[n], per_variable,
+            per_row, H, S,
         )  # fmt: skip
         codes[n], steps[n] = code, taken
         for j in range(l):
@@ -405,9 +416,9 @@ def backward(
     count, l = grad_x.shape
     k = slack.shape[1]
     rest = k - leading
-    g, weights, pulled = np.empty(l), np.empty(l), np.empty(l)
-    z, right, q, residual, again = np.zeros(k), np.empty(k), np.empty(k), np.empty(k), np.empty(k)
-    H, S = np.empty(leading + leading * rest + rest * rest), np.zeros((rest, rest))
+    g, weights, pulled = _vector(l), _vector(l), _vector(l)
+    z, right, q, residual, again = _vector(k), _vector(k), _vector(k), _vector(k), _vector(k)
+    H, S = _vector(leading + leading * rest + rest * rest), _vector(rest * rest).reshape((rest, rest))
     for n in range(first, count, step):
         b, v, s = min(n, width.shape[0] - 1), min(n, variable_values.shape[0] - 1), min(n, slack.shape[0] - 1)
         f = min(n, free.shape[0] - 1)

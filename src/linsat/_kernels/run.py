@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linsat._kernels import load
-from linsat._kernels.tables import Array, Tables
+from linsat._kernels.tables import Array, Tables, roomy
 from linsat._kernels.threads import run_strided
 
 
@@ -30,11 +30,13 @@ def solve_batch(
     k = tables.slack.shape[1]
     solved = Solved(
         x=np.empty_like(scores),
-        p=np.empty((count, l)),
-        mu=np.empty((count, k)) if start is None else np.array(start),
+        p=roomy((count, l)),
+        mu=roomy((count, k)),
         codes=np.empty(count, dtype=np.int64),
         steps=np.empty(count, dtype=np.int64),
     )
+    if start is not None:
+        solved.mu[...] = start
     inputs = (scores, tables.lower, tables.width, tables.pinned, tables.free, tau, tol, max_steps, start is not None)
     arrays = (tables.slack, tables.rhs, *tables.arrays())
     outputs = (solved.x, solved.p, solved.mu, solved.codes, solved.steps)

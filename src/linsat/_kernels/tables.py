@@ -17,6 +17,7 @@ _LARGEST_FACTOR = 256
 _LARGEST_TABLE = 4_000_000
 # A sweep over the rows evaluates everything once per group of disjoint rows; beyond this many a Newton step is cheaper.
 _MOST_GROUPS = 4
+_ROOM = 64
 
 
 @dataclass(frozen=True)
@@ -200,5 +201,13 @@ def _numpy(tensor: Tensor) -> Array:
     return tensor.detach().numpy()
 
 
+def roomy(shape: tuple[int, ...], dtype: np.typing.DTypeLike = np.float64) -> Array:
+    """An uninitialised contiguous array with room behind it (see `linsat._kernels.newton._vector`)."""
+    size = int(np.prod(shape))
+    return np.empty(size + _ROOM, dtype=dtype)[:size].reshape(shape)
+
+
 def _contiguous(array: Array) -> Array:
-    return np.ascontiguousarray(array)
+    copy = roomy(array.shape, array.dtype)
+    copy[...] = array
+    return copy

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from linsat._transforms import plain_tensors
 from linsat.constraints.arrays import Matrix, Tensor, read_bound, read_matrix, read_right_side
 from linsat.errors import ConstraintError
 
@@ -33,7 +34,7 @@ class Structure:
         """row, col and senses on a device; plain tensors also when asked for from inside a function transform."""
         key = ("on", str(device))
         if key not in self.memory:
-            with torch._C._DisableFuncTorch():
+            with plain_tensors():
                 self.memory[key] = tuple(t.to(device) for t in (self.row, self.col, self.senses))
         return self.memory[key]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.optimize import linprog
 
 from linsat.constraints.constraint_set import EQUAL, GREATER
 
@@ -45,6 +45,13 @@ class Implied:
     tight: Array  # (k,) bool: inequality rows that always hold with equality
 
 
+def _solve(cost: Array, **programme: Any) -> Any:
+    """One linear programme by HiGHS."""
+    from scipy.optimize import linprog  # half a second to import, and most sets never need it
+
+    return linprog(cost, method="highs", options=_TIGHT_OPTIONS, **programme)
+
+
 def least_violation(rows: Rows) -> tuple[float, Array]:
     """The smallest possible sum of row violations in the box, and the dual weight of each row."""
     k, l = rows.matrix.shape
@@ -57,15 +64,13 @@ def least_violation(rows: Rows) -> tuple[float, Array]:
     exact = sp.hstack([rows.matrix[equal], -eye, eye])
     cost = np.concatenate([np.zeros(l), np.ones(2 * k)])
     bounds = [(0.0, 1.0)] * l + [(0.0, None)] * (2 * k)
-    solved = linprog(
+    solved = _solve(
         cost,
         A_ub=upper if (~equal).any() else None,
         b_ub=(sign * rows.side)[~equal] if (~equal).any() else None,
         A_eq=exact if equal.any() else None,
         b_eq=rows.side[equal] if equal.any() else None,
         bounds=bounds,
-        method="highs",
-        options=_TIGHT_OPTIONS,
     )
     if solved.status != 0:  # the programme is always feasible and bounded, so this is HiGHS giving up
         return float("nan"), np.ones(k)
@@ -140,15 +145,13 @@ def implied(rows: Rows) -> Implied | None:
         ]
     )
     distances = 2 * l + len(loose)
-    solved = linprog(
+    solved = _solve(
         np.concatenate([np.zeros(l + 1), -np.ones(distances)]),
         A_ub=upper,
         b_ub=np.zeros(upper.shape[0]),
         A_eq=exact if equal.any() else None,
         b_eq=np.zeros(int(equal.sum())) if equal.any() else None,
         bounds=[(0.0, None)] * l + [(1.0, _THICKNESS_SCALE)] + [(0.0, 1.0)] * distances,
-        method="highs",
-        options=_TIGHT_OPTIONS,
     )
     if solved.status != 0:
         return None if not is_feasible(rows) else Implied(*(np.zeros(n, dtype=bool) for n in (l, l, k)))

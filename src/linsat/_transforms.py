@@ -1,0 +1,47 @@
+"""Living inside torch.compile, vmap and jacrev: the few places where linsat must know of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
+    """Have torch.compile run the function as it is, between two graphs.
+
+    ``torch.compiler.disable`` does that too, but importing it costs seconds; here it is only touched while compiling.
+    """
+
+    disabled: list[Callable[P, R]] = []  # made once, when first needed
+
+    def between(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*args, **kwargs)
+
+    between._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():
+            return between(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def plain_tensors() -> AbstractContextManager[None]:
+    """Inside, new tensors are plain ones even within a function transform: for what is kept beyond the call."""
+    return torch._C._DisableFuncTorch()
+
+
+def transforming() -> bool:
+    """Whether a function transform (vmap, jacrev, ...) is running."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
