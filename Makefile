@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 
-.PHONY: help demo test bench lint docs clean
+.PHONY: help demo test bench bench-quick lint docs clean
 help:
 	@echo "make demo   project scores onto four constraint sets, beside the published package (out/demo/)"
 	@echo "make test   run the tests"
-	@echo "make bench  time the layer against the published package"
+	@echo "make bench  time the layer against its peers, 15 minutes (make bench-quick: two)"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   build the documentation into site/"
 
@@ -25,8 +25,15 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	@$(BIN)/python -m pytest
 
-bench: $(VENV)/.installed
+$(VENV)/.peers: $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
+	@touch $@
+
+bench: $(VENV)/.peers
 	@$(BIN)/python benchmarks/run.py
+
+bench-quick: $(VENV)/.peers
+	@$(BIN)/python benchmarks/run.py --quick
 
 lint: $(VENV)/.installed
 	@$(BIN)/ruff check .

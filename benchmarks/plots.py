@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,8 +13,9 @@ import methods
 import problems
 from results import Record, Run, timed
 
-# Okabe-Ito colours, distinguishable with every kind of colour vision, and a marker of its own per method.
-_COLOURS = ("#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#000000", "#999999")
+# The two oranges are ours; the rest, after Okabe and Ito and Paul Tol, stay apart for every kind of colour vision.
+_COLOURS = ("#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#882255", "#000000", "#999999")
+_COLOURS += ("#44AA99", "#999933", "#332288")
 _MARKERS = "osD^vP*XhdpH"
 _OURS = (methods.KERNEL.name, methods.TORCH.name)
 _FLOOR = 1e-9  # smaller violations are drawn here, since the axis is logarithmic
@@ -96,8 +97,8 @@ def _trade_off(run: Run) -> Callable[[], Figure | None]:
         for axes in grid[len(shown) :]:
             axes.set_visible(False)
         figure.supxlabel("seconds, forward + backward")
-        figure.supylabel("worst violation of a row")
-        _shared_legend(figure, grid[: len(shown)])
+        figure.supylabel("worst violation of a row (at the bottom: 1e-9 or less)")
+        _shared_legend(figure, grid[: len(shown)], _looks(run))
         return figure
 
     return paint
@@ -117,12 +118,13 @@ def _scatter(axes: Axes, run: Run, case: str, title: str) -> None:
     axes.grid(alpha=0.25)
 
 
-def _shared_legend(figure: Figure, grid: Sequence[Axes]) -> None:
+def _shared_legend(figure: Figure, grid: Sequence[Axes], order: Iterable[str]) -> None:
     entries = {}
     for axes in grid:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(name, handle)
-    figure.legend(entries.values(), entries.keys(), loc="outside right upper", frameon=False)
+    names = [name for name in order if name in entries]
+    figure.legend([entries[name] for name in names], names, loc="outside right upper", frameon=False)
 
 
 def _figure(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:

@@ -231,6 +231,15 @@ def test_project_each_equals_one_by_one():
         assert float(cons.violation(x)) <= 1e-5
 
 
+def test_project_each_joins_sets_that_differ_in_right_sides_only():
+    limits = [1, 2, 3, 2]
+    sets = [linsat.constraints.matching(4, 4, at_most=phi) for phi in limits]
+    scores = [np.random.default_rng(i).normal(size=(2, 16)) for i in range(4)]
+    found = linsat.project_each(scores, sets, tau=0.1)
+    for x, y, cons in zip(found, scores, sets, strict=True):
+        np.testing.assert_allclose(x, linsat.project(y, cons, tau=0.1), atol=1e-8)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -1,4 +1,4 @@
-r"""The only autograd function: duals as an implicit function of every number of the problem.
+r"""Gradients: the duals as an implicit function of every number of the problem.
 
 The duals solve r(mu, theta) = 0, so d mu / d theta = -H^{-1} dr/d theta with H = dr/d mu, the Hessian of the potential.
 Given dL/d mu, the backward pass solves H q = dL/d mu once and pulls -q back through the residual. No iterate is kept:

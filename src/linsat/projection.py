@@ -99,29 +99,49 @@ def project_each(
 ) -> list[Any]:
     """Project instances of different shapes: ``scores[i]`` onto ``constraints[i]``, in the given order.
 
-    Instances with the very same constraint set are solved together as one batch, so pass one `Constraints` object
-    wherever the rows are the same.
+    Instances whose sets have the same rows and box are solved together as one batch, also where their right sides
+    differ; an infeasible one among those is reported by ``on_failure`` like any instance with right sides of its own.
     """
     if len(scores) != len(constraints):
         raise ConstraintError(
             f"scores has {len(scores)} entries and constraints {len(constraints)}. Fix: one constraint set per scores."
         )
+    options = {"tau": tau, "solver": solver, "on_failure": on_failure}
     groups: dict[Any, list[int]] = {}
     for i, (y, cons) in enumerate(zip(scores, constraints, strict=True)):
-        groups.setdefault((id(cons), str(getattr(y, "dtype", None)), tuple(np.shape(y))), []).append(i)
+        kind = (type(y).__name__, str(getattr(y, "dtype", None)), tuple(np.shape(y)))
+        groups.setdefault((kind, _rows_key(cons)), []).append(i)
     results: list[Any] = [None] * len(scores)
     for members in groups.values():
-        first = scores[members[0]]
-        stack = torch.stack if isinstance(first, torch.Tensor) else np.stack
-        cons = constraints[members[0]]
-        if len(members) == 1 or cons.batch_shape:
-            for i in members:
-                results[i] = project(scores[i], cons, tau=tau, solver=solver, on_failure=on_failure)
+        if len(members) == 1:
+            results[members[0]] = project(scores[members[0]], constraints[members[0]], **options)
             continue
-        together = project(stack([scores[i] for i in members]), cons, tau=tau, solver=solver, on_failure=on_failure)
+        stack = torch.stack if isinstance(scores[members[0]], torch.Tensor) else np.stack
+        batch_dims = len(np.shape(scores[members[0]])) - 1
+        joined = _joined_sides([constraints[i] for i in members], batch_dims)
+        together = project(stack([scores[i] for i in members]), joined, **options)
         for position, i in enumerate(members):
             results[i] = together[position]
     return results
+
+
+def _rows_key(constraints: Any) -> Any:
+    """Equal for sets with the same rows and box; sets that cannot be joined get a key of their own."""
+    if not isinstance(constraints, Constraints) or not constraints.fixed or constraints.batch_shape:
+        return id(constraints)
+    structure, numbers = constraints.structure, constraints.numbers()
+    parts = (structure.row, structure.col, structure.senses, numbers.values, numbers.lower, numbers.upper)
+    return len(constraints), constraints.num_variables, *(t.cpu().numpy().tobytes() for t in parts)
+
+
+def _joined_sides(sets: Sequence[Constraints], batch_dims: int) -> Constraints:
+    """One set for scores (sets, batch..., variables) whose rows are the same: with each one's right sides."""
+    first = sets[0]
+    if all(cons is first or torch.equal(cons.rhs, first.rhs) for cons in sets):
+        return first
+    sides = [cons.right_sides for cons in sets]
+    stacked = {name: torch.stack([side[name] for side in sides]) for name in sides[0]}  # (sets, rows)
+    return first.with_rhs(**{name: t.reshape(len(sets), *[1] * batch_dims, -1) for name, t in stacked.items()})
 
 
 @dataclass(frozen=True)

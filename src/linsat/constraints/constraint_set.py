@@ -236,6 +236,11 @@ class Constraints:
         return self.numbers().rhs
 
     @property
+    def right_sides(self) -> dict[str, Tensor]:
+        """The right sides by name (``b``, ``d``, ``f``), those that the set has."""
+        return dict(self._right_sides)
+
+    @property
     def matrix(self) -> Tensor:
         """All coefficients stacked as one sparse COO tensor (rows, variables), in float64."""
         index = torch.stack([self._structure.row, self._structure.col])
