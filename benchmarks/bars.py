@@ -187,8 +187,8 @@ def pairs_needed() -> list[tuple[str, str]]:
     pairs = [pair for bar in BARS for pair in bar.pairs()]
     if not methods.KERNEL.applies_to(problems.FIRST).ok:
         pairs += [(case, _TORCH) for case, method in pairs if method == _KERNEL]
-    order = {_KERNEL: 0, _TORCH: 1, _PUBLISHED: 2}
-    return sorted(dict.fromkeys(pairs), key=lambda pair: (order.get(pair[1], 3), pair[0] == problems.COLD.name))
+    order, longest = {_KERNEL: 0, _TORCH: 1, _PUBLISHED: 2}, (problems.COLD.name, _PUBLISHED)
+    return sorted(dict.fromkeys(pairs), key=lambda pair: (pair == longest, order.get(pair[1], 3)))
 
 
 def headline(run: Run) -> list[Line]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from machine import memory_bytes
 
 _STATUS = Path("/proc/self/status")
+_SHARE_OF_AVAILABLE = 0.97
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,14 @@ class PeakMemory:
 
 
 def limit_memory(gigabytes: float | None) -> None:
-    """Let this process allocate no more than that, or nine tenths of what is available, from here on.
+    """Let this process allocate no more than that, or nearly all that is available, from here on.
 
-    Beyond it, allocation fails with an error that is reported as "out of memory".
+    Beyond it, allocation fails with an error that is reported as "out of memory". Should the system run out all the
+    same, this process is the first that it ends, rather than somebody's work.
     """
-    allowed = 0.9 * memory_bytes("MemAvailable") if gigabytes is None else gigabytes * 1e9
+    with contextlib.suppress(OSError):  # Linux only
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    allowed = _SHARE_OF_AVAILABLE * memory_bytes("MemAvailable") if gigabytes is None else gigabytes * 1e9
     mapped = _status("VmSize")
     if allowed <= 0 or not mapped:
         return
@@ -59,6 +63,12 @@ def limit_memory(gigabytes: float | None) -> None:
     limit = int(mapped + allowed)
     if hard == resource.RLIM_INFINITY or limit < hard:
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+
+
+def lift_limit() -> None:
+    """Undo `limit_memory`, for work of the benchmark's own that must not fail."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
 def _reset_high_water() -> bool:

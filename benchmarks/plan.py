@@ -23,8 +23,8 @@ class Limits:
     timeout: float
 
 
-_BAR, _BAR_QUICK, _HEADLINE, _SWEEP = Limits(2, 60), Limits(0.8, 60), Limits(1, 25), Limits(0.7, 25)
-_START_SECONDS = 5.0  # of a process: torch, linsat and the peer are imported anew for every pair
+_BAR, _BAR_QUICK, _HEADLINE, _SWEEP = Limits(2, 120), Limits(0.6, 100), Limits(1, 25), Limits(0.7, 25)
+_START_SECONDS = 4.0  # of a process: torch, linsat and the peer are imported anew for every pair
 
 
 @dataclass(frozen=True)

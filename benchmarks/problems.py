@@ -255,6 +255,9 @@ LATENCY = doubly_stochastic(3, 1, 0.1, HEADLINE)
 ASSIGNMENT = assignment(1000, 0.01)
 TINY = doubly_stochastic(3, 2, 0.1, EXTRA)
 
+# A tiny problem of each family: what a process warms its libraries up on.
+WARM_UPS = {case.family: case for case in (TINY, tour(8, 2, 0.1), matching(4, 2, 2, 0.1), portfolio(9, 2, 0.1))}
+
 
 def all_problems() -> dict[str, Problem]:
     """Every case by name: the headline first, then the sweeps."""

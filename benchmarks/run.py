@@ -192,8 +192,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="only the pairs the bars compare, in two minutes")
     parser.add_argument("--threads", type=int, default=2, help="of torch, OpenMP and BLAS in every process")
     parser.add_argument("--seed", type=int, default=0, help="of the scores")
-    parser.add_argument("--minutes", type=float, help="time for the whole run (default 14, quick 2)")
-    parser.add_argument("--memory-gb", type=float, help="limit of one process (default: 90 %% of what is free)")
+    parser.add_argument("--minutes", type=float, help="time for the whole run (default 14, quick 1.9)")
+    parser.add_argument("--memory-gb", type=float, help="limit of one process (default: 97 %% of what is free)")
     parser.add_argument("--resume", action="store_true", help="go on with the last run of the same commit")
     parser.add_argument("--cases", nargs="+", help="only these cases (with --methods)")
     parser.add_argument("--methods", nargs="+", help="only these methods (with --cases)")
@@ -213,7 +213,7 @@ def main(argv: list[str] | None = None) -> int:
         threads=given.threads,
         seed=given.seed,
         quick=given.quick,
-        minutes=given.minutes or (2.0 if given.quick else 14.0),
+        minutes=given.minutes or (1.9 if given.quick else 14.0),
         memory_gb=given.memory_gb,
         adapters=given.adapters,
         resume=given.resume,
