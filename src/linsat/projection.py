@@ -26,6 +26,7 @@ from linsat.status import Status
 Solver = Newton | Sinkhorn
 _DEFAULT = Newton()
 _ON_FAILURE = ("warn", "raise", "ignore")
+_MOST_LANES = 32
 
 
 @outside_graphs
@@ -224,15 +225,24 @@ class _Request:
 def _fused(y: Tensor, constraints: Constraints, tau: float, solver: Solver | None, on_failure: str) -> Tensor | None:
     """The projection in one kernel call each way, or None where the general way must serve."""
     solver = _DEFAULT if solver is None else solver
-    if (
-        not isinstance(solver, Newton)
-        or solver.backend == "torch"
-        or on_failure not in _ON_FAILURE
-        or not isinstance(constraints, Constraints)
-        or not constraints.fixed
-        or constraints.batch_shape
-        or constraints.num_variables != y.shape[-1]
-    ):
+    if not (isinstance(solver, Newton) and isinstance(constraints, Constraints) and isinstance(on_failure, str)):
+        return None
+    if constraints.num_variables != y.shape[-1]:
+        return None
+    lanes = constraints.lanes
+    key = (tau, solver, on_failure)
+    if key not in lanes:
+        if len(lanes) >= _MOST_LANES:  # a temperature that changes with every step must not pile up
+            lanes.clear()
+        lanes[key] = _lane(constraints, tau, solver, on_failure)
+    lane = lanes[key]
+    return None if lane is None else FusedProjection.apply(y, lane)
+
+
+def _lane(constraints: Constraints, tau: float, solver: Newton, on_failure: str) -> Lane | None:
+    """What calls with these arguments have in common; None where the general way must serve."""
+    short = constraints.fixed and not constraints.batch_shape and solver.backend != "torch"
+    if not short or on_failure not in _ON_FAILURE:
         return None
     system = compile_constraints(constraints, gamma_shift=solver.gamma_shift)
     tables = tables_of(system)
@@ -247,8 +257,7 @@ def _fused(y: Tensor, constraints: Constraints, tau: float, solver: Solver | Non
     def again(y: Tensor) -> Tensor:
         return solve(y, constraints, tau=tau, solver=solver, on_failure="ignore").x
 
-    lane = Lane(tables, np.array([float(tau)]), solver.tol, solver.max_steps, report, again)
-    return FusedProjection.apply(y, lane)
+    return Lane(tables, np.array([float(tau)]), solver.tol, solver.max_steps, report, again)
 
 
 def _solve(system: System, request: _Request) -> Solution:

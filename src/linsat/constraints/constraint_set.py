@@ -113,6 +113,7 @@ class Constraints:
         # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.
         self._compiled: dict[Any, Any] = {}
         self._fixed = not self.learned_tensors()
+        self.lanes: dict[Any, Any] = {}  # what `linsat.projection` keeps of earlier calls
 
     # ------------------------------------------------------------------ reading the input
 
@@ -422,7 +423,7 @@ class Constraints:
         return self._structure
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": {}}
+        return {**self.__dict__, "_compiled": {}, "lanes": {}}
 
 
 def _count(number: int, noun: str) -> str:
