@@ -29,7 +29,13 @@ def test_tau_must_be_positive(tau):
         ({"y": torch.zeros(4)}, r"y has shape \(4,\).*one score per variable.*Fix"),
         ({"y": torch.tensor(1.0)}, "y has shape"),
         ({"y": torch.zeros(3, dtype=torch.int64)}, "y has dtype torch.int64.*Fix"),
-        ({"y": np.zeros(3, dtype=complex)}, "y has dtype torch.complex"),
+        ({"y": np.zeros(3, dtype=complex)}, "y has dtype complex128"),
+        ({"y": np.zeros(3, dtype=np.longdouble)}, "y has dtype"),
+        ({"y": torch.zeros(3).to_sparse()}, "y has layout torch.sparse_coo.*Fix"),
+        ({"tau": None}, "tau is None"),
+        ({"tau": "small"}, "tau is 'small'"),
+        ({"tau": torch.tensor(1j)}, "tau has dtype torch.complex64"),
+        ({"start": "x"}, "start is str"),
         ({"constraints": "rows"}, "constraints is a str.*Fix"),
         ({"solver": "newton"}, "solver is 'newton'"),
         ({"on_failure": "explode"}, "on_failure is 'explode'; expected one of warn, raise, ignore"),
@@ -76,6 +82,28 @@ def test_solver_options_are_checked(make):
 def test_layer_wants_constraints():
     with pytest.raises(linsat.ConstraintError, match="expected linsat.Constraints"):
         linsat.LinSAT(torch.eye(3))
+
+
+@pytest.mark.parametrize("options", [{"tau": -1.0}, {"tau": None}, {"solver": "newton"}, {"on_failure": "x"}])
+def test_layer_refuses_bad_options_when_it_is_made(options):
+    with pytest.raises(linsat.ConstraintError):
+        linsat.LinSAT(SIMPLEX, **options)
+
+
+def test_a_warning_points_at_the_users_line():
+    with pytest.warns(linsat.LinSATWarning) as caught:
+        linsat.project(
+            torch.rand(2, 9), linsat.constraints.permutation(3), tau=0.001, solver=linsat.Newton(max_steps=1)
+        )
+    assert caught[0].filename == __file__
+
+
+def test_any_float_array_is_read():
+    expected = linsat.project(np.array([1.0, 2.0, 3.0]), SIMPLEX)
+    frozen = np.array([1.0, 2.0, 3.0])
+    frozen.flags.writeable = False
+    for scores in (np.array([3.0, 2.0, 1.0])[::-1], np.array([1.0, 2.0, 3.0], dtype=">f8"), frozen):
+        np.testing.assert_array_equal(linsat.project(scores, SIMPLEX), expected)
 
 
 def test_errors_are_value_errors():

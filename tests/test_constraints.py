@@ -148,13 +148,16 @@ class TestNewSets:
         with pytest.raises(TypeError):
             left & 3
 
-    def test_joining_keeps_batches_and_gradients(self):
-        b = torch.tensor([[0.4], [0.7]], requires_grad=True)
-        both = Constraints(A=[[1.0, 0.0]], b=b) & Constraints(A=[[0.0, 1.0]], b=[0.3])
-        assert both.batch_shape == (2,)
-        linsat.project(torch.ones(2, 2), both).sum().backward()
-        assert b.grad is not None
+    def test_joined_sets_take_learned_right_sides_afterwards(self):
+        both = Constraints(A=[[1.0, 0.0]], b=[1.0]) & Constraints(A=[[0.0, 1.0]], b=[0.3])
+        b = torch.tensor([[0.4, 0.3], [0.7, 0.3]], requires_grad=True)
+        linsat.project(torch.ones(2, 2), both.with_rhs(b=b)).sum().backward()
         assert (b.grad > 0).all()
+
+    def test_joining_learned_sets_is_refused(self):
+        learned = Constraints(A=[[1.0, 0.0]], b=torch.nn.Parameter(torch.tensor([0.4])))
+        with pytest.raises(ConstraintError, match="left set has learned numbers .b.*Fix: join first"):
+            learned & Constraints(A=[[0.0, 1.0]], b=[0.3])
 
 
 def test_repr_can_be_read():

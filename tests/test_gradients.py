@@ -202,3 +202,51 @@ def test_learned_right_side_trains_in_place():
         loss.backward()
         optimiser.step()
     assert float(layer(scores).sum().detach()) == pytest.approx(1.5, abs=0.05)
+
+
+class TestLearned:
+    def test_freezing_a_learned_matrix(self):
+        layer = linsat.LinSAT(linsat.Constraints(A=torch.nn.Parameter(torch.rand(2, 4)), b=[1.0, 1.0]))
+        scores = torch.randn(3, 4)
+        expected = layer(scores).detach()
+        layer.requires_grad_(False)
+        assert torch.allclose(layer(scores), expected, atol=1e-6)
+
+    def test_a_scalar_parameter_is_registered_and_copied(self):
+        import copy
+
+        layer = linsat.LinSAT(linsat.Constraints(A=[[1.0, 1, 1], [1.0, 0, 0]], b=torch.nn.Parameter(torch.tensor(0.8))))
+        assert [name for name, _ in layer.named_parameters()] == ["b"]
+        layer(torch.ones(3)).sum().backward()
+        assert layer.get_parameter("b").grad is not None
+        assert torch.equal(copy.deepcopy(layer)(torch.ones(3)), layer(torch.ones(3)))
+
+    def test_parameters_that_were_swapped_are_used(self):
+        layer = linsat.LinSAT(linsat.Constraints(A=[[1.0, 1, 1]], b=torch.nn.Parameter(torch.tensor([1.0]))), tau=0.01)
+        scores = 3 * torch.ones(3)
+        swapped = torch.func.functional_call(layer, {"b": torch.tensor([2.0])}, scores)
+        assert float(swapped.sum()) == pytest.approx(2.0, abs=0.02)
+        layer.load_state_dict({"b": torch.tensor([0.5])}, assign=True)
+        assert float(layer(scores).sum().detach()) == pytest.approx(0.5, abs=0.02)
+
+    def test_numbers_that_turned_bad_are_refused(self):
+        bound = torch.nn.Parameter(torch.tensor([0.5]))
+        upper = torch.nn.Parameter(torch.tensor([0.5, 1.0]))
+        layer = linsat.LinSAT(linsat.Constraints(A=[[1.0, 1.0]], b=bound, upper=upper))
+        with torch.no_grad():
+            upper[0] = -0.5
+        with pytest.raises(linsat.ConstraintError, match="lower.*is above upper"):
+            layer(torch.zeros(2))
+        with torch.no_grad():
+            upper[0], bound[0] = 0.5, float("nan")
+        with pytest.raises(linsat.ConstraintError, match=r"b\[0\] is nan"):
+            layer(torch.zeros(2))
+
+
+def test_batched_gradients():
+    cons = linsat.constraints.simplex(3)
+    scores = torch.randn(3, dtype=F64, requires_grad=True)
+    expected = torch.autograd.functional.jacobian(lambda y: linsat.project(y, cons), scores)
+    x = linsat.project(scores, cons)
+    (batched,) = torch.autograd.grad(x, scores, torch.eye(3, dtype=F64), is_grads_batched=True)
+    assert torch.allclose(batched, expected, atol=1e-9)

@@ -173,6 +173,20 @@ def test_negative_coefficients_are_refused():
         linsat.project(torch.zeros(2), cons, solver=linsat.Sinkhorn())
 
 
+def test_unrolled_reports_infeasible_instances():
+    cons = linsat.constraints.simplex(3).with_rhs(f=torch.tensor([[1.0], [5.0]]))
+    solver = linsat.Sinkhorn(gradient="unrolled")
+    solution = linsat.solve(torch.zeros(2, 3), cons, solver=solver, on_failure="ignore")
+    assert solution.status.tolist() == ["converged", "infeasible"]
+
+
+def test_v1_keeps_variables_in_no_row_in_the_box():
+    cons = linsat.Constraints(A=[[1.0, 1.0, 0.0]], b=[1.0])
+    solver = linsat.Sinkhorn(variant="v1", gradient="unrolled", grouped=False)
+    x = linsat.project(torch.tensor([0.1, 0.2, 3.0]), cons, solver=solver)
+    assert float(cons.violation(x)) <= 1e-5
+
+
 class TestDropIn:
     def test_the_published_readme_runs_unchanged(self):
         torch.set_default_dtype(torch.float32)

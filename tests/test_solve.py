@@ -240,6 +240,61 @@ def test_project_each_joins_sets_that_differ_in_right_sides_only():
         np.testing.assert_allclose(x, linsat.project(y, cons, tau=0.1), atol=1e-8)
 
 
+@pytest.mark.parametrize("backend", ["kernel", "torch"])
+@pytest.mark.parametrize(
+    ("lower", "upper"), [((5,), (4, 5)), ((4, 5), (5,)), ((4, 5), (4, 5)), ((), (4, 1)), ((4, 1), ())]
+)
+def test_shared_and_per_instance_bounds_in_every_mix(lower, upper, backend):
+    rng = np.random.default_rng(11)
+    low, high = -rng.uniform(0, 0.5, lower), rng.uniform(0.6, 1.5, upper)
+    cons = linsat.Constraints(E=np.ones((1, 5)), f=1.7, lower=low, upper=high)
+    solution = linsat.solve(rng.normal(size=(4, 5)), cons, solver=linsat.Newton(backend=backend))
+    assert solution.converged.all()
+    np.testing.assert_allclose(solution.x.sum(-1), 1.7, atol=1e-8)
+    assert (solution.x >= low - 1e-12).all()
+    assert (solution.x <= high + 1e-12).all()
+
+
+@pytest.mark.parametrize("backend", ["kernel", "torch"])
+@pytest.mark.parametrize("gap", [1e-2, 1e-3, 1e-4])
+def test_nearly_parallel_rows(gap, backend):
+    matrix = np.array([[1.0, 1, 1], [1, 1, 1 + gap]])
+    cons = linsat.Constraints(E=matrix, f=matrix @ [0.3, 0.3, 0.4])
+    solution = linsat.solve(np.array([1.0, 0, -1]), cons, tau=0.01, solver=linsat.Newton(backend=backend))
+    assert solution.converged
+    assert solution.x[2] == pytest.approx(0.4, abs=1e-4)  # the difference of the rows says so
+
+
+@pytest.mark.parametrize(("seed", "kind"), [(631, "signed"), (7212, "positive")])
+def test_systems_that_once_took_too_many_steps(seed, kind):
+    rng = np.random.default_rng(seed)
+    system = random_system(rng, kind, largest=15, rows=14)
+    scores = rng.standard_normal(len(system.point))
+    cons = linsat.Constraints(**system.arguments())
+    for backend in ("kernel", "torch"):
+        solution = linsat.solve(scores, cons, tau=0.001, solver=linsat.Newton(backend=backend))
+        assert solution.converged
+        assert system.violation(solution.x) <= 1e-6
+
+
+def test_a_useless_warm_start_is_not_used():
+    cons = linsat.constraints.doubly_stochastic(5)
+    scores = torch.rand(3, 25, dtype=torch.float64)
+    for backend in ("kernel", "torch"):
+        wild = linsat.solve(scores, cons, start=torch.randn(3, 10) * 1e6, solver=linsat.Newton(backend=backend))
+        assert wild.converged.all()
+        assert torch.allclose(wild.x, linsat.project(scores, cons), atol=1e-8)
+
+
+def test_presolve_judges_by_what_can_move():
+    far = linsat.Constraints(E=[[1.0, 1.0]], f=[2e6 + 0.5], lower=1e6, upper=1e6 + 1)
+    assert linsat.project(np.array([0.0, 0.0]), far).sum() == pytest.approx(2e6 + 0.5, abs=1e-6)
+    with pytest.raises(linsat.InfeasibleError):
+        linsat.Constraints(E=[[1.0, 1.0]], f=[2e6 - 1e-3], lower=1e6, upper=1e6 + 1).check()
+    mixed = linsat.project(np.array([5.0, 5.0]), linsat.Constraints(A=[[1e11, 1.0]], b=[0.5]), tau=0.01)
+    assert mixed[1] > 0.1  # the small coefficient has room, whatever the large one is
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

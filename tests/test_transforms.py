@@ -34,6 +34,18 @@ def test_no_grad_and_inference_mode():
     assert torch.equal(y, expected)
 
 
+def test_sets_first_used_or_made_in_inference_mode_train_afterwards():
+    outside = linsat.constraints.top_k(5, 2)
+    with torch.inference_mode():
+        linsat.project(torch.randn(5), outside)
+        inside = linsat.Constraints(E=torch.ones(1, 5), f=torch.tensor([2.0]))
+        linsat.project(torch.randn(5), inside)
+    for cons in (outside, inside):
+        scores = torch.randn(5, requires_grad=True)
+        linsat.project(scores, cons, tau=torch.tensor(0.1)).square().sum().backward()
+        assert torch.isfinite(scores.grad).all()
+
+
 def test_vmap_over_scores_equals_the_batch():
     scores = torch.randn(5, 3, dtype=F64)
     assert torch.allclose(torch.func.vmap(_project)(scores), _project(scores), atol=1e-12)

@@ -87,6 +87,8 @@ def _compile(
     gamma_shift: float,
     presolve: bool,
 ) -> System:
+    if not constraints.fixed:
+        constraints.check_numbers()
     equalities = to_equalities(
         constraints.structure,
         constraints.numbers(device),

@@ -71,18 +71,18 @@ class FusedProjection(torch.autograd.Function):
         solved = solve_batch(lane.tables, scores.contiguous().numpy(), lane.tau, tol=lane.tol, max_steps=lane.max_steps)
         if solved.codes.any():
             lane.report(solved, scores)
-        ctx.lane, ctx.solved = lane, solved
-        ctx.save_for_backward(y)
+        ctx.lane = lane
+        ctx.save_for_backward(y, torch.from_numpy(solved.p), torch.from_numpy(solved.mu))
         return torch.from_numpy(solved.x).reshape(y.shape)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None]:
         (grad,) = grads
-        if torch.is_grad_enabled():  # somebody wants gradients of this gradient
-            (y,) = ctx.saved_tensors
+        y, p, mu = ctx.saved_tensors
+        if torch.is_grad_enabled() or transforming(grad):  # a gradient of this gradient is wanted, or many at once
             with torch.enable_grad():
                 x = ctx.lane.again(y)
-            return torch.autograd.grad(x, y, grad, create_graph=True)[0], None
-        flat = grad.detach().reshape(ctx.solved.x.shape).contiguous().numpy()
-        found = pull_back(ctx.lane.tables, ctx.solved, ctx.lane.tau, flat)
+            return torch.autograd.grad(x, y, grad, create_graph=torch.is_grad_enabled())[0], None
+        flat = grad.detach().reshape(p.shape).contiguous().numpy()
+        found = pull_back(ctx.lane.tables, p.numpy(), mu.numpy(), ctx.lane.tau, flat)
         return torch.from_numpy(found).reshape(grad.shape), None

@@ -13,10 +13,13 @@ import torch
 from linsat._equations import Equalities, Reduction, Tensor
 from linsat.constraints.constraint_set import GREATER, LESS
 
-# Relative to the size of a row: what is forced, what is a contradiction, what cannot bind.
-_FORCED = 1e-10
+# Relative to how far a row can move within the box: what is a contradiction, what cannot bind.
 _CONTRADICTION = 1e-9
 _VACUOUS = 1e-12
+# A variable is forced to its end where the room a row leaves it is less than this share of its box.
+_FORCED = 1e-10
+# Rounding of a row's activity, relative to its terms.
+_ROUNDING = 1e-15
 
 
 def no_reduction(equalities: Equalities) -> Reduction:
@@ -42,22 +45,25 @@ def propagate(equalities: Equalities, senses: Tensor) -> Reduction:
     pinned = torch.zeros(free.shape, dtype=torch.float64, device=free.device)
     infeasible = torch.zeros(batch, dtype=torch.bool, device=free.device)
     box_least, box_most = _activity_range(equalities, free, pinned)
-    size = box_least.abs() + box_most.abs() + side.abs()
+    rounding = _ROUNDING * (box_least.abs() + box_most.abs() + side.abs())
+    reach = box_most - box_least
     while True:
         least, most = _activity_range(equalities, free, pinned)
         above, below = side - least, most - side  # room left under a cap, over a floor
-        short = (caps & (above < -_CONTRADICTION * size)) | (floors & (below < -_CONTRADICTION * size))
+        lacking = -(_CONTRADICTION * reach + rounding)
+        short = (caps & (above < lacking)) | (floors & (below < lacking))
         infeasible = infeasible | short.any(-1)
-        at_least = caps & (above <= _FORCED * size)
-        at_most = floors & (below <= _FORCED * size) & ~at_least
-        down, up = _push(equalities, at_least, at_most)
+        room_above = torch.where(caps, above - rounding, torch.inf)
+        room_below = torch.where(floors, below - rounding, torch.inf)
+        down, up = _push(equalities, room_above, room_below)
         down, up = down & free, up & free & ~down
         if not bool((down | up).any()):
             break
         pinned = torch.where(up, 1.0, pinned)
         free = free & ~(down | up)
     # A row that holds on the whole box says nothing; dropped, its slack cannot distort the answer either.
-    vacuous = (~floors & (side - box_most >= -_VACUOUS * size)) | (~caps & (box_least - side >= -_VACUOUS * size))
+    slight = _VACUOUS * reach + rounding
+    vacuous = (~floors & (side - box_most >= -slight)) | (~caps & (box_least - side >= -slight))
     live = _count(equalities, free) > 0
     blank = no_reduction(equalities)
     return replace(
@@ -90,11 +96,12 @@ def _activity_range(equalities: Equalities, free: Tensor, pinned: Tensor) -> tup
     return least, _per_row(equalities, torch.maximum(at_low, at_high))
 
 
-def _push(equalities: Equalities, at_least: Tensor, at_most: Tensor) -> tuple[Tensor, Tensor]:
-    """Which variables the rows at an end of their range push to their lower and to their upper bound."""
+def _push(equalities: Equalities, room_above: Tensor, room_below: Tensor) -> tuple[Tensor, Tensor]:
+    """Which variables have no room left in some row, and so sit at their lower or at their upper bound."""
     rows = equalities.rows
     positive, negative = rows.values > 0, rows.values < 0
-    least, most = at_least[:, rows.row], at_most[:, rows.row]  # (N, nnz)
+    needed = _FORCED * rows.values.abs() * equalities.width[:, rows.col]  # (., nnz)
+    least, most = room_above[:, rows.row] <= needed, room_below[:, rows.row] <= needed
     down = (least & positive) | (most & negative)
     up = (least & negative) | (most & positive)
     blank = torch.zeros((down.shape[0], rows.shape[1]), device=down.device)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -37,11 +37,16 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def plain_tensors() -> AbstractContextManager[None]:
-    """Inside, new tensors are plain ones even within a function transform: for what is kept beyond the call."""
-    return torch._C._DisableFuncTorch()
+@contextmanager
+def plain_tensors() -> Iterator[None]:
+    """Inside, new tensors are plain ones, even within a function transform or inference mode: for what is kept."""
+    with torch._C._DisableFuncTorch(), torch.inference_mode(False):
+        yield
 
 
-def transforming() -> bool:
-    """Whether a function transform (vmap, jacrev, ...) is running."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+def transforming(tensor: torch.Tensor | None = None) -> bool:
+    """Whether a function transform (vmap, jacrev, ...) is running, or has made the tensor (is_grads_batched)."""
+    functorch = torch._C._functorch
+    return functorch.peek_interpreter_stack() is not None or (
+        tensor is not None and functorch.is_legacy_batchedtensor(tensor)
+    )

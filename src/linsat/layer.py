@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from linsat._compile import compile_constraints
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError
-from linsat.projection import Solver, project
+from linsat.projection import Solver, check_options, project
 
 
 class LinSAT(nn.Module):
@@ -43,13 +44,17 @@ class LinSAT(nn.Module):
                 f"constraints is a {type(constraints).__name__}; expected linsat.Constraints. "
                 f"Fix: linsat.Constraints(A=A, b=b)."
             )
+        if not isinstance(tau, torch.Tensor) and not (isinstance(tau, (int, float)) and 0 < tau < math.inf):
+            raise ConstraintError(f"tau is {tau!r}; expected a positive number or tensor. Fix: tau=0.1, say.")
+        check_options(solver, on_failure)
         compile_constraints(constraints)
         self.constraints = constraints
         self.solver = solver
         self.on_failure = on_failure
-        for name, tensor in constraints.learned_tensors().items():
-            if isinstance(tensor, nn.Parameter):
-                self.register_parameter(name, tensor)
+        parameters = {n: t for n, t in constraints.learned_tensors().items() if isinstance(t, nn.Parameter)}
+        self._learned = tuple(parameters)
+        for name, parameter in parameters.items():
+            self.register_parameter(name, parameter)
         self.tau = tau
 
     def forward(
@@ -65,6 +70,13 @@ class LinSAT(nn.Module):
     ) -> Any:
         """x like y (..., variables). Right sides, bounds or tau given here replace the layer's own for this call."""
         constraints = self.constraints
+        kept = constraints.learned_tensors()
+        # Parameters may be swapped for others: load_state_dict(assign=True), torch.func.functional_call.
+        swapped = {
+            name: self._parameters[name] for name in self._learned if self._parameters[name] is not kept.get(name)
+        }
+        if swapped:
+            constraints = constraints.with_tensors({name: t for name, t in swapped.items() if t is not None})
         if not (b is None and d is None and f is None):
             constraints = constraints.with_rhs(b=b, d=d, f=f)
         if not (lower is None and upper is None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -145,6 +146,14 @@ def _joined_sides(sets: Sequence[Constraints], batch_dims: int) -> Constraints:
     return first.with_rhs(**{name: t.reshape(len(sets), *[1] * batch_dims, -1) for name, t in stacked.items()})
 
 
+def check_options(solver: Any, on_failure: Any) -> None:
+    """Refuse what is no solver, and unknown ways to handle failure."""
+    if solver is not None and not isinstance(solver, (Newton, Sinkhorn)):
+        raise ConstraintError(f"solver is {solver!r}; expected linsat.Newton(...) or linsat.Sinkhorn(...).")
+    if on_failure not in _ON_FAILURE:
+        raise ConstraintError(f"on_failure is {on_failure!r}; expected one of {', '.join(_ON_FAILURE)}.")
+
+
 @dataclass(frozen=True)
 class _Request:
     """The arguments of one call, read and flattened to one batch dimension, in float64."""
@@ -168,11 +177,8 @@ class _Request:
                 f"constraints is a {type(constraints).__name__}; expected linsat.Constraints. "
                 f"Fix: linsat.Constraints(A=A, b=b)."
             )
+        check_options(solver, on_failure)
         solver = _DEFAULT if solver is None else solver
-        if not isinstance(solver, (Newton, Sinkhorn)):
-            raise ConstraintError(f"solver is {solver!r}; expected linsat.Newton(...) or linsat.Sinkhorn(...).")
-        if on_failure not in _ON_FAILURE:
-            raise ConstraintError(f"on_failure is {on_failure!r}; expected one of {', '.join(_ON_FAILURE)}.")
         like = _read_scores(y, constraints)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
@@ -273,8 +279,11 @@ def _solve(system: System, request: _Request) -> Solution:
 
     if isinstance(solver, Sinkhorn) and solver.gradient == "unrolled":
         _check_numbers(request.scores, request.tau)
-        program = equalities.program(request.scores, system.reduce(equalities))
-        outcome, shares = solver.unrolled(program, request.tau)
+        reduction = system.reduce(equalities)
+        program = equalities.program(request.scores, reduction)
+        start = None if request.start is None else request.start * equalities.scale.detach()
+        outcome, shares = solver.unrolled(program, request.tau, start)
+        outcome.codes[reduction.infeasible.expand(outcome.codes.shape)] = Status.INFEASIBLE.code
         _report(system, request.on_failure, equalities, outcome)
         return request.solution(outcome, shares, equalities)
     call = ImplicitCall(equalities.rows, system.shared, run)
@@ -349,11 +358,19 @@ def _report(system: System, on_failure: str, rows: Equalities, outcome: Outcome)
         f"{count} of {len(codes)} instances did not converge; the first is instance {first}: {status}. {status.advice}"
     )
     if on_failure == "warn":
-        warnings.warn(text, LinSATWarning, stacklevel=2)
+        warnings.warn(text, LinSATWarning, stacklevel=_caller_level())
         return
     if status is Status.INFEASIBLE:
         raise infeasible_error(system.constraints, rows, system.senses, first)
     raise ConvergenceError(text)
+
+
+def _caller_level() -> int:
+    """Stack level of the first frame outside linsat and torch, so that a warning points at the user's line."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("linsat", "torch"):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _violation(constraints: Constraints, x: Tensor) -> Tensor:
@@ -362,9 +379,18 @@ def _violation(constraints: Constraints, x: Tensor) -> Tensor:
 
 
 def _read_scores(y: Any, constraints: Constraints) -> Tensor:
-    tensor = y if isinstance(y, torch.Tensor) else torch.from_numpy(np.asarray(y))
+    if isinstance(y, torch.Tensor):
+        tensor = y
+    else:
+        array = np.asarray(y)
+        if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+            raise ConstraintError(f"y has dtype {array.dtype}; expected floating scores. Fix: y.astype(float).")
+        # A native, contiguous, writable copy: torch takes no other.
+        tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C", copy=True))
     if not tensor.is_floating_point():
         raise ConstraintError(f"y has dtype {tensor.dtype}; expected floating scores. Fix: y.float().")
+    if tensor.layout != torch.strided:
+        raise ConstraintError(f"y has layout {tensor.layout}; expected dense scores. Fix: y.to_dense().")
     expected = constraints.num_variables
     if tensor.dim() == 0 or tensor.shape[-1] == 0 or (expected is not None and tensor.shape[-1] != expected):
         raise ConstraintError(
@@ -385,7 +411,12 @@ def _joint_batch(scores: torch.Size, constraints: torch.Size) -> torch.Size:
 
 
 def _read_tau(tau: Any, batch_shape: torch.Size, device: torch.device) -> Tensor:
-    tensor = tau if isinstance(tau, torch.Tensor) else torch.as_tensor(tau, dtype=torch.float64)
+    try:
+        tensor = tau if isinstance(tau, torch.Tensor) else torch.as_tensor(tau, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConstraintError(f"tau is {tau!r}; expected a positive number or tensor. Fix: tau=0.1, say.") from None
+    if tensor.is_complex():
+        raise ConstraintError(f"tau has dtype {tensor.dtype}; expected a positive real number.")
     tensor = tensor.to(device, torch.float64)
     try:
         return tensor.expand(batch_shape).reshape(batch_shape.numel())
@@ -398,7 +429,12 @@ def _read_tau(tau: Any, batch_shape: torch.Size, device: torch.device) -> Tensor
 def _read_start(start: Any, shape: tuple[int, ...], device: torch.device) -> Tensor | None:
     if start is None:
         return None
-    tensor = torch.as_tensor(start).detach().to(device, torch.float64)
+    try:
+        tensor = torch.as_tensor(start).detach().to(device, torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConstraintError(
+            f"start is {type(start).__name__}; expected duals of shape {shape}. Fix: pass Solution.duals."
+        ) from None
     if tuple(tensor.shape) != shape or not bool(torch.isfinite(tensor).all()):
         raise ConstraintError(
             f"start has shape {tuple(tensor.shape)}; expected finite duals of shape {shape}. "

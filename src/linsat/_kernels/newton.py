@@ -32,7 +32,7 @@ CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE = 0, 1, 2, 3, 4
 _LOOSE_RESIDUAL = 0.3
 _COOLING = 0.5
 _START_TEMPERATURE = 0.05
-_LEAST_DAMPING, _FIRST_DAMPING, _LARGEST_DAMPING = 1e-3, 1e-2, 1.0
+_LEAST_DAMPING, _FIRST_DAMPING, _LARGEST_DAMPING = 1e-9, 1e-2, 1.0
 _BACKTRACKS = 12
 _CERTIFICATE_EVERY = 8
 _RIDGE = 1e-12
@@ -285,10 +285,15 @@ def solve_instance(y, tau, tol, max_steps, warm, slack, rhs, table, mu, p, per_v
         if not math.isfinite(y[j]):
             return NOT_FINITE, 0
         reach = max(reach, abs(y[j]))
+    if warm:
+        # A start that is worse than none is not used.
+        given, _ = _evaluate(y, mu, tau, slack, rhs, table, u, p, z, r, tail)
+        trial[:] = 0.0
+        blank, _ = _evaluate(y, trial, tau, slack, rhs, table, u, p, z, r, tail)
+        warm = given <= blank
     T = tau if warm else max(tau, _START_TEMPERATURE * reach)
     if not warm:
-        for i in range(k):
-            mu[i] = 0.0
+        mu[:] = 0.0
     damping, stride = _FIRST_DAMPING, 1.0
     phi, error = _evaluate(y, mu, T, slack, rhs, table, u, p, z, r, tail)
     if not warm and table[9].size > 1:
@@ -387,9 +392,9 @@ def forward(
     H, S = _vector(leading + leading * rest + rest * rest), _vector(rest * rest).reshape((rest, rest))
     for n in range(first, count, step):
         b, v, s = min(n, lower.shape[0] - 1), min(n, variable_values.shape[0] - 1), min(n, slack.shape[0] - 1)
-        f = min(n, free.shape[0] - 1)
+        f, w = min(n, free.shape[0] - 1), min(n, width.shape[0] - 1)
         for j in range(l):
-            y[j] = scores[n, j] * width[b, j]
+            y[j] = scores[n, j] * width[w, j]
         table = (
             variable_rows, variable_values[v], row_start, row_cols, row_values[v],
             leading, pair_target, pair_col, pair_values[v], group_start, group_rows,
@@ -403,7 +408,7 @@ def forward(
         for j in range(l):
             if not free[f, j]:
                 p[n, j] = pinned[f, j]
-            x[n, j] = lower[b, j] + width[b, j] * p[n, j]
+            x[n, j] = lower[b, j] + width[w, j] * p[n, j]
 
 
 @njit(**_SUM_OPTIONS)

@@ -49,16 +49,14 @@ def solve_batch(
     return solved
 
 
-def pull_back(tables: Tables, solved: Solved, tau: Array, grad_x: Array) -> Array:
-    """dL/dy of a batch that `solve_batch` solved, given dL/dx."""
+def pull_back(tables: Tables, p: Array, mu: Array, tau: Array, grad_x: Array) -> Array:
+    """dL/dy of a batch that `solve_batch` solved, from its shares and duals, given dL/dx."""
     grad_scores = np.empty_like(grad_x)
     arrays = tables.arrays()
     backward = load().backward
 
     def task(first: int, step: int) -> None:
-        backward(
-            first, step, grad_x, tables.width, tables.free, tau, tables.slack, *arrays, solved.p, solved.mu, grad_scores
-        )
+        backward(first, step, grad_x, tables.width, tables.free, tau, tables.slack, *arrays, p, mu, grad_scores)
 
     run_strided(task, grad_x.shape[0], 2 * grad_x.shape[0] * tables.pattern.seconds)
     return grad_scores

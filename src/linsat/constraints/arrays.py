@@ -27,6 +27,11 @@ def _reject_dtype(name: str, dtype: object) -> None:
 
 def to_tensor(name: str, value: Any) -> Tensor:
     """Any array-like as a real torch tensor (dense, COO or CSR); float64 unless it requires gradients."""
+    with torch.inference_mode(False):  # what a set keeps must be usable outside inference mode too
+        return _to_tensor(name, value)
+
+
+def _to_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, torch.Tensor):
         if value.is_complex() or value.dtype in (torch.quint8, torch.qint8):
             _reject_dtype(name, value.dtype)
@@ -58,7 +63,7 @@ def check_finite(name: str, values: Tensor) -> None:
         index = tuple(int(i) for i in bad.nonzero()[0])
         where = f"{name}[{', '.join(map(str, index))}]" if index else name
         raise ConstraintError(
-            f"{where} is {float(values[index])}; expected a finite number. "
+            f"{where} is {float(values.detach()[index])}; expected a finite number. "
             f"Fix: leave out the row (or bound) that is not meant to bind."
         )
 
@@ -71,11 +76,12 @@ class Matrix:
     shape: tuple[int, int]
     row: Tensor  # (nnz,) on the CPU
     col: Tensor  # (nnz,) on the CPU
-    source: Tensor  # the (nnz,) values themselves, or the user's tensor where that requires gradients
+    source: Tensor  # the (nnz,) values themselves, or the user's tensor where ``live``
+    live: bool = False  # read from the user's tensor anew each time, because it required gradients when it was given
 
     def values(self) -> Tensor:
         """The (nnz,) coefficients in float64, connected to the user's tensor where it requires gradients."""
-        if not self.source.requires_grad:
+        if not self.live:
             return self.source
         if self.source.layout == torch.sparse_coo:
             return self.source.coalesce().values().to(torch.float64)
@@ -102,7 +108,7 @@ def read_matrix(name: str, value: Any) -> Matrix:
         check_finite(name, tensor)
         if tensor.requires_grad:
             row, col = (grid.reshape(-1) for grid in torch.meshgrid(*map(torch.arange, shape), indexing="ij"))
-            return Matrix(name, shape, row, col, tensor)
+            return Matrix(name, shape, row, col, tensor, live=True)
         row, col = tensor.nonzero(as_tuple=True)
         return Matrix(name, shape, row.cpu(), col.cpu(), tensor[row, col])
     if tensor.layout == torch.sparse_csr:
@@ -123,7 +129,7 @@ def read_matrix(name: str, value: Any) -> Matrix:
             f"Fix: leave out the row that is not meant to bind."
         )
     if tensor.requires_grad:
-        return Matrix(name, shape, row, col, tensor)
+        return Matrix(name, shape, row, col, tensor, live=True)
     keep = (coo.values() != 0).cpu()
     return Matrix(name, shape, row[keep], col[keep], coo.values()[keep.to(coo.device)])
 
@@ -135,9 +141,7 @@ def read_right_side(name: str, value: Any, matrix: Matrix) -> Tensor:
     if tensor.layout != torch.strided:
         raise ConstraintError(f"{name} is sparse; expected a dense vector. Fix: {name}.to_dense().")
     check_finite(name, tensor)
-    if tensor.dim() == 0:
-        return tensor.expand(rows)
-    if tensor.shape[-1] != rows:
+    if tensor.dim() > 0 and tensor.shape[-1] != rows:
         raise ConstraintError(
             f"{name} has shape {tuple(tensor.shape)} but {matrix.name} has {rows} rows; "
             f"expected {name} of shape ({rows},) or (batch, {rows}). Fix: one right side per row."

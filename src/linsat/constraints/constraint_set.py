@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from linsat._transforms import plain_tensors
-from linsat.constraints.arrays import Matrix, Tensor, read_bound, read_matrix, read_right_side
+from linsat.constraints.arrays import Matrix, Tensor, check_finite, read_bound, read_matrix, read_right_side
 from linsat.errors import ConstraintError
 
 LESS, EQUAL, GREATER = -1, 0, 1
@@ -112,7 +112,8 @@ class Constraints:
         self._batch_shape = self._broadcast_batches()
         # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.
         self._compiled: dict[Any, Any] = {}
-        self._fixed = not self.learned_tensors()
+        live = any(matrix.live for matrix in self._matrices.values())
+        self._fixed = not live and not self.learned_tensors()
         self.lanes: dict[Any, Any] = {}  # what `linsat.projection` keeps of earlier calls
 
     # ------------------------------------------------------------------ reading the input
@@ -181,11 +182,11 @@ class Constraints:
     def _check_empty_rows(self) -> None:
         for matrix_name, side_name, _ in _BLOCKS:
             matrix = self._matrices.get(matrix_name)
-            if matrix is None or matrix.source.requires_grad:
+            if matrix is None or matrix.live:
                 continue
             filled = torch.zeros(matrix.shape[0], dtype=torch.bool)
             filled[matrix.row] = True
-            side = self._right_sides[side_name].detach().cpu().reshape(-1, matrix.shape[0])
+            side = self.right_sides[side_name].detach().cpu().reshape(-1, matrix.shape[0])
             wrong = (~filled) & (side != 0)
             if bool(wrong.any()):
                 instance, row = (int(i) for i in wrong.nonzero()[0])
@@ -238,8 +239,9 @@ class Constraints:
 
     @property
     def right_sides(self) -> dict[str, Tensor]:
-        """The right sides by name (``b``, ``d``, ``f``), those that the set has."""
-        return dict(self._right_sides)
+        """The right sides (batch..., rows) by name (``b``, ``d``, ``f``), those that the set has."""
+        rows = {side: self._matrices[matrix].shape[0] for matrix, side, _ in _BLOCKS if matrix in self._matrices}
+        return {name: side.expand(*side.shape[:-1], rows[name]) for name, side in self._right_sides.items()}
 
     @property
     def matrix(self) -> Tensor:
@@ -252,7 +254,7 @@ class Constraints:
     def numbers(self, device: torch.device | str | None = None) -> Numbers:
         """Coefficients, right sides and bounds in float64 on ``device``, with gradients where asked for."""
         values = [m.values() for m in self._matrices.values()]
-        sides = [side.to(torch.float64) for side in self._right_sides.values()]
+        sides = [side.to(torch.float64) for side in self.right_sides.values()]
         if device is None:
             device = values[0].device if values else self.lower.device
         batch = torch.broadcast_shapes(*(side.shape[:-1] for side in sides)) if sides else torch.Size()
@@ -376,6 +378,13 @@ class Constraints:
                 f"Cannot join sets over {self.num_variables} and {other.num_variables} variables. "
                 f"Fix: build both over the same variables (linsat.Variable stacks several into one vector)."
             )
+        for side, s in (("left", self), ("right", other)):
+            learned = [name for name, t in s.learned_tensors().items() if t.is_leaf]
+            if learned:
+                raise ConstraintError(
+                    f"The {side} set has learned numbers ({', '.join(learned)}), which a joined set could not follow. "
+                    f"Fix: join first, then put them in with with_rhs or with_bounds."
+                )
         arguments: dict[str, Any] = {
             "lower": torch.maximum(self.lower, other.lower),
             "upper": torch.minimum(self.upper, other.upper),
@@ -386,7 +395,7 @@ class Constraints:
             if not parts:
                 continue
             arguments[matrix_name] = torch.cat([_matrix_argument(s._matrices[matrix_name]) for s in parts])
-            sides = [s._right_sides[side_name].to(torch.float64) for s in parts]
+            sides = [s.right_sides[side_name].to(torch.float64) for s in parts]
             batch = torch.broadcast_shapes(*(side.shape[:-1] for side in sides))
             arguments[side_name] = torch.cat([side.expand(*batch, -1) for side in sides], dim=-1)
             for s in parts:
@@ -399,6 +408,20 @@ class Constraints:
         return [name for name, matrix in self._matrices.items() for _ in range(matrix.shape[0])]
 
     # ------------------------------------------------------------------ compiled once, kept, never copied
+
+    def check_numbers(self) -> None:
+        """Check again what may have changed since the set was made: tensors that were kept by reference."""
+        for name, side in self._right_sides.items():
+            check_finite(name, side)
+        for name, matrix in self._matrices.items():
+            check_finite(name, matrix.values())
+        check_finite("lower", self.lower)
+        check_finite("upper", self.upper)
+        self._check_bounds()
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Constraints:
+        """The same set with some of its arguments (``A``, ``b``, ..., ``upper``) replaced."""
+        return Constraints(**(self._arguments() | tensors))
 
     def check(self) -> Constraints:
         """Compile now: raises `InfeasibleError` when the rows contradict each other; returns the set itself."""
@@ -438,7 +461,7 @@ def _span(bound: Tensor, side: str) -> str:
 
 def _matrix_argument(matrix: Matrix) -> Tensor:
     """The block as something `Constraints` accepts again."""
-    if matrix.source.requires_grad:
+    if matrix.live:
         return matrix.source
     index = torch.stack([matrix.row, matrix.col]).to(matrix.source.device)
     return torch.sparse_coo_tensor(index, matrix.source, matrix.shape, check_invariants=True).coalesce()

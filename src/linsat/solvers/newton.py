@@ -18,11 +18,9 @@ from linsat.status import Status
 _LOOSE_RESIDUAL = 0.3  # intermediate temperatures are only solved to this
 _COOLING = 0.5  # one temperature to the next
 _START_TEMPERATURE = 0.05  # of the largest |score|
-_DAMPING = (
-    1e-3,
-    1e-2,
-    1.0,
-)  # least, first and largest regularisation of the Hessian, times residual / temperature
+# Regularisation of the Hessian, times residual / temperature: least, first and largest. The least is next to nothing,
+# so that directions of hardly any curvature (nearly parallel rows) are still followed.
+_DAMPING = (1e-9, 1e-2, 1.0)
 _BACKTRACKS = 12
 _MOST_GROUPS = 4  # a first sweep evaluates everything once per group of disjoint rows; beyond this it does not pay
 _CERTIFICATE_EVERY = 8  # steps between two looks for a proof of infeasibility
@@ -96,11 +94,21 @@ class _Run:
         self.cold = start is None
         self.program, self.tau, self.reach = program, tau, reach
         self.index = torch.arange(count, device=tau.device)
-        self.temperature = torch.maximum(tau, _START_TEMPERATURE * reach) if start is None else tau.clone()
-        self.mu = torch.zeros_like(self.result.mu) if start is None else start.clone()
+        self.temperature = torch.maximum(tau, _START_TEMPERATURE * reach)
+        self.mu = torch.zeros_like(self.result.mu)
         self.damping = torch.full_like(tau, _DAMPING[1])
         self.stride = torch.ones_like(tau)
         self.linear = program.linear_term()
+        if start is not None:
+            self._use(start)
+
+    def _use(self, start: Tensor) -> None:
+        """Begin at duals of an earlier solve, at the final temperature, where they are better than none."""
+        *_, given = self.program.evaluate(start, self.tau, self.linear)
+        *_, blank = self.program.evaluate(self.mu, self.tau, self.linear)
+        better = (given <= blank)[:, None]
+        self.mu = torch.where(better, start, self.mu)
+        self.temperature = torch.where(better, self.tau, self.temperature)
 
     def outcome(self) -> Outcome:
         if not bool(self.program.reduction.active.any()):

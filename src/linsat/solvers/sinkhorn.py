@@ -94,9 +94,9 @@ class Sinkhorn:
         with torch.no_grad():
             return _Sweeps(self, program, tau[:, None], start).outcome()[0]
 
-    def unrolled(self, program: Program, tau: Tensor) -> tuple[Outcome, Tensor]:
+    def unrolled(self, program: Program, tau: Tensor, start: Tensor | None = None) -> tuple[Outcome, Tensor]:
         """Duals and shares p of every instance, differentiable through every sweep."""
-        return _Sweeps(self, program, tau[:, None], None).outcome()
+        return _Sweeps(self, program, tau[:, None], start).outcome()
 
 
 @dataclass(frozen=True)
@@ -163,18 +163,26 @@ class _Sweeps:
             running = self._still_running(running, settled, before)
             if not bool(running.any()):
                 break
-        shares = torch.sigmoid(self.odds) if self.options.variant == "v2" else torch.exp(self.log_x)
-        shares = torch.where(self.program.reduction.free, shares, self.program.reduction.pinned)
+        shares = self._shares()
         done = self._residual(shares) <= max(self.options.tol, _PUBLISHED_TOLERANCE * self.options.as_published)
         codes = torch.where(done, Status.CONVERGED.code, Status.STEP_LIMIT.code)
         return Outcome(self.factors * self.tau, codes, steps), shares
 
+    def _shares(self) -> Tensor:
+        """p (N, l) at the present iterate."""
+        shares = torch.sigmoid(self.odds)
+        if self.options.variant == "v1":
+            by_rows = torch.exp(self.log_x)
+            if not self.options.as_published:  # which leaves variables in no row unnormalised
+                covered = torch.zeros_like(self.odds[:1], dtype=torch.bool).index_fill(1, self.program.rows.col, True)
+                by_rows = torch.where(covered, by_rows, shares)
+            shares = by_rows
+        return torch.where(self.program.reduction.free, shares, self.program.reduction.pinned)
+
     def _still_running(self, running: Tensor, settled: list[bool], before: Tensor) -> Tensor:
         if not self.options.as_published:
             with torch.no_grad():
-                shares = torch.sigmoid(self.odds) if self.options.variant == "v2" else torch.exp(self.log_x)
-                shares = torch.where(self.program.reduction.free, shares, self.program.reduction.pinned)
-                return running & (self._residual(shares) > self.options.tol)
+                return running & (self._residual(self._shares()) > self.options.tol)
         if self.options.variant == "v2":
             return running & (not all(settled))
         moved = (self.log_x - before).norm(dim=-1).max()
