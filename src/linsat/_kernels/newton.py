@@ -341,6 +341,19 @@ def solve_instance(y, tau, tol, max_steps, warm, slack, rhs, table, mu, p, per_v
                 direction[i] *= cap / longest
         if cools:
             T = cooler
+            for i in range(k):
+                trial[i] = mu[i] + direction[i]
+            new_phi, new_error = _evaluate(y, trial, T, slack, rhs, table, other_u, other_p, other_z, other_r, tail)
+            if new_error <= _LOOSE_RESIDUAL:  # the tangent was good enough: no need to know where it started from
+                mu[:] = trial
+                p[:] = other_p
+                u[:] = other_u
+                z[:] = other_z
+                r[:] = other_r
+                phi, error = new_phi, new_error
+                damping = max(damping / 4, _LEAST_DAMPING)
+                stride = min(stride * 2, 1e6)
+                continue
             phi, error = _evaluate(y, mu, T, slack, rhs, table, u, p, z, r, tail)
         slope, norm = 0.0, 0.0
         for i in range(k):
