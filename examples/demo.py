@@ -166,7 +166,7 @@ def table(results: list[Comparison]) -> str:
         lines.append(
             f"{r.case.name:<18}{len(r.case.constraints):>5}{r.case.batch:>6}{r.tau:>6g}"
             f"{short(r.ours.violation):>10}{short(r.theirs.violation):>11}"
-            f"{1e3 * r.ours.seconds:>10.0f}{1e3 * r.theirs.seconds:>11.0f}"
+            f"{1e3 * r.ours.seconds:>10.1f}{1e3 * r.theirs.seconds:>11.0f}"
             f"{r.ours.megabytes:>10.2f}{r.theirs.megabytes:>11.1f}"
         )
     return "\n".join(lines)
