@@ -163,7 +163,7 @@ def test_the_demo_draws_and_prints_every_case(tmp_path):
     picture = tmp_path / "new" / "demo.png"
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert str(picture) in done.stdout
-    table = re.compile(rf"^({'|'.join(CASES)}) +(\d+) +(\d+) +([\d.]+) +(\S+) +(\S+) +\d+ +\d+ +", re.MULTILINE)
+    table = re.compile(rf"^({'|'.join(CASES)}) +(\d+) +(\d+) +([\d.]+) +(\S+) +(\S+) +[\d.]+ +\d+ +", re.MULTILINE)
     lines = table.findall(done.stdout)
     assert {line[0] for line in lines} == set(CASES)
     assert max(float(line[4]) for line in lines) < 1e-6
