@@ -44,9 +44,7 @@ class Curve:
         return np.sqrt(at_total / (self.sets * np.maximum(sweeps - 1, 1e-9)))
 
     def iterations_to(self, share: float) -> int:
-        result = multi_set_sinkhorn(
-            self.scores, self.U, self.V, tol=share * self.total, max_iter=SWEEPS * self.sets
-        )
+        result = multi_set_sinkhorn(self.scores, self.U, self.V, tol=share * self.total, max_iter=SWEEPS * self.sets)
         return int(result.iterations) if bool(result.converged) else -1
 
 
@@ -83,9 +81,7 @@ def draw_feasible(axes: Axes, curves: list[Curve]) -> None:
         axes.plot(np.arange(1, len(curve.error) + 1), curve.error, COLOURS[curve.sets], lw=0.9, label=label)
     sweeps = np.geomspace(1.01, SWEEPS, 200)
     bounds = np.stack([curve.bound_after(sweeps) for curve in curves])
-    axes.fill_between(
-        sweeps, bounds.min(0), bounds.max(0), color=BOUND, alpha=0.45, lw=0, label="the paper's bound"
-    )
+    axes.fill_between(sweeps, bounds.min(0), bounds.max(0), color=BOUND, alpha=0.45, lw=0, label="the paper's bound")
     axes.set_title("0/1 weights: the theorem holds", fontsize=10, color=INK)
     axes.set_ylabel("$L_1$ error of the worst set, divided by $h$")
 
