@@ -28,7 +28,7 @@ _CERTIFICATE_EVERY = 8  # steps between two looks for a proof of infeasibility
 
 @dataclass(frozen=True)
 class Newton:
-    """Solve by Newton's method on the dual potential; converges for every feasible system.
+    """Solve by Newton's method on the dual potential; holds feasible systems of any sign and scale, or says it did not.
 
     Args:
         tol: largest residual of any row, relative to the row's mean coefficient, at which an instance has converged.
