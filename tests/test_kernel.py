@@ -8,13 +8,15 @@ import sys
 import threading
 import time
 
+import numba
 import numpy as np
 import pytest
 import torch
 
 import linsat
 from linsat import _kernels
-from linsat._kernels.threads import run_strided
+from linsat._kernels.newton import _claim
+from linsat._kernels.threads import run_shared
 from oracles import random_system
 
 KERNEL, TORCH = linsat.Newton(backend="kernel"), linsat.Newton(backend="torch")
@@ -185,19 +187,39 @@ def test_inside_the_collate_function_of_a_data_loader():
     assert torch.equal(found, linsat.project(torch.stack(data), linsat.constraints.doubly_stochastic(3)))
 
 
-def test_strided_work_covers_everything_and_passes_errors_on():
+def test_threads_share_the_numbers_and_each_is_taken_once():
+    count = 200_000
+    taken = np.zeros(count, dtype=np.int64)
+    torch.set_num_threads(4)
+    try:
+        run_shared(lambda counter: _take(counter, taken), count, seconds=1.0)
+    finally:
+        torch.set_num_threads(1)
+    assert (taken == 1).all()
+
+
+@numba.njit(nogil=True)
+def _take(counter, taken):
+    n = _claim(counter)
+    while n < taken.size:
+        taken[n] += 1
+        n = _claim(counter)
+
+
+def test_an_error_in_a_worker_reaches_the_caller():
+    caller, begun = threading.get_ident(), threading.Event()
+
+    def fails(counter: np.ndarray) -> None:
+        if threading.get_ident() == caller:
+            assert begun.wait(timeout=20)
+        else:
+            begun.set()
+            raise RuntimeError("from a worker")
+
     torch.set_num_threads(3)
     try:
-        seen: list[int] = []
-        run_strided(lambda first, step: seen.extend(range(first, 20, step)), 20, seconds=1.0)
-        assert sorted(seen) == list(range(20))
-
-        def fails(first: int, step: int) -> None:
-            if first == 1:
-                raise RuntimeError("from a worker")
-
         with pytest.raises(RuntimeError, match="from a worker"):
-            run_strided(fails, 20, seconds=1.0)
+            run_shared(fails, 20, seconds=1.0)
     finally:
         torch.set_num_threads(1)
 

@@ -16,7 +16,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 # Reassociation lets sums vectorise; the exponential below relies on exact evaluation and must not have it.
 _SUMS = {"reassoc", "contract", "nsz", "arcp"}
@@ -37,6 +39,19 @@ _BACKTRACKS = 12
 _CERTIFICATE_EVERY = 8
 _RIDGE = 1e-12
 _MAGIC = 6755399441055744.0  # 1.5 * 2**52: adding it rounds to a whole number, kept in the low bits
+
+
+def _fetch_and_add(typing_context, counter):
+    """counter[0] += 1 in one step that no other thread can come between; returns the value before."""
+
+    def build(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.atomic_rmw("add", array.data, ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return types.int64(counter), build
+
+
+_claim: Any = intrinsic(_fetch_and_add)
 
 
 @njit(**_SUM_OPTIONS)
@@ -391,11 +406,12 @@ def solve_instance(y, tau, tol, max_steps, warm, slack, rhs, table, mu, p, per_v
 
 @njit(**_SUM_OPTIONS)
 def forward(
-    first, step, scores, lower, width, pinned, free, tau, tol, max_steps, warm, slack, rhs,
+    counter, scores, lower, width, pinned, free, tau, tol, max_steps, warm, slack, rhs,
     variable_rows, variable_values, row_start, row_cols, row_values, leading, pair_target, pair_col, pair_values,
     group_start, group_rows, totals, x, p, mu, codes, steps,
 ):  # fmt: skip
-    """Solve the instances first, first + step, ...; arrays with a first dimension of 1 are shared by all of them."""
+    """Solve the instances not yet claimed through ``counter``, which threads share; arrays with a first dimension of 1
+    are shared by all instances."""
     count, l = scores.shape
     k = slack.shape[1]
     rest = k - leading
@@ -403,7 +419,8 @@ def forward(
     per_variable = (_vector(l), _vector(l), _vector(l), _vector(l), _vector(l))
     per_row = (_vector(k), _vector(k), _vector(k), _vector(k), _vector(k), _vector(k))
     H, S = _vector(leading + leading * rest + rest * rest), _vector(rest * rest).reshape((rest, rest))
-    for n in range(first, count, step):
+    n = _claim(counter)
+    while n < count:
         b, v, s = min(n, lower.shape[0] - 1), min(n, variable_values.shape[0] - 1), min(n, slack.shape[0] - 1)
         f, w = min(n, free.shape[0] - 1), min(n, width.shape[0] - 1)
         for j in range(l):
@@ -422,22 +439,24 @@ def forward(
             if not free[f, j]:
                 p[n, j] = pinned[f, j]
             x[n, j] = lower[b, j] + width[w, j] * p[n, j]
+        n = _claim(counter)
 
 
 @njit(**_SUM_OPTIONS)
 def backward(
-    first, step, grad_x, width, free, tau, slack,
+    counter, grad_x, width, free, tau, slack,
     variable_rows, variable_values, row_start, row_cols, row_values, leading, pair_target, pair_col, pair_values,
     group_start, group_rows, totals, p, mu, grad_scores,
 ):  # fmt: skip
-    """dL/dy = width D (g - A' q) / tau with H q = A D g / tau, for the instances first, first + step, ..."""
+    """dL/dy = width D (g - A' q) / tau with H q = A D g / tau, for the instances not yet claimed."""
     count, l = grad_x.shape
     k = slack.shape[1]
     rest = k - leading
     g, weights, pulled = _vector(l), _vector(l), _vector(l)
     z, right, q, residual, again = _vector(k), _vector(k), _vector(k), _vector(k), _vector(k)
     H, S = _vector(leading + leading * rest + rest * rest), _vector(rest * rest).reshape((rest, rest))
-    for n in range(first, count, step):
+    n = _claim(counter)
+    while n < count:
         b, v, s = min(n, width.shape[0] - 1), min(n, variable_values.shape[0] - 1), min(n, slack.shape[0] - 1)
         f = min(n, free.shape[0] - 1)
         T = tau[min(n, tau.size - 1)]
@@ -467,3 +486,4 @@ def backward(
         _pull(q, variable_rows, variable_values[v], pulled)
         for j in range(l):
             grad_scores[n, j] = width[b, j] * weights[j] * (g[j] - pulled[j]) / T if free[f, j] else 0.0
+        n = _claim(counter)

@@ -8,7 +8,7 @@ import numpy as np
 
 from linsat._kernels import load
 from linsat._kernels.tables import Array, Tables, roomy
-from linsat._kernels.threads import run_strided
+from linsat._kernels.threads import run_shared
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ def solve_batch(
     outputs = (solved.x, solved.p, solved.mu, solved.codes, solved.steps)
     forward = load().forward
 
-    def task(first: int, step: int) -> None:
-        forward(first, step, *inputs, *arrays, *outputs)
+    def task(counter: Array) -> None:
+        forward(counter, *inputs, *arrays, *outputs)
 
-    run_strided(task, count, 10 * count * tables.pattern.seconds)
+    run_shared(task, count, 10 * count * tables.pattern.seconds)
     return solved
 
 
@@ -55,8 +55,8 @@ def pull_back(tables: Tables, p: Array, mu: Array, tau: Array, grad_x: Array) ->
     arrays = tables.arrays()
     backward = load().backward
 
-    def task(first: int, step: int) -> None:
-        backward(first, step, grad_x, tables.width, tables.free, tau, tables.slack, *arrays, p, mu, grad_scores)
+    def task(counter: Array) -> None:
+        backward(counter, grad_x, tables.width, tables.free, tau, tables.slack, *arrays, p, mu, grad_scores)
 
-    run_strided(task, grad_x.shape[0], 2 * grad_x.shape[0] * tables.pattern.seconds)
+    run_shared(task, grad_x.shape[0], 2 * grad_x.shape[0] * tables.pattern.seconds)
     return grad_scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -203,7 +204,7 @@ def _numpy(tensor: Tensor) -> Array:
 
 def roomy(shape: tuple[int, ...], dtype: np.typing.DTypeLike = np.float64) -> Array:
     """An uninitialised contiguous array with room behind it (see `linsat._kernels.newton._vector`)."""
-    size = int(np.prod(shape))
+    size = math.prod(shape)
     return np.empty(size + _ROOM, dtype=dtype)[:size].reshape(shape)
 
 

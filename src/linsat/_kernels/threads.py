@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 
 # Handing work to a thread costs about this long; less work than a few times that stays in the calling thread.
@@ -14,20 +15,24 @@ _WORTH_SECONDS = 2e-4
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
 
-def run_strided(task: Callable[[int, int], None], count: int, seconds: float) -> None:
-    """Call ``task(first, step)`` so that together the calls cover 0 .. count - 1.
+def run_shared(task: Callable[[np.ndarray], None], count: int, seconds: float) -> None:
+    """Run ``task(counter)`` in several threads at once; together they work through 0 .. count - 1.
 
-    Uses ``torch.get_num_threads()`` threads, the calling one included, where ``seconds`` of work in total are worth it.
+    The task takes the next number from the counter, an integer array (1,), until none is left: a thread that wakes late
+    or shares its core with something else takes fewer, and nobody waits for it. Uses ``torch.get_num_threads()``
+    threads, the calling one included, where ``seconds`` of work in total are worth it.
     """
+    counter = np.zeros(1, dtype=np.int64)
     threads = min(torch.get_num_threads(), count)
     if threads <= 1 or seconds < _WORTH_SECONDS:
-        task(0, 1)
+        task(counter)
         return
     key = (os.getpid(), threads)
     pool = _pools.get(key)
     if pool is None:
         pool = _pools.setdefault(key, ThreadPoolExecutor(threads - 1, thread_name_prefix="linsat"))
-    others = [pool.submit(task, first, threads) for first in range(1, threads)]
-    task(0, threads)
+    others = [pool.submit(task, counter) for _ in range(1, threads)]
+    task(counter)
     for other in others:
-        other.result()
+        if not other.cancel():  # one that has not begun has nothing left to do
+            other.result()
