@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from linsat._curvature import solve_exactly
 from linsat._equations import Equalities, Program, Reduction, Tensor
-from linsat._linalg import solve_refined
 from linsat._rows import RowMatrix
 from linsat.errors import ConstraintError
 from linsat.solvers.outcome import Outcome
@@ -71,9 +71,8 @@ class ImplicitDuals(torch.autograd.Function):
         tau, *saved = ctx.saved_tensors
         tensors, mu, reduction = tuple(saved[:7]), saved[7], Reduction(*saved[8:])
         program = ctx.call.program(tensors, reduction)
-        p, z = program.shares(mu, tau[:, None])
         weights = torch.where(reduction.active, grads[0], torch.zeros_like(grads[0]))
-        q = solve_refined(program.hessian(p, z, tau[:, None]), weights)
+        q = solve_exactly(program, mu, tau[:, None], weights)
 
         def residual(tau: Tensor, *tensors: Tensor) -> Tensor:
             return ctx.call.program(tensors, reduction).residual(mu, tau[:, None])

@@ -145,15 +145,39 @@ class Program(Equalities):
         phi = (_softplus(logits) * r.free).sum(-1) + (_softplus(mu / tau) * slack_free).sum(-1)
         return p, z, self.residual_at(p, z), tau.squeeze(-1) * phi - (linear * mu).sum(-1)
 
-    def hessian(self, p: Tensor, z: Tensor, tau: Tensor) -> Tensor:
-        """H (N, k, k); rows that are not active get a unit diagonal and nothing else."""
+    def curvature(self, p: Tensor, z: Tensor, tau: Tensor) -> Curvature:
+        """H at shares p, z; rows that are not active get a unit diagonal and nothing else."""
         r = self.reduction
         weights = self.width**2 * p * (1 - p) * r.free  # D
         inverse = torch.where(r.active, 1.0 / self.scale, torch.zeros_like(self.scale))
-        H = self.rows.gram(weights.expand(p.shape)) * (inverse[:, :, None] * inverse[:, None, :])
-        diagonal = torch.where(r.tight, 0.0, self.slack * inverse * z * (1 - z))
-        diagonal = torch.where(r.active, diagonal, tau)
-        return (H + torch.diag_embed(diagonal.expand(z.shape))) / tau[:, :, None]
+        own = torch.where(r.tight, 0.0, self.slack * inverse * z * (1 - z))
+        own = torch.where(r.active, own, tau)
+        return Curvature(self.rows, weights.expand(p.shape), inverse, own.expand(z.shape), tau)
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """H = (A D A' + diag(own)) / tau with the rows of A divided by their scale: as an operator or as a matrix."""
+
+    rows: RowMatrix
+    weights: Tensor  # (N, l) D
+    inverse: Tensor  # (., k) 1 / rho
+    own: Tensor  # (N, k)
+    tau: Tensor  # (N, 1)
+
+    def product(self, v: Tensor) -> Tensor:
+        """H v for v (N, k), in O(nnz) per instance."""
+        pulled = self.weights * self.rows.pull(self.inverse * v)
+        return (self.inverse * self.rows.apply(pulled) + self.own * v) / self.tau
+
+    def diagonal(self) -> Tensor:
+        """(N, k)."""
+        return (self.inverse**2 * self.rows.squares(self.weights) + self.own) / self.tau
+
+    def dense(self) -> Tensor:
+        """(N, k, k)."""
+        H = self.rows.gram(self.weights) * (self.inverse[:, :, None] * self.inverse[:, None, :])
+        return (H + torch.diag_embed(self.own)) / self.tau[:, :, None]
 
 
 def _softplus(u: Tensor) -> Tensor:

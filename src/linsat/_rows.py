@@ -16,6 +16,7 @@ Array = np.ndarray
 _DENSE_ENTRIES = 4_000_000
 # Largest temporary, in entries, that one chunk of instances may need for A diag(d) A'.
 _CHUNK_ENTRIES = 16_000_000
+_FULL = 2**64 - 1
 
 
 class RowMatrix:
@@ -49,6 +50,11 @@ class RowMatrix:
             return mu @ self.dense
         out = mu.new_zeros((mu.shape[0], self.shape[1]))
         return out.index_add(1, self.col, mu[:, self.row] * self.values)
+
+    def squares(self, weights: Tensor) -> Tensor:
+        """The diagonal of A diag(weights) A' for weights (N, l): (N, k)."""
+        out = weights.new_zeros((weights.shape[0], self.shape[0]))
+        return out.index_add(1, self.row, weights[:, self.col] * self.values**2)
 
     def gram(self, weights: Tensor) -> Tensor:
         """A diag(weights) A' for weights (N, l): (N, k, k)."""
@@ -103,15 +109,22 @@ class RowMatrix:
 
 def disjoint_groups(row: Array, col: Array, num_rows: int) -> list[list[int]]:
     """Rows in order, each put into the first group none of whose rows shares a variable with it."""
-    supports: list[set[int]] = [set() for _ in range(num_rows)]
-    for i, j in zip(row.tolist(), col.tolist(), strict=True):
-        supports[i].add(j)
-    groups: list[tuple[list[int], set[int]]] = []
-    for i, support in enumerate(supports):
-        home = next((group for group in groups if group[1].isdisjoint(support)), None)
-        if home is None:
-            home = ([], set())
-            groups.append(home)
-        home[0].append(i)
-        home[1].update(support)
-    return [members for members, _ in groups]
+    order = np.argsort(row, kind="stable")
+    columns, ends = col[order], np.cumsum(np.bincount(row, minlength=num_rows))
+    # Bit g of word w at a column: group 64 w + g has a row with that variable.
+    taken = [np.zeros(int(col.max(initial=-1)) + 1, dtype=np.uint64)]
+    groups: list[list[int]] = []
+    for i in range(num_rows):
+        support = columns[ends[i - 1] if i else 0 : ends[i]]
+        used = [int(np.bitwise_or.reduce(words[support], initial=0)) for words in taken]
+        word = next((w for w, bits in enumerate(used) if bits != _FULL), len(taken))
+        if word == len(taken):
+            taken.append(np.zeros_like(taken[0]))
+            used.append(0)
+        bit = (~used[word] & (used[word] + 1)).bit_length() - 1  # the lowest that is not set
+        taken[word][support] |= np.uint64(1 << bit)
+        group = 64 * word + bit
+        if group == len(groups):
+            groups.append([])
+        groups[group].append(i)
+    return groups

@@ -7,8 +7,9 @@ from typing import Literal
 
 import torch
 
+from linsat._curvature import is_dense, newton_direction
 from linsat._equations import Program, Tensor
-from linsat._linalg import cholesky_solve, scaled_cholesky
+from linsat._linalg import FIRST_RIDGE, LARGEST_RIDGE
 from linsat.errors import ConstraintError
 from linsat.solvers.fused import run_kernel
 from linsat.solvers.outcome import Outcome, farkas_gap
@@ -23,7 +24,15 @@ _START_TEMPERATURE = 0.05  # of the largest |score|
 _DAMPING = (1e-9, 1e-2, 1.0)
 _BACKTRACKS = 12
 _MOST_GROUPS = 4  # a first sweep evaluates everything once per group of disjoint rows; beyond this it does not pay
-_CERTIFICATE_EVERY = 8  # steps between two looks for a proof of infeasibility
+_CERTIFICATE_EVERY = 8  # passes between two looks for a proof of infeasibility
+# Passes between two looks at who is done. On the CPU a look costs nothing; elsewhere it makes the host wait for the
+# device, which then runs out of work.
+_LOOK_EVERY = 4
+# The state of an instance, taken along when others leave the batch.
+_STATE = (
+    "index", "tau", "reach", "temperature", "damping", "ridge", "stride", "mu", "p", "z", "residual", "phi", "error",
+    "steps", "direction", "length", "tries", "searching", "cooled", "stalled",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,13 +43,13 @@ class Newton:
         tol: largest residual of any row, relative to the row's mean coefficient, at which an instance has converged.
             One more step is taken then, so the rows usually hold far better.
         max_steps: hard limit of Newton steps per instance, over all temperatures.
-
         backend: ``"auto"`` runs the fused kernel on the CPU and torch operations everywhere else; ``"torch"`` always
             the latter; ``"kernel"`` raises where the kernel cannot be used.
 
     Cost per step and instance: O(pairs of rows sharing a variable) to assemble the Hessian and O(rows^3 / 3) to factor
-    it; typically 8 to 30 steps. Memory O(variables + rows^2) per instance, whatever the number of steps. Gradients are
-    implicit and exact. Fails (status, never silently) for infeasible instances, or when rounding hides the last digits
+    it; typically 8 to 30 steps. Memory O(variables + rows^2) per instance, whatever the number of steps. Beyond 2,000
+    rows conjugate gradients take the place of the factor: O(non-zeros) per iteration and in memory; there the rows hold
+    to ``tol`` rather than better, and jacrev and vmap are refused. Gradients are implicit and exact. Fails (status, never silently) for infeasible instances, or when rounding hides the last digits
     of very badly scaled rows.
     """
 
@@ -84,11 +93,18 @@ class Newton:
 
 
 class _Run:
-    """The state of one batch; instances that are done leave it."""
+    """The state of one batch; instances that are done leave it.
 
-    def __init__(self, options: Newton, program: Program, tau: Tensor, start: Tensor | None) -> None:
+    One pass of the loop is one evaluation of the program for every instance: the first try of a new step for some, a
+    shorter try for those whose last one was refused. Nothing in a pass depends on numbers the host would have to read.
+    """
+
+    def __init__(
+        self, options: Newton, program: Program, tau: Tensor, start: Tensor | None, look_every: int | None = None
+    ) -> None:
         count = program.scores.shape[0]
         self.options = options
+        self.look_every = look_every or (1 if tau.device.type == "cpu" else _LOOK_EVERY)
         reach = (program.width * program.scores * program.reduction.free).abs().amax(-1, keepdim=True)
         self.result = Outcome.empty(program, count)
         self.cold = start is None
@@ -97,8 +113,13 @@ class _Run:
         self.temperature = torch.maximum(tau, _START_TEMPERATURE * reach)
         self.mu = torch.zeros_like(self.result.mu)
         self.damping = torch.full_like(tau, _DAMPING[1])
+        self.ridge = torch.full_like(tau, FIRST_RIDGE)
         self.stride = torch.ones_like(tau)
         self.linear = program.linear_term()
+        self.steps = torch.zeros_like(self.index)
+        self.direction = torch.zeros_like(self.mu)
+        self.length, self.tries = torch.ones_like(tau[:, 0]), torch.zeros_like(self.index)
+        self.searching, self.cooled, self.stalled = (torch.zeros_like(self.index, dtype=torch.bool) for _ in range(3))
         if start is not None:
             self._use(start)
 
@@ -117,18 +138,26 @@ class _Run:
         self._evaluate()
         if self.cold:
             self._sweep()
-        for step in range(self.options.max_steps + 1):
-            self._retire_converged(step)
-            if step and step % _CERTIFICATE_EVERY == 0:
-                self._retire(farkas_gap(self.program, self.mu) > 0, Status.INFEASIBLE, step)
-            if self.index.numel() == 0:
+        limit = self.options.max_steps
+        for number in range(limit * _BACKTRACKS + 1):
+            if number % self.look_every == 0 and self._look(number):
                 return self.result
-            if step < self.options.max_steps:
-                stalled = self._step()
-                self._retire(stalled, Status.STALLED, step + 1)
-        everything = torch.ones_like(self.index, dtype=torch.bool)
-        self._retire(everything, Status.STEP_LIMIT, self.options.max_steps)
+            self._pass()
+        self._retire(torch.ones_like(self.searching), Status.STEP_LIMIT)
         return self.result
+
+    def _look(self, number: int) -> bool:
+        """Let those who are done leave; returns whether nobody is left."""
+        self._retire_converged()
+        self._retire(self.stalled, Status.STALLED)
+        if number and number % _CERTIFICATE_EVERY == 0:
+            self._retire(farkas_gap(self.program, self.mu) > 0, Status.INFEASIBLE)
+        self._retire((self.steps >= self.options.max_steps) & ~self.searching, Status.STEP_LIMIT)
+        return self.index.numel() == 0
+
+    def _some(self, which: Tensor) -> bool:
+        """Whether there are any, where asking costs nothing; elsewhere yes, and the work is masked."""
+        return self.look_every > 1 or bool(which.any())
 
     def _evaluate(self) -> None:
         values = self.program.evaluate(self.mu, self.temperature, self.linear)
@@ -161,19 +190,23 @@ class _Run:
             self.mu = torch.where(worse, start, self.mu)
             self._evaluate()
 
-    def _direction(self, cooler: Tensor) -> Tensor:
+    def _find_direction(self, cooler: Tensor, fresh: Tensor) -> None:
         """Newton's step towards the solution at the temperature ``cooler``, along the tangent of the path mu(T).
 
-        The ridge in proportion to the residual keeps the step sensible where everything a row touches is saturated and
-        its curvature nil; it vanishes at the solution, so convergence stays quadratic.
+        The damping in proportion to the residual keeps the step sensible where everything a row touches is saturated
+        and its curvature nil; it vanishes at the solution, so convergence stays quadratic.
         """
         drift = self._drift() * (cooler - self.temperature)
-        H = self.program.hessian(self.p, self.z, self.temperature)
-        ridge = self.damping * self.error[:, None].clamp_max(1.0) / self.temperature
-        H = H + torch.diag_embed(ridge.expand(self.mu.shape))
-        step = -cholesky_solve(*scaled_cholesky(H), self.residual + drift)
+        damping = self.damping * self.error[:, None].clamp_max(1.0) / self.temperature
+        step, failed = newton_direction(
+            self.program, (self.p, self.z), self.temperature, damping, self.ridge, self.residual + drift
+        )
         cap = self.stride * (10 * self.temperature + 0.5 * self.reach)
-        return step * (cap / _largest(step)[:, None].clamp_min(1e-300)).clamp_max(1.0)
+        step = -step * (cap / _largest(step)[:, None].clamp_min(1e-300)).clamp_max(1.0)
+        self.direction = torch.where(fresh[:, None], step, self.direction)
+        # Dependent rows may need a larger ridge, from the next step on.
+        grown = (100 * self.ridge).clamp_max(LARGEST_RIDGE)
+        self.ridge = torch.where((failed & fresh)[:, None], grown, self.ridge)
 
     def _drift(self) -> Tensor:
         """Derivative of the residual with respect to the temperature, mu held."""
@@ -184,91 +217,82 @@ class _Run:
         slope = (program.rows.apply(program.width * p_slope) + program.slack * z_slope) / program.scale
         return torch.where(r.active, slope, 0.0)
 
-    def _step(self) -> Tensor:
-        """One damped step for every instance, cooling those that are ready; returns which found no acceptable step."""
-        cools = (self.error <= _LOOSE_RESIDUAL)[:, None] & (self.temperature > self.tau)
-        cooler = torch.where(cools, torch.maximum(self.tau, _COOLING * self.temperature), self.temperature)
-        direction = self._direction(cooler)
-        if bool(cools.any()):
+    def _pass(self) -> None:
+        """A new direction for every instance that is not searching along one, cooling those that are ready; one try."""
+        fresh = ~self.searching
+        ready = fresh & (self.error <= _LOOSE_RESIDUAL) & (self.temperature > self.tau).squeeze(-1)
+        if self._some(fresh):
+            cooler = torch.maximum(self.tau, _COOLING * self.temperature)
+            cooler = torch.where(ready[:, None], cooler, self.temperature)
+            self._find_direction(cooler, fresh)
             self.temperature = cooler
-            self._evaluate()
-        stuck, length = self._search(direction)
+            if self._some(ready):
+                self._evaluate()
+            self.cooled = torch.where(fresh, ready, self.cooled)
+            self.steps = self.steps + fresh
+            self.length = torch.where(fresh, 1.0, self.length)
+            self.tries = torch.where(fresh, 0, self.tries)
+        accepted = self._try()
+        self.tries = self.tries + 1
+        gives_up = ~accepted & (self.tries >= _BACKTRACKS)
+        self.stalled = self.stalled | (gives_up & ~self.cooled)
+        self.searching = ~accepted & ~gives_up
         least, _, largest = _DAMPING
-        full = length[:, None] == 1
-        self.damping = torch.where(full, self.damping / 4, 4 * self.damping).clamp(least, largest)
+        full, shorter = (accepted & (self.length == 1))[:, None], (accepted | gives_up)[:, None]
+        damping = torch.where(full, self.damping / 4, torch.where(shorter, 4 * self.damping, self.damping))
+        self.damping = damping.clamp(least, largest)
         # Thin feasible sets have duals far away: whole steps that keep succeeding may grow longer.
-        self.stride = torch.where(full, 2 * self.stride, self.stride / 2).clamp(1.0, 1e6)
-        return stuck & ~cools.squeeze(-1)
+        stride = torch.where(full, 2 * self.stride, torch.where(shorter, self.stride / 2, self.stride))
+        self.stride = stride.clamp(1.0, 1e6)
+        self.length = torch.where(self.searching, 0.3 * self.length, self.length)
 
-    def _search(self, direction: Tensor) -> tuple[Tensor, Tensor]:
-        """Backtrack along the direction until the potential or the residual falls; keeps mu where neither does."""
-        slope = (direction * self.residual).sum(-1).clamp_max(0.0)
-        norm = self.residual.norm(dim=-1)
-        length = torch.ones_like(self.phi)
-        searching = torch.ones_like(self.phi, dtype=torch.bool)
-        mu, p, z, residual, phi = self.mu, self.p, self.z, self.residual, self.phi
-        for _ in range(_BACKTRACKS):
-            trial = self.mu + length[:, None] * direction
-            p_t, z_t, r_t, phi_t = self.program.evaluate(trial, self.temperature, self.linear)
-            falls = phi_t <= self.phi + 1e-4 * length * slope
-            # Close to the solution rounding hides the fall of the potential: there the residual decides.
-            level = phi_t <= self.phi + 1e-12 * (1 + self.phi.abs())
-            good = searching & (falls | (level & (r_t.norm(dim=-1) < norm)))
-            pick = good[:, None]
-            mu, p, z = torch.where(pick, trial, mu), torch.where(pick, p_t, p), torch.where(pick, z_t, z)
-            residual, phi = torch.where(pick, r_t, residual), torch.where(good, phi_t, phi)
-            searching = searching & ~good
-            if not bool(searching.any()):
-                break
-            length = torch.where(searching, 0.3 * length, length)
-        self.mu, self.p, self.z, self.residual, self.phi = mu, p, z, residual, phi
-        self.error = _largest(residual)
-        return searching, length
+    def _try(self) -> Tensor:
+        """Go along the direction where that lowers the potential or the residual; returns where it does."""
+        slope = (self.direction * self.residual).sum(-1).clamp_max(0.0)
+        trial = self.mu + self.length[:, None] * self.direction
+        p, z, residual, phi = self.program.evaluate(trial, self.temperature, self.linear)
+        falls = phi <= self.phi + 1e-4 * self.length * slope
+        # Close to the solution rounding hides the fall of the potential: there the residual decides.
+        level = phi <= self.phi + 1e-12 * (1 + self.phi.abs())
+        good = falls | (level & (residual.norm(dim=-1) < self.residual.norm(dim=-1)))
+        pick = good[:, None]
+        self.mu, self.p = torch.where(pick, trial, self.mu), torch.where(pick, p, self.p)
+        self.z, self.residual = torch.where(pick, z, self.z), torch.where(pick, residual, self.residual)
+        self.phi = torch.where(good, phi, self.phi)
+        self.error = _largest(self.residual)
+        return good
 
-    def _retire_converged(self, step: int) -> None:
+    def _retire_converged(self) -> None:
         done = (self.error <= self.options.tol) & (self.temperature <= self.tau).squeeze(-1)
-        if not bool(done.any()):
-            return
-        polished = self._polish(done)
-        self._retire(done, Status.CONVERGED, step, polished)
+        if bool(done.any()):
+            # Conjugate gradients cannot tell what is left from rounding, so they polish nothing.
+            self._retire(done, Status.CONVERGED, self._polish(done) if is_dense(self.program) else self.mu)
 
     def _polish(self, done: Tensor) -> Tensor:
         """One undamped step for the instances about to leave, kept only where it lowers the residual."""
         program, tau = self.program.select(done.nonzero().squeeze(-1)), self.tau[done]
         mu, residual = self.mu[done], self.residual[done]
-        H = program.hessian(self.p[done], self.z[done], tau)
-        better = mu - cholesky_solve(*scaled_cholesky(H), residual)
+        shares = self.p[done], self.z[done]
+        step, _ = newton_direction(program, shares, tau, torch.zeros_like(tau), self.ridge[done], residual)
+        better = mu - step
         improves = _largest(program.residual(better, tau)) < _largest(residual)
         polished = self.mu.clone()
         polished[done] = torch.where(improves[:, None], better, mu)
         return polished
 
-    def _retire(self, which: Tensor, status: Status, step: int, mu: Tensor | None = None) -> None:
+    def _retire(self, which: Tensor, status: Status, mu: Tensor | None = None) -> None:
         if not bool(which.any()):
             return
         index = self.index[which]
         self.result.mu[index] = (self.mu if mu is None else mu)[which]
         self.result.codes[index] = status.code
-        self.result.steps[index] = step
+        self.result.steps[index] = self.steps[which]
         stay = ~which
         keep = stay.nonzero().squeeze(-1)
         self.program = self.program.select(keep)
         self.linear = self.linear if self.linear.shape[0] == 1 else self.linear[keep]
-        for name in (
-            "index",
-            "tau",
-            "reach",
-            "temperature",
-            "damping",
-            "stride",
-            "mu",
-            "p",
-            "z",
-            "residual",
-            "phi",
-            "error",
-        ):
-            setattr(self, name, getattr(self, name)[stay])
+        for name in _STATE:
+            setattr(self, name, getattr(self, name)[keep])
 
 
 def _largest(rows: Tensor) -> Tensor:

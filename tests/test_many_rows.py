@@ -1,0 +1,125 @@
+"""The torch path at scale: thousands of rows by conjugate gradients, and passes that never wait for the device."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import linsat
+from linsat._compile import compile_constraints
+from linsat._curvature import MOST_DENSE_ROWS
+from linsat._linalg import conjugate_gradients
+from linsat.solvers.newton import _Run
+from oracles import random_system
+
+F64 = torch.float64
+TAU = 0.1
+
+
+@pytest.fixture(scope="module")
+def many_rows():
+    """More signed sparse rows than the dense Hessian serves, satisfied by a point inside the box."""
+    rng = np.random.default_rng(3)
+    k, l = MOST_DENSE_ROWS + 100, 2 * MOST_DENSE_ROWS + 400
+    columns = np.concatenate([rng.choice(l, 5, replace=False) for _ in range(k)])
+    E = sp.coo_array((rng.normal(size=5 * k), (np.repeat(np.arange(k), 5), columns)), shape=(k, l)).tocsr()
+    return E, E @ rng.uniform(0.1, 0.9, l), rng.uniform(size=l)
+
+
+def test_thousands_of_rows_agree_with_clarabel(many_rows):
+    E, f, scores = many_rows
+    p = cp.Variable(len(scores))
+    entropy = cp.sum(cp.entr(p) + cp.entr(1 - p))
+    problem = cp.Problem(cp.Minimize(-scores @ p - TAU * entropy), [E @ p == f])
+    problem.solve(solver="CLARABEL")
+    assert problem.status == "optimal"
+    solution = linsat.solve(scores, linsat.Constraints(E=E, f=f), tau=TAU)
+    assert solution.converged.all()
+    assert solution.violation.max() <= 1e-8
+    np.testing.assert_allclose(solution.x, p.value, atol=1e-5)
+
+
+def test_gradients_of_first_and_second_order_with_thousands_of_rows(many_rows):
+    E, f, scores = many_rows
+    cons = linsat.Constraints(E=E, f=f)
+    sharp = linsat.Newton(tol=1e-12)  # differences show every digit that is missing
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(len(scores), dtype=F64, generator=generator)
+
+    def slope(y: torch.Tensor, *, graph: bool = False) -> torch.Tensor:
+        y = y.detach().requires_grad_() if not graph else y
+        x = linsat.project(y, cons, tau=TAU, solver=sharp)
+        return torch.autograd.grad((weights * x**2).sum(), y, create_graph=graph)[0]
+
+    y, step = torch.tensor(scores), 2e-5
+
+    def loss(at: torch.Tensor) -> float:
+        return float((weights * linsat.project(at, cons, tau=TAU, solver=sharp) ** 2).sum())
+
+    way = slope(y) / slope(y).square().mean().sqrt()  # steepest, so that nothing cancels
+    first = (loss(y + step * way) - loss(y - step * way)) / (2 * step)
+    assert float(slope(y) @ way) == pytest.approx(first, rel=1e-6)
+    differences = (slope(y + step * way) - slope(y - step * way)) / (2 * step)
+    start = y.clone().requires_grad_()
+    (second,) = torch.autograd.grad(slope(start, graph=True) @ way, start)
+    torch.testing.assert_close(second, differences, rtol=1e-5, atol=1e-5)
+
+
+def test_mapping_over_thousands_of_rows_is_refused_with_a_way_out(many_rows):
+    E, f, scores = many_rows
+    cons = linsat.Constraints(E=E, f=f)
+    with pytest.raises(linsat.ConstraintError, match="once per output"):
+        torch.func.jacrev(lambda y: linsat.project(y, cons, tau=TAU)[:2])(torch.tensor(scores))
+
+
+@pytest.mark.parametrize("rank", [12, 7])
+def test_conjugate_gradients_solve_full_and_singular_systems(rank):
+    rng = np.random.default_rng(rank)
+    factor = rng.normal(size=(3, 12, rank))
+    H = torch.tensor(factor @ factor.transpose(0, 2, 1))
+    rhs = torch.einsum("nij,nj->ni", H, torch.tensor(rng.normal(size=(3, 12))))
+    found = conjugate_gradients(
+        lambda v: torch.einsum("nij,nj->ni", H, v), H.diagonal(dim1=1, dim2=2), rhs, torch.full((3,), 1e-12), 200
+    )
+    expected = np.stack([np.linalg.lstsq(h, b, rcond=None)[0] for h, b in zip(H.numpy(), rhs.numpy())])
+    np.testing.assert_allclose(torch.einsum("nij,nj->ni", H, found), rhs, rtol=1e-8)
+    if rank == 12:
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+class _Waits(TorchDispatchMode):
+    """Counts the operations for which the host must wait for a number or a shape from the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name()
+        indexed_by_mask = name == "aten::index.Tensor" and any(i is not None and i.dtype == torch.bool for i in args[1])
+        if indexed_by_mask or name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::item"):
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", ["positive", "signed"])
+def test_a_pass_never_waits_for_the_device(kind):
+    rng = np.random.default_rng(5)
+    system = random_system(rng, kind, largest=30, rows=8)
+    compiled = compile_constraints(linsat.Constraints(**system.arguments()), gamma_shift=0.0)
+    scores = torch.tensor(rng.normal(size=(6, system.matrix.shape[1])))
+    program = compiled.equalities.program(scores, compiled.reduction)
+    tau = torch.full((6, 1), 0.01, dtype=F64)
+    run = _Run(linsat.Newton(), program, tau, None, look_every=4)
+    run._evaluate()
+    for number in range(8):
+        with _Waits() as waits:
+            run._pass()
+        assert waits.count == 0, number
+    rare = _Run(linsat.Newton(), program, tau, None, look_every=4).outcome()
+    each = _Run(linsat.Newton(), program, tau, None, look_every=1).outcome()
+    assert (rare.codes == each.codes).all()
+    x_rare, x_each = (program.point(program.shares(found.mu, tau)[0]) for found in (rare, each))
+    torch.testing.assert_close(x_rare, x_each, rtol=0, atol=1e-7)
