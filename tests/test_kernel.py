@@ -243,6 +243,26 @@ def test_without_numba_the_torch_path_serves():
     assert "the torch path serves" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_where_numba_cannot_compile_the_torch_path_serves(name):
+    script = (
+        "import torch, numba, linsat, linsat.cli\n"
+        "from linsat._kernels import newton\n"
+        "def fails(*arguments): raise numba.core.errors.LoweringError('no backend')\n"
+        f"newton.{name} = fails\n"
+        "y = torch.rand(2, 9, requires_grad=True, dtype=torch.float64)\n"
+        "project = lambda y: linsat.project(y, linsat.constraints.doubly_stochastic(3))\n"
+        "assert torch.autograd.gradcheck(project, y)\n"
+        "assert float((project(y).reshape(2, 3, 3).sum(1) - 1).detach().abs().max()) < 1e-8\n"
+        "linsat.cli.main(['info'])\n"
+        "linsat.project(y, linsat.constraints.simplex(9), solver=linsat.Newton(backend='kernel'))\n"
+    )
+    done = _python(script)
+    assert "the kernel cannot be compiled (LoweringError" in done.stdout, done.stderr
+    assert "the torch path serves" in done.stdout
+    assert "backend='kernel' cannot be used here: the kernel cannot be compiled" in done.stderr
+
+
 def test_the_kernel_can_be_turned_off_and_required():
     script = (
         "import torch, linsat\n"
@@ -259,16 +279,17 @@ def test_the_kernel_can_be_turned_off_and_required():
 def test_importing_linsat_does_not_load_numba():
     done = _python("import sys, linsat; sys.exit('numba' in sys.modules)")
     assert done.returncode == 0
-    script = "import time, torch; t = time.perf_counter(); import linsat; print(time.perf_counter() - t)"
+    script = "import time, torch; t = time.process_time(); import linsat; print(time.process_time() - t)"
     assert min(float(_python(script).stdout) for _ in range(3)) < 1.0
 
 
 def test_first_call_of_a_fresh_process_with_a_warm_cache():
     script = (
         "import time, torch, linsat; y = torch.rand(4, 9, requires_grad=True)\n"
-        "t = time.perf_counter(); linsat.project(y, linsat.constraints.doubly_stochastic(3)).sum().backward()\n"
-        "print(time.perf_counter() - t)"
+        "t = time.process_time(); linsat.project(y, linsat.constraints.doubly_stochastic(3)).sum().backward()\n"
+        "print(time.process_time() - t)"
     )
+    # Time of the processor, not of the clock: other programs must not decide a test.
     assert _python(script).returncode == 0  # fills the cache if this is the first run ever
     assert min(float(_python(script).stdout) for _ in range(3)) < 2.0
 

@@ -16,7 +16,7 @@ import torch
 
 from linsat._compile import System
 from linsat._equations import Tensor
-from linsat._kernels import load
+from linsat._kernels import KernelBrokenError, load
 from linsat._kernels.run import Solved, pull_back, solve_batch
 from linsat._kernels.tables import Tables, build_tables, pattern_of
 from linsat._transforms import transforming
@@ -80,9 +80,18 @@ class FusedProjection(torch.autograd.Function):
         (grad,) = grads
         y, p, mu = ctx.saved_tensors
         if torch.is_grad_enabled() or transforming(grad):  # a gradient of this gradient is wanted, or many at once
-            with torch.enable_grad():
-                x = ctx.lane.again(y)
-            return torch.autograd.grad(x, y, grad, create_graph=torch.is_grad_enabled())[0], None
+            return _general_gradient(ctx.lane, y, grad), None
         flat = grad.detach().reshape(p.shape).contiguous().numpy()
-        found = pull_back(ctx.lane.tables, p.numpy(), mu.numpy(), ctx.lane.tau, flat)
+        try:
+            found = pull_back(ctx.lane.tables, p.numpy(), mu.numpy(), ctx.lane.tau, flat)
+        except KernelBrokenError:
+            return _general_gradient(ctx.lane, y, grad), None
         return torch.from_numpy(found).reshape(grad.shape), None
+
+
+def _general_gradient(lane: Lane, y: Tensor, grad: Tensor) -> Tensor:
+    wanted = torch.is_grad_enabled()
+    with torch.enable_grad():
+        start = y if y.requires_grad else y.detach().requires_grad_()
+        x = lane.again(start)
+    return torch.autograd.grad(x, start, grad, create_graph=wanted)[0]

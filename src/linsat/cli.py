@@ -9,12 +9,16 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from linsat._kernels import load
+from linsat.constraints import simplex
+from linsat.projection import project
 
 
 def describe() -> list[tuple[str, str]]:
     """Versions, kernel and threads, as pairs of a name and a value."""
     found = [("linsat", _version("linsat")), ("torch", torch.__version__)]
     found += [(name, _version(name)) for name in ("numpy", "scipy", "numba")]
+    # numba compiles at the first call: only trying shows whether it can.
+    project(torch.zeros(1, 2), simplex(2))
     state = load()
     found.append(("kernel", "ready" if state.available else f"not used: {state.reason}; the torch path serves"))
     found.append(("threads", str(torch.get_num_threads())))

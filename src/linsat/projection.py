@@ -15,6 +15,7 @@ from linsat._adjoint import ImplicitCall, implicit_duals
 from linsat._compile import System, compile_constraints, implied_reduction, infeasible_error
 from linsat._equations import Equalities, Program, Reduction, Tensor
 from linsat._fused import FusedProjection, Lane, fits, tables_of
+from linsat._kernels import KernelBrokenError
 from linsat._kernels.run import Solved
 from linsat._transforms import outside_graphs
 from linsat.constraints.constraint_set import Constraints
@@ -242,7 +243,10 @@ def _fused(y: Tensor, constraints: Constraints, tau: float, solver: Solver | Non
             lanes.clear()
         lanes[key] = _lane(constraints, tau, solver, on_failure)
     lane = lanes[key]
-    return None if lane is None else FusedProjection.apply(y, lane)
+    try:
+        return None if lane is None else FusedProjection.apply(y, lane)
+    except KernelBrokenError:
+        return None
 
 
 def _lane(constraints: Constraints, tau: float, solver: Newton, on_failure: str) -> Lane | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from linsat._kernels import load
+from linsat._kernels import broken, load
 from linsat._kernels.tables import Array, Tables, roomy
 from linsat._kernels.threads import run_shared
 
@@ -25,7 +26,7 @@ class Solved:
 def solve_batch(
     tables: Tables, scores: Array, tau: Array, *, tol: float, max_steps: int, start: Array | None = None
 ) -> Solved:
-    """Solve scores (N, l) at temperatures tau, (N,) or (1,)."""
+    """Solve scores (N, l) at temperatures tau, (N,) or (1,); raises KernelBrokenError where numba cannot compile."""
     count, l = scores.shape
     k = tables.slack.shape[1]
     solved = Solved(
@@ -45,7 +46,7 @@ def solve_batch(
     def task(counter: Array) -> None:
         forward(counter, *inputs, *arrays, *outputs)
 
-    run_shared(task, count, 10 * count * tables.pattern.seconds)
+    _run(task, count, 10 * count * tables.pattern.seconds)
     return solved
 
 
@@ -58,5 +59,15 @@ def pull_back(tables: Tables, p: Array, mu: Array, tau: Array, grad_x: Array) ->
     def task(counter: Array) -> None:
         backward(counter, grad_x, tables.width, tables.free, tau, tables.slack, *arrays, p, mu, grad_scores)
 
-    run_shared(task, grad_x.shape[0], 2 * grad_x.shape[0] * tables.pattern.seconds)
+    _run(task, grad_x.shape[0], 2 * grad_x.shape[0] * tables.pattern.seconds)
     return grad_scores
+
+
+def _run(task: Callable[[Array], None], count: int, seconds: float) -> None:
+    """`run_shared`; compiled code raises nothing but MemoryError, so anything else is the compiler's."""
+    try:
+        run_shared(task, count, seconds)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise broken(error) from error

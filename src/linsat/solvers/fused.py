@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from linsat._equations import Equalities, Program, Tensor
-from linsat._kernels import load
+from linsat._kernels import KernelBrokenError, load
 from linsat._kernels.run import solve_batch
-from linsat._kernels.tables import build_tables, pattern_of
+from linsat._kernels.tables import Pattern, build_tables, pattern_of
 from linsat.errors import ConstraintError
 from linsat.solvers.outcome import Outcome
 
@@ -19,25 +19,25 @@ def run_kernel(
     """Solve by the kernel; None where the torch path should serve (other device, too large, kernel missing)."""
     state = load()
     reason = state.reason
-    pattern = None
     if state.available:
         pattern = pattern_of(program.rows) if program.scores.device.type == "cpu" else None
         reason = "it needs CPU tensors and at least one, and not too many, rows"
-    if pattern is None:
-        if required:
-            raise ConstraintError(f"backend='kernel' cannot be used here: {reason}. Fix: backend='auto'.")
-        return None
+        if pattern is not None:
+            try:
+                return _run(pattern, program, tau, start, tol, max_steps)
+            except KernelBrokenError as error:
+                reason = str(error)
+    if required:
+        raise ConstraintError(f"backend='kernel' cannot be used here: {reason}. Fix: backend='auto'.")
+    return None
+
+
+def _run(pattern: Pattern, program: Program, tau: Tensor, start: Tensor | None, tol: float, max_steps: int) -> Outcome:
     tables = build_tables(pattern, Equalities(*_equality_fields(program)), program.reduction)
     scores = np.ascontiguousarray(program.scores.detach().numpy())
     first = None if start is None else np.ascontiguousarray(start.detach().numpy()[:, pattern.order])
-    solved = solve_batch(
-        tables,
-        scores,
-        np.ascontiguousarray(tau.detach().numpy()),
-        tol=tol,
-        max_steps=max_steps,
-        start=first,
-    )
+    temperatures = np.ascontiguousarray(tau.detach().numpy())
+    solved = solve_batch(tables, scores, temperatures, tol=tol, max_steps=max_steps, start=first)
     mu = np.empty_like(solved.mu)
     mu[:, pattern.order] = solved.mu
     return Outcome(torch.from_numpy(mu), torch.from_numpy(solved.codes), torch.from_numpy(solved.steps))

@@ -49,8 +49,8 @@ class Newton:
     Cost per step and instance: O(pairs of rows sharing a variable) to assemble the Hessian and O(rows^3 / 3) to factor
     it; typically 8 to 30 steps. Memory O(variables + rows^2) per instance, whatever the number of steps. Beyond 2,000
     rows conjugate gradients take the place of the factor: O(non-zeros) per iteration and in memory; there the rows hold
-    to ``tol`` rather than better, and jacrev and vmap are refused. Gradients are implicit and exact. Fails (status, never silently) for infeasible instances, or when rounding hides the last digits
-    of very badly scaled rows.
+    to ``tol`` rather than better, and jacrev and vmap are refused. Gradients are implicit and exact. Fails (status,
+    never silently) for infeasible instances, or when rounding hides the last digits of very badly scaled rows.
     """
 
     tol: float = 1e-9
