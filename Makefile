@@ -16,7 +16,7 @@ $(VENV)/.installed: pyproject.toml
 	@echo "Setting up $(VENV) (a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[demo,dev,docs]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[demo,studies,dev,docs]"
 	@touch $@
 
 demo: $(VENV)/.installed

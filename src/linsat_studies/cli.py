@@ -1,0 +1,27 @@
+"""The ``linsat-studies`` command: one sub-command per study."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; bad input ends with one line that names the fix and exit code 2."""
+    try:
+        import typer
+    except ImportError:
+        sys.exit('linsat-studies needs typer and rich. Fix: pip install "linsat[studies]"')
+    from linsat_studies.tsp.commands import app as tsp
+
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    app.callback()(_about)
+    app.add_typer(tsp, name="tsp")
+    app()
+
+
+def _about() -> None:
+    """Studies of the linsat layer: trained networks, rivals, tables and pictures."""
+
+
+if __name__ == "__main__":
+    main()
