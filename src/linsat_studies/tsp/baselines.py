@@ -61,11 +61,9 @@ def insertion(
     - with ``priority_first`` the path starts as start, priority city, end.
 
     On the 10,000 test instances the paper reports 4.349 (nearest), 4.403 (farthest) and 4.469 (random). The default
-    gives 4.424, 4.405 and 4.437; ``priority_first`` gives 4.371, 4.655 and 4.588. Over 150 variations (other moments
-    for the priority city, other positions, cities that wait) were tried on those instances. None gives all three
-    figures, and the few within 1 % of them put the priority city in at a moment the paper gives no reason for (after
-    seven other cities, say), so no variant is claimed to be the paper's. Without a priority city, these heuristics
-    agree with the paper to three digits.
+    gives 4.424, 4.405 and 4.437; ``priority_first`` gives 4.371, 4.655 and 4.588. No reading that the paper gives a
+    reason for was found to give all three figures, so none is claimed to be the paper's. Without a priority city
+    nearest and farthest insertion agree with the paper to three digits.
 
     Returns:
         Tours (N, n), checked. O(n^2) an instance.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMES = {"se": "TSP-SE", "pri": "TSP-PRI"}
-OURS, RIVAL = "#1f5fa8", "#b5651d"
+OURS, RIVAL, OTHER = "#1f5fa8", "#b5651d", "#4b8b3b"
 
 
 def equal_time_chart(measured: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Figure:
@@ -54,11 +54,15 @@ def learning_chart(curves: Mapping[str, list[dict[str, Any]]]) -> Figure:
     """Validation length of each task against minutes of training.
 
     ``curves`` are the lines that training wrote, by the name of the network's file: ``tour_se`` and ``tour_pri`` are
-    shown for the task they serve.
+    shown for the task they serve, ``paper_loss`` is the same network trained by the expected length alone.
     """
     figure = new_figure(9.8, 3.9)
     for axes, task in zip(figure.subplots(1, 2), NAMES):
-        shown = {f"tour_{task}": ("linsat, beam search", OURS), "attention": ("Attention Model, greedy", RIVAL)}
+        shown = {
+            f"tour_{task}": ("linsat, beam search", OURS),
+            "paper_loss": ("linsat, the paper's loss alone, beam search", OTHER),
+            "attention": ("Attention Model, greedy", RIVAL),
+        }
         for name, (label, colour) in shown.items():
             points = [(line["seconds"] / 60, line[task]) for line in curves.get(name, []) if task in line]
             if points:

@@ -111,6 +111,9 @@ def load_network(task: str, path: str | Path | None = None) -> TourNet:
     if task not in _FILES:
         raise CheckpointError(f'task is {task!r}; expected "se" (start and end) or "pri" (also a priority city).')
     path = SHIPPED / _FILES[task] if path is None else Path(path)
-    network = TourNet(from_dict(NetworkConfig, read_checkpoint(path)["config"]["network"]))
+    config = read_checkpoint(path)["config"]
+    if task not in config.get("tasks", ()):
+        raise CheckpointError(f"{path} was trained for {config.get('tasks')}; expected a network that knows {task!r}.")
+    network = TourNet(from_dict(NetworkConfig, config["network"]))
     load_weights(network, path)
     return network.eval()

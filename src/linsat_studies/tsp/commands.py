@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -202,7 +203,8 @@ def train(
         tasks = settings.tasks if task == "both" else (task,)
         plan = dataclasses.replace(settings.plan, **changes)
         path = train_network(dataclasses.replace(settings, plan=plan, tasks=tasks), folder, initial=initial)
-    out.print(f"trained: {path}", highlight=False, soft_wrap=True)
+    if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes; one speaks
+        out.print(f"trained: {path}", highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -23,7 +23,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, distributed, nn
 
-from linsat_studies.tsp.checkpoint import curve_text, load_weights, read_checkpoint, write_checkpoint, write_text
+from linsat_studies.tsp.checkpoint import (
+    CheckpointError,
+    curve_text,
+    load_weights,
+    read_checkpoint,
+    write_checkpoint,
+    write_text,
+)
 from linsat_studies.tsp.config import Plan, TourConfig, from_dict, read_config, to_json
 
 LAST = "last.pt"
@@ -113,7 +120,12 @@ class _Run:
 
     def _resume(self, path: Path) -> None:
         saved = read_checkpoint(path)
-        self.learner.module.load_state_dict(saved["module"])
+        try:
+            self.learner.module.load_state_dict(saved["module"])
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"the run in {path.parent} trains another network. Fix: another folder, or that run's settings."
+            ) from error
         self.mean = saved["mean"]
         self.optimiser.load_state_dict(saved["optimiser"])
         self.step, self.seconds, self.curve = saved["step"], saved["seconds"], saved["curve"]

@@ -7,12 +7,22 @@ import numpy as np
 import pytest
 import torch
 
-from linsat_studies.tsp.checkpoint import CheckpointError, export, load_network, load_weights, write_checkpoint
-from linsat_studies.tsp.config import ConfigError, NetworkConfig, Plan, TourConfig, from_json, to_json
+from linsat_studies.tsp.checkpoint import (
+    SHIPPED,
+    CheckpointError,
+    export,
+    load_network,
+    load_weights,
+    write_checkpoint,
+)
+from linsat_studies.tsp.config import ConfigError, NetworkConfig, Plan, TourConfig, from_json, read_config, to_json
 from linsat_studies.tsp.constraints import project_scores, rows
-from linsat_studies.tsp.data import InstanceError
+from linsat_studies.tsp.data import InstanceError, random_instances
+from linsat_studies.tsp.decode import beam_search, rounded_tours
 from linsat_studies.tsp.learner import cross_entropy, expected_length
+from linsat_studies.tsp.local_search import random_restarts
 from linsat_studies.tsp.model import TourNet, city_features, distances, soft_tours
+from linsat_studies.tsp.tours import lengths
 
 SMALL = NetworkConfig(cities=7, width=16, layers=2, heads=2, hidden=16)
 
@@ -156,7 +166,7 @@ def test_bad_configurations_are_named(text, message):
 
 def test_exported_weights_load_in_half_precision(tmp_path):
     net = small_net()
-    config = {"network": dict(SMALL.__dict__)}
+    config = {"network": dict(SMALL.__dict__), "tasks": ["se"]}
     state = {"config": config, "averaged": net.state_dict(), "curve": [{"step": 3, "seconds": 1.5, "loss": 2.0}]}
     write_checkpoint(tmp_path / "run.pt", state)
     export(tmp_path / "run.pt", tmp_path / "shipped.pt", earlier=tmp_path / "run.pt")
@@ -167,6 +177,8 @@ def test_exported_weights_load_in_half_precision(tmp_path):
     assert not loaded.training
     for name, tensor in loaded.state_dict().items():
         assert torch.equal(tensor, net.state_dict()[name].half().float())
+    with pytest.raises(CheckpointError, match="expected a network that knows 'pri'"):
+        load_network("pri", tmp_path / "shipped.pt")
     with pytest.raises(CheckpointError, match="do not fit"):
         load_weights(TourNet(NetworkConfig(cities=7, width=8, heads=2)), tmp_path / "shipped.pt")
 
@@ -194,15 +206,18 @@ def test_a_checkpoint_cannot_run_code(tmp_path):
 
 @pytest.mark.parametrize("task", ["se", "pri"])
 def test_shipped_networks_are_small_and_good(task):
-    from linsat_studies.tsp.checkpoint import SHIPPED
-    from linsat_studies.tsp.data import random_instances
-    from linsat_studies.tsp.decode import beam_search
-    from linsat_studies.tsp.local_search import random_restarts
-    from linsat_studies.tsp.tours import lengths
-
     assert (SHIPPED / f"tour_{task}.pt").stat().st_size <= 3_000_000
-    held = random_instances(task, 64, seed=5150)
-    X = soft_tours(load_network(task), torch.as_tensor(held.coords, dtype=torch.float32), task, 0.1).numpy()
-    ours = lengths(held.coords, beam_search(held, X, width=256)).mean()
-    near_optimal = lengths(held.coords, random_restarts(held, starts=20, seed=1)).mean()
-    assert ours <= 1.03 * near_optimal
+    held = random_instances(task, 100, seed=5150)
+    coords, net = torch.as_tensor(held.coords, dtype=torch.float32), load_network(task)
+    ours = beam_search(held, soft_tours(net, coords, task, 0.1).numpy(), width=256)
+    near_optimal = random_restarts(held, starts=20, seed=1)
+    assert lengths(held.coords, ours).mean() <= 1.02 * lengths(held.coords, near_optimal).mean()
+    _, feasible = rounded_tours(held, soft_tours(net, coords, task, 0.01).numpy())
+    assert feasible.mean() >= 0.9
+
+
+@pytest.mark.parametrize("name", ["learn", "sharpen_se", "sharpen_pri", "paper_loss"])
+def test_shipped_settings_can_be_read(name):
+    config = read_config(SHIPPED / f"{name}.json")
+    assert (name == "learn") == (config == TourConfig())
+    assert (name == "paper_loss") == (config.teacher_weight == 0)

@@ -91,6 +91,14 @@ def test_a_finished_run_is_left_alone_or_extended(tmp_path):
     assert [line["step"] for line in curve(tmp_path)] == [5, 10, 15]
 
 
+def test_a_run_of_another_network_is_refused(tmp_path):
+    fit(Parabola(), Plan(steps=1), tmp_path)
+    other = Parabola()
+    other.module = nn.Linear(4, 1)
+    with pytest.raises(CheckpointError, match="trains another network"):
+        fit(other, Plan(steps=2), tmp_path)
+
+
 def test_minutes_count_training_and_not_pauses(tmp_path, monkeypatch):
     clock = {"now": 0.0}
 
