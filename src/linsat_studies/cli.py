@@ -11,11 +11,13 @@ def main() -> None:
         import typer
     except ImportError:
         sys.exit('linsat-studies needs typer and rich. Fix: pip install "linsat[studies]"')
+    from linsat_studies.portfolio.commands import app as portfolio
     from linsat_studies.tsp.commands import app as tsp
 
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(_about)
     app.add_typer(tsp, name="tsp")
+    app.add_typer(portfolio, name="portfolio")
     app()
 
 

@@ -81,7 +81,9 @@ def build_page(parts: Parts, scopes: dict[str, Scope], notes: list[str]) -> Page
     curves = shipped_curves()
     if curves:
         page.heading("Learning curves")
-        page.text("Mean length on instances held out, against minutes of training on this kind of machine.")
+        page.text(
+            "Mean length on instances held out, against minutes of training on 2 processors shared with other work."
+        )
         page.picture(learning_chart(curves), "mean validation length against minutes of training")
     _pictures(page, parts, scopes)
     if notes:

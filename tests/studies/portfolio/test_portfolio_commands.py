@@ -108,7 +108,7 @@ def test_allocate_gives_weights_for_tomorrow(study, prices, tmp_path):
     [
         (("train", "--prefer", "AAPL,TYPO"), "prefer names 'TYPO'"),
         (("train", "--train", "2019-01-01"), "expected FROM:TO"),
-        (("train", "--train", "2019-01-01:2019-03-01"), "too short for a training window"),
+        (("train", "--out", "nothing/here", "--train", "2019-01-01:2019-03-01"), "too short for a training window"),
         (("evaluate", "--prefer", "S3"), "another preference"),
         (("evaluate", "--out", "nothing/here"), "holds no trained network"),
     ],

@@ -32,7 +32,7 @@ def checkpoint(tmp_path) -> str:
     sizes = {"cities": 20, "width": 16, "layers": 1, "heads": 2, "hidden": 16}
     torch.manual_seed(0)
     state = TourNet(NetworkConfig(**sizes)).state_dict()
-    write_checkpoint(tmp_path / "small.pt", {"config": {"network": sizes}, "weights": state})
+    write_checkpoint(tmp_path / "small.pt", {"config": {"network": sizes, "tasks": ["se", "pri"]}, "weights": state})
     return str(tmp_path / "small.pt")
 
 

@@ -1,0 +1,155 @@
+"""What a run of the study is made of: periods, rules for the weights, network, losses and the plan of training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from linsat_studies.tsp.config import ConfigError, Plan, from_json
+
+PREDICTORS = ("lstm", "stemgnn")
+# What a network can be trained for. Two-stage learns prices only; its weights come from a programme afterwards.
+TRAINED = ("softmax", "two-stage", "layer")
+PAPER_PREFERRED = ("AAPL", "MSFT", "AMZN", "TSLA", "GOOGL", "GOOG")
+
+
+def _expect(held: bool, name: str, value: object, expected: str) -> None:
+    if not held:
+        raise ConfigError(f"{name} is {value!r}; expected {expected}.")
+
+
+def _expect_date(name: str, value: str) -> None:
+    try:
+        date.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} is {value!r}; expected a date such as 2021-03-01.") from None
+
+
+@dataclass(frozen=True)
+class Periods:
+    """Which days belong to which windows; all dates are included.
+
+    A training window lies in the training period with its input and its future. The future of a test window lies in the
+    test period; its input is the days before, which were known by then. (The paper's test period has 213 trading days,
+    fewer than the 240 of input and future together, so inputs cannot lie in it too.)
+    """
+
+    train_from: str = "2018-01-01"
+    train_to: str = "2020-12-30"
+    test_from: str = "2021-03-01"
+    test_to: str = "2021-12-30"
+    past: int = 120  # trading days that the network sees
+    future: int = 120  # trading days that the weights are held
+
+    def __post_init__(self) -> None:
+        for name in ("train_from", "train_to", "test_from", "test_to"):
+            _expect_date(name, getattr(self, name))
+        _expect(self.train_from < self.train_to, "train_to", self.train_to, f"a date after {self.train_from}")
+        _expect(self.train_to < self.test_from, "test_from", self.test_from, f"a date after {self.train_to}")
+        _expect(self.test_from < self.test_to, "test_to", self.test_to, f"a date after {self.test_from}")
+        _expect(self.past >= 10, "past", self.past, "at least 10 days")
+        _expect(self.future >= 2, "future", self.future, "at least 2 days, or there is no risk")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What weights must satisfy besides being in [0, 1] and summing to 1; None leaves a rule out.
+
+    Args:
+        prefer: tickers; empty for the paper's six, as far as the prices have them.
+        at_least: smallest share of the preferred assets together.
+        cap: largest weight of any asset.
+        sector_limit: largest share of any sector.
+        exposure: each factor exposure, a signed sum over the weights, stays within plus or minus this.
+        turnover: largest share of the portfolio that changes hands from one day to the next, half of the sum of
+            |w - yesterday's w|. Only at evaluation, where there is a yesterday.
+    """
+
+    prefer: tuple[str, ...] = ()
+    at_least: float = 0.5
+    cap: float | None = None
+    sector_limit: float | None = None
+    exposure: float | None = None
+    turnover: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prefer", tuple(self.prefer))
+        _expect(0 <= self.at_least <= 1, "at_least", self.at_least, "a share from 0 to 1")
+        for name in ("cap", "sector_limit", "turnover"):
+            value = getattr(self, name)
+            _expect(value is None or 0 < value <= 1, name, value, "a share above 0, at most 1")
+        _expect(self.exposure is None or self.exposure > 0, "exposure", self.exposure, "a positive number")
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Sizes of a predictor."""
+
+    kind: str = "lstm"
+    hidden: int = 32  # width of the LSTM's state, or of StemGNN's features of a node
+    dropout: float = 0.0  # on what the heads read, in training
+    identity: bool = True  # StemGNN: a learned score of each asset, whatever its prices; the LSTM always has one
+
+    def __post_init__(self) -> None:
+        _expect(self.kind in PREDICTORS, "kind", self.kind, " or ".join(PREDICTORS))
+        _expect(self.hidden >= 1, "hidden", self.hidden, "at least 1")
+        _expect(0 <= self.dropout < 1, "dropout", self.dropout, "a share from 0 to below 1")
+
+
+@dataclass(frozen=True)
+class PortfolioConfig:
+    """One training run. Loss = - sharpe_weight * Sharpe ratio + prediction_weight * error of the predicted prices.
+
+    The error is the mean square of the predicted log price relative to today's, over that of predicting no change.
+    """
+
+    technique: str = "layer"
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    periods: Periods = field(default_factory=Periods)
+    rules: Rules = field(default_factory=Rules)
+    plan: Plan = field(default_factory=lambda: Plan(steps=240, warmup=10, every=60, average=0.9))
+    batch: int = 32  # windows a step
+    tau: float = 0.01  # temperature of the layer
+    sharpe_weight: float = 1.0
+    prediction_weight: float = 1.0
+    held_out_from: str | None = None  # training futures from this day on only validate; those before end before it
+
+    def __post_init__(self) -> None:
+        _expect(self.technique in TRAINED, "technique", self.technique, " or ".join(TRAINED))
+        _expect(self.batch >= 1, "batch", self.batch, "at least 1")
+        _expect(self.tau > 0, "tau", self.tau, "a positive number")
+        _expect(self.sharpe_weight >= 0, "sharpe_weight", self.sharpe_weight, "a number of at least 0")
+        _expect(self.prediction_weight >= 0, "prediction_weight", self.prediction_weight, "a number of at least 0")
+        _expect(self.rules.turnover is None, "turnover", self.rules.turnover, "none in training: it needs a yesterday")
+        if self.held_out_from is not None:
+            _expect_date("held_out_from", self.held_out_from)
+
+    @property
+    def weights_of_losses(self) -> tuple[float, float]:
+        """(of the Sharpe ratio, of the prediction error); two-stage learns prices alone."""
+        return (0.0, 1.0) if self.technique == "two-stage" else (self.sharpe_weight, self.prediction_weight)
+
+
+def default_config(predictor: str, technique: str, seed: int = 0) -> PortfolioConfig:
+    """The settings of the study's runs, one set for each predictor and the same for all techniques.
+
+    Steps, rate and dropout are those with the highest mean validation Sharpe ratio of softmax and layer, where training
+    windows ended before 2020-04-01 and validation futures lay between that day and 2020-12-30.
+    """
+    steps, rate, batch = (240, 1e-3, 32) if predictor == "lstm" else (60, 3e-3, 8)
+    plan = Plan(steps=steps, rate=rate, warmup=10, every=max(steps // 4, 1), average=0.9, seed=seed)
+    return PortfolioConfig(technique=technique, network=NetworkConfig(kind=predictor), plan=plan, batch=batch)
+
+
+def read_config(path: str | Path) -> PortfolioConfig:
+    """The `PortfolioConfig` in a JSON file; what it leaves out takes the defaults."""
+    return from_json(PortfolioConfig, Path(path).read_text(encoding="utf-8"))
+
+
+def config_from_checkpoint(saved: dict[str, Any]) -> PortfolioConfig:
+    """The configuration that a training checkpoint carries."""
+    from linsat_studies.tsp.config import from_dict
+
+    return from_dict(PortfolioConfig, saved["config"]["run"])

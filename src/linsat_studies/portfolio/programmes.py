@@ -1,0 +1,137 @@
+"""Portfolios as convex programmes: minimum variance and maximum Sharpe ratio, with or without the preference.
+
+Stated in cvxpy and solved by Clarabel, or by Gurobi where a licence for it is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linsat_studies.portfolio.sharpe import DAYS, RISK_FREE
+
+SHRINKAGE = 0.1
+
+
+class ProgrammeError(RuntimeError):
+    """A solver gave no optimum."""
+
+
+@dataclass(frozen=True)
+class Preference:
+    """The preferred assets hold at least ``at_least``."""
+
+    preferred: Sequence[int]
+    at_least: float
+
+
+@dataclass(frozen=True, eq=False)
+class Covariance:
+    """(1 - shrinkage) * sample covariance + shrinkage * mean variance * identity, kept as a product.
+
+    ``root`` (at most days, assets) and ``ridge`` make variance(w) = |root w|^2 + ridge |w|^2. With fewer days than assets
+    the sample alone is singular, and many portfolios would seem free of risk.
+    """
+
+    root: np.ndarray
+    ridge: float
+
+    @classmethod
+    def of(cls, returns: np.ndarray, shrinkage: float = SHRINKAGE) -> Covariance:
+        """From daily returns (days, assets); annual."""
+        centred = (returns - returns.mean(0)) * np.sqrt(DAYS / (len(returns) - 1))
+        ridge = shrinkage * float((centred**2).sum(0).mean())
+        # A network's predictions have few directions: as many rows as there are of these make the same variance.
+        _, sizes, directions = np.linalg.svd(np.sqrt(1 - shrinkage) * centred, full_matrices=False)
+        kept = sizes > 1e-9 * sizes[0]
+        return cls(sizes[kept, None] * directions[kept], ridge)
+
+
+def minimum_variance(covariance: Covariance, preference: Preference | None = None) -> np.ndarray:
+    """Weights (assets,) of least variance."""
+    cp = _cvxpy()
+    w = cp.Variable(covariance.root.shape[1], nonneg=True)
+    rows = [cp.sum(w) == 1]
+    if preference is not None:
+        rows.append(cp.sum(w[list(preference.preferred)]) >= preference.at_least)
+    return _solve(cp, w, rows, covariance)
+
+
+def maximum_sharpe(
+    mean: np.ndarray, covariance: Covariance, preference: Preference | None = None
+) -> tuple[np.ndarray, bool]:
+    """Weights (assets,) of the highest Sharpe ratio, and whether there is one.
+
+    The ratio does not change when weights are scaled, so with z = weights / excess return the programme is: least
+    variance of z, excess return of z equal to 1, and the rows with right sides multiplied by sum z. Where no weights
+    within the rows have a positive excess return, the weights are those of minimum variance, and the answer false.
+
+    Args:
+        mean: annual return of each asset, (assets,).
+        covariance: annual.
+        preference: of some assets.
+    """
+    cp = _cvxpy()
+    excess = mean - RISK_FREE
+    best = float(excess.max())
+    if preference is not None and preference.at_least > 0:
+        favoured = float(excess[list(preference.preferred)].max())
+        best = preference.at_least * favoured + (1 - preference.at_least) * max(best, favoured)
+    if best <= 0:
+        return minimum_variance(covariance, preference), False
+    z = cp.Variable(len(mean), nonneg=True)
+    rows = [(excess / best) @ z == 1]  # scaled, so that z is of the size of weights
+    if preference is not None:
+        rows.append(cp.sum(z[list(preference.preferred)]) >= preference.at_least * cp.sum(z))
+    return _solve(cp, z, rows, covariance), True
+
+
+def _solve(cp: Any, z: Any, rows: list[Any], covariance: Covariance) -> np.ndarray:
+    # The objective's size is chosen by the mean variance: predicted returns can vary a thousand times less than real
+    # ones, and a solver's tolerances are absolute.
+    size = float((covariance.root**2).sum() / covariance.root.shape[1]) + covariance.ridge
+    if not size > 0:
+        raise ProgrammeError("all assets have variance 0; expected prices that move.")
+    objective = cp.sum_squares(covariance.root / np.sqrt(size) @ z) + covariance.ridge / size * cp.sum_squares(z)
+    problem = cp.Problem(cp.Minimize(objective), rows)
+    problem.solve(solver=solver_name(cp))
+    if z.value is None or problem.status not in ("optimal", "optimal_inaccurate"):
+        raise ProgrammeError(f"{problem.status}: the programme of {z.size} assets has no solution.")
+    weights = np.maximum(z.value, 0.0)
+    return weights / weights.sum()
+
+
+def solver_name(cp: Any) -> str:
+    """GUROBI where it and a licence file are installed, else CLARABEL."""
+    licence = os.environ.get("GRB_LICENSE_FILE", str(Path.home() / "gurobi.lic"))
+    return "GUROBI" if Path(licence).is_file() and "GUROBI" in cp.installed_solvers() else "CLARABEL"
+
+
+def _cvxpy() -> Any:
+    try:
+        import cvxpy
+    except ImportError as error:
+        raise ImportError('portfolio programmes need cvxpy. Fix: pip install "linsat[studies]"') from error
+    return cvxpy
+
+
+def two_stage(
+    growth: np.ndarray, preference: Preference, past_returns: np.ndarray | None = None
+) -> tuple[np.ndarray, bool]:
+    """Weights (assets,) from predicted prices, and whether a positive excess return was predicted.
+
+    Args:
+        growth: (future, assets) predicted log price relative to today's.
+        preference: of some assets.
+        past_returns: (days, assets), to take the covariance from; None takes it from the predicted returns, as the
+            paper's objective does. Means are predicted in both.
+    """
+    prices = np.exp(np.concatenate([np.zeros((1, growth.shape[1])), growth.astype(float)]))
+    predicted = prices[1:] / prices[:-1] - 1
+    covariance = Covariance.of(predicted if past_returns is None else past_returns)
+    return maximum_sharpe(DAYS * predicted.mean(0), covariance, preference)
