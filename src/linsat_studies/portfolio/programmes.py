@@ -34,8 +34,8 @@ class Preference:
 class Covariance:
     """(1 - shrinkage) * sample covariance + shrinkage * mean variance * identity, kept as a product.
 
-    ``root`` (at most days, assets) and ``ridge`` make variance(w) = |root w|^2 + ridge |w|^2. With fewer days than assets
-    the sample alone is singular, and many portfolios would seem free of risk.
+    ``root`` (at most days, assets) and ``ridge`` make variance(w) = |root w|^2 + ridge |w|^2. With fewer days than
+    assets the sample alone is singular, and many portfolios would seem free of risk.
     """
 
     root: np.ndarray
