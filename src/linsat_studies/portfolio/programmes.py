@@ -34,7 +34,7 @@ class Preference:
 class Covariance:
     """(1 - shrinkage) * sample covariance + shrinkage * mean variance * identity, kept as a product.
 
-    ``root`` (at most days, assets) and ``ridge`` make variance(w) = |root w|^2 + ridge |w|^2. With fewer days than
+    ``root`` (days, assets) and ``ridge`` make variance(w) = |root w|^2 + ridge |w|^2. With fewer days than
     assets the sample alone is singular, and many portfolios would seem free of risk.
     """
 
@@ -45,11 +45,7 @@ class Covariance:
     def of(cls, returns: np.ndarray, shrinkage: float = SHRINKAGE) -> Covariance:
         """From daily returns (days, assets); annual."""
         centred = (returns - returns.mean(0)) * np.sqrt(DAYS / (len(returns) - 1))
-        ridge = shrinkage * float((centred**2).sum(0).mean())
-        # A network's predictions have few directions: as many rows as there are of these make the same variance.
-        _, sizes, directions = np.linalg.svd(np.sqrt(1 - shrinkage) * centred, full_matrices=False)
-        kept = sizes > 1e-9 * sizes[0]
-        return cls(sizes[kept, None] * directions[kept], ridge)
+        return cls(np.sqrt(1 - shrinkage) * centred, shrinkage * float((centred**2).sum(0).mean()))
 
 
 def minimum_variance(covariance: Covariance, preference: Preference | None = None) -> np.ndarray:
