@@ -6,10 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
+import linsat
 from linsat_studies.portfolio.programmes import Covariance, Preference, minimum_variance
 from linsat_studies.portfolio.sharpe import DAYS, RISK_FREE
+from linsat_studies.portfolio.techniques import LayerWeights
 
+TAU = 0.01  # as in the study's runs; equal scores make the same weights at any temperature
 Baseline = Callable[[np.ndarray, Preference | None], np.ndarray]
 
 
@@ -79,8 +83,18 @@ def mean_variance(past_returns: np.ndarray, preference: Preference | None = None
         return least_variance(past_returns, preference)
 
 
+def equal_scores(past_returns: np.ndarray, preference: Preference | None = None) -> np.ndarray:
+    """What the layer makes of scores that are all alike: the study's layer without a network."""
+    count = past_returns.shape[1]
+    if preference is None:
+        return equal_weight(past_returns)
+    rows = linsat.constraints.portfolio(count, preference.preferred, preference.at_least)
+    return LayerWeights(rows, tau=TAU)(torch.zeros(count, dtype=torch.float64)).numpy()
+
+
 BASELINES: dict[str, Baseline] = {
     "equal weight": equal_weight,
+    "layer of equal scores": equal_scores,
     "inverse volatility": inverse_volatility,
     "minimum variance": least_variance,
     "mean-variance (skfolio)": mean_variance,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from linsat_studies.portfolio.programmes import Preference
 from linsat_studies.tsp.pictures import new_figure
 
 if TYPE_CHECKING:
@@ -52,14 +53,17 @@ def value_chart(
 
 
 def weights_chart(
-    dates: np.ndarray, weights: Mapping[str, np.ndarray], tickers: Sequence[str], preferred: Sequence[int]
+    dates: np.ndarray, weights: Mapping[str, np.ndarray], tickers: Sequence[str], preference: Preference
 ) -> Figure:
     """Weights over time, stacked: the preferred assets one by one, the largest others, the rest together.
 
     Args:
         dates: (windows,) when weights were chosen.
         weights: title -> (windows, assets).
+        tickers: of all assets.
+        preference: its least share is drawn as a line.
     """
+    preferred = list(preference.preferred)
     figure = new_figure(5.4 * max(len(weights), 1), 4.2)
     all_axes = figure.subplots(1, max(len(weights), 1), squeeze=False, sharey=True)[0]
     for axes, (title, chosen) in zip(all_axes, weights.items()):
@@ -71,7 +75,7 @@ def weights_chart(
         warm = ["#c9772b", "#d9a05b", "#e3bd8a", "#eed9bb"][: len(others)]
         colours = [tuple(min(part, 0.95) for part in blue) for blue in blues] + warm + ["#e6e6e6"]
         axes.stackplot(dates, *chosen[:, shown].T, rest, colors=colours, labels=labels, lw=0)
-        axes.axhline(0.5, color="white", lw=1, ls="--")
+        axes.axhline(preference.at_least, color="white", lw=1, ls="--")
         axes.set_title(title, fontsize=11)
         axes.set_ylim(0, 1)
         axes.margins(x=0)

@@ -239,6 +239,12 @@ def _baseline_table(page: Page, baselines: dict[tuple[str, bool], dict[str, Any]
         rows.append(cells)
     header = ["method", "Sharpe, no preference", "left alone", "effective assets"]
     page.table([*header, "Sharpe, preference", "left alone", "effective assets"], rows)
+    page.text(
+        "Layer of equal scores: what the layer makes of scores that are all alike, so that what a trained network adds "
+        "can be told from what the preference does by itself. A row that asks for at least a share settles a little "
+        "above it, because the layer keeps some slack.",
+        note=True,
+    )
 
 
 def _times(page: Page, results: Results) -> None:
@@ -321,4 +327,4 @@ def _pictures(page: Page, study: Study, results: Results, baselines: dict[tuple[
     shown = {NAMES[name]: study.weights(f"{name} layer {run.seed}") for name, run in sorted(seeds.items())}
     if shown:
         chosen = prices.dates[windows.starts - 1]
-        page.picture(weights_chart(chosen, shown, prices.tickers, study.preference.preferred), "weights over time")
+        page.picture(weights_chart(chosen, shown, prices.tickers, study.preference), "weights over time")

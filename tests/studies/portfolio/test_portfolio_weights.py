@@ -197,6 +197,14 @@ def test_simple_baselines_by_hand():
         inverse_volatility(np.zeros((3, 2)))
 
 
+def test_the_layer_of_equal_scores_treats_assets_of_a_kind_alike():
+    weights = BASELINES["layer of equal scores"](np.zeros((3, 6)), PREFERENCE)
+    assert weights[0] == pytest.approx(weights[3], abs=1e-12)
+    np.testing.assert_allclose(weights[[1, 2, 4, 5]], weights[1], atol=1e-12)
+    assert weights[0] + weights[3] >= 0.5
+    np.testing.assert_allclose(BASELINES["layer of equal scores"](np.zeros((3, 6)), None), np.full(6, 1 / 6))
+
+
 def test_mean_variance_agrees_with_the_frontier():
     pytest.importorskip("skfolio")
     from sklearn.covariance import LedoitWolf
