@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from linsat._compile import compile_constraints
+from linsat._request import Solver, check_options
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError
-from linsat.projection import Solver, check_options, project
+from linsat.projection import project
 
 
 class LinSAT(nn.Module):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from linsat._equations import Equalities, Program, Reduction, Tensor
 from linsat._fused import FusedProjection, Lane, fits, tables_of
 from linsat._kernels import KernelBrokenError
 from linsat._kernels.run import Solved
+from linsat._request import DEFAULT, ON_FAILURE, Request, Solver, check_numbers
 from linsat._transforms import outside_graphs
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
@@ -25,9 +25,6 @@ from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.outcome import Outcome
 from linsat.status import Status
 
-Solver = Newton | Sinkhorn
-_DEFAULT = Newton()
-_ON_FAILURE = ("warn", "raise", "ignore")
 _MOST_LANES = 32
 
 
@@ -81,7 +78,7 @@ def solve(
     start: Any = None,
 ) -> Solution:
     """Like `project`, returning a `Solution`: x with status, violation, steps and duals of every instance."""
-    request = _Request.read(y, constraints, tau, solver, on_failure, start)
+    request = Request.read(y, constraints, tau, solver, on_failure, start)
     system = compile_constraints(
         constraints,
         num_variables=request.scores.shape[-1],
@@ -147,91 +144,9 @@ def _joined_sides(sets: Sequence[Constraints], batch_dims: int) -> Constraints:
     return first.with_rhs(**{name: t.reshape(len(sets), *[1] * batch_dims, -1) for name, t in stacked.items()})
 
 
-def check_options(solver: Any, on_failure: Any) -> None:
-    """Refuse what is no solver, and unknown ways to handle failure."""
-    if solver is not None and not isinstance(solver, (Newton, Sinkhorn)):
-        raise ConstraintError(f"solver is {solver!r}; expected linsat.Newton(...) or linsat.Sinkhorn(...).")
-    if on_failure not in _ON_FAILURE:
-        raise ConstraintError(f"on_failure is {on_failure!r}; expected one of {', '.join(_ON_FAILURE)}.")
-
-
-@dataclass(frozen=True)
-class _Request:
-    """The arguments of one call, read and flattened to one batch dimension, in float64."""
-
-    constraints: Constraints
-    solver: Solver
-    on_failure: str
-    scores: Tensor  # (N, l) float64
-    tau: Tensor  # (N,)
-    start: Tensor | None  # (N, k)
-    batch_shape: torch.Size
-    like: Tensor  # the scores as given: dtype and device of the answer
-    as_numpy: bool
-
-    @classmethod
-    def read(
-        cls, y: Any, constraints: Constraints, tau: Any, solver: Solver | None, on_failure: str, start: Any
-    ) -> _Request:
-        if not isinstance(constraints, Constraints):
-            raise ConstraintError(
-                f"constraints is a {type(constraints).__name__}; expected linsat.Constraints. "
-                f"Fix: linsat.Constraints(A=A, b=b)."
-            )
-        check_options(solver, on_failure)
-        solver = _DEFAULT if solver is None else solver
-        like = _read_scores(y, constraints)
-        # Metal has no float64: solve on the CPU there and hand the answer back.
-        device = torch.device("cpu") if like.device.type == "mps" else like.device
-        batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
-        scores = like.to(device, torch.float64).expand(*batch_shape, like.shape[-1])
-        scores = scores.reshape(batch_shape.numel(), like.shape[-1])
-        return cls(
-            constraints=constraints,
-            solver=solver,
-            on_failure=on_failure,
-            scores=scores,
-            tau=_read_tau(tau, batch_shape, device),
-            start=_read_start(start, (*batch_shape, len(constraints)), device),
-            batch_shape=batch_shape,
-            like=like,
-            as_numpy=not isinstance(y, torch.Tensor),
-        )
-
-    def equalities(self, system: System) -> Equalities:
-        """The rows, with per-instance numbers spread over the flattened batch."""
-        own, e = self.constraints.batch_shape, system.equalities
-
-        def spread(tensor: Tensor) -> Tensor:
-            if not own or (tensor.shape[0] == 1 and own.numel() != 1):
-                return tensor
-            unflat = tensor.reshape(*own, tensor.shape[-1])
-            full = unflat.expand(*self.batch_shape, -1)
-            return full.reshape(self.batch_shape.numel(), tensor.shape[-1])
-
-        return Equalities(e.rows, *(spread(t) for t in (e.lower, e.width, e.rhs, e.slack, e.scale)))
-
-    def solution(self, outcome: Outcome, shares: Tensor, equalities: Equalities) -> Solution:
-        """Back to the shape, dtype and device of the scores."""
-        batch = self.batch_shape
-        point = equalities.lower + equalities.width * shares
-        x = point.reshape(*batch, point.shape[-1]).to(self.like.device, self.like.dtype)
-        duals = outcome.mu / equalities.scale
-        fields: dict[str, Any] = {
-            "x": x,
-            "violation": _violation(self.constraints, x),
-            "steps": outcome.steps.reshape(batch),
-            "duals": duals.reshape(*batch, len(self.constraints)),
-            "codes": outcome.codes.reshape(batch),
-        }
-        if self.as_numpy:
-            fields = {name: value.detach().cpu().numpy() for name, value in fields.items()}
-        return Solution(**fields)
-
-
 def _fused(y: Tensor, constraints: Constraints, tau: float, solver: Solver | None, on_failure: str) -> Tensor | None:
     """The projection in one kernel call each way, or None where the general way must serve."""
-    solver = _DEFAULT if solver is None else solver
+    solver = DEFAULT if solver is None else solver
     if not (isinstance(solver, Newton) and isinstance(constraints, Constraints) and isinstance(on_failure, str)):
         return None
     if constraints.num_variables != y.shape[-1]:
@@ -252,7 +167,7 @@ def _fused(y: Tensor, constraints: Constraints, tau: float, solver: Solver | Non
 def _lane(constraints: Constraints, tau: float, solver: Newton, on_failure: str) -> Lane | None:
     """What calls with these arguments have in common; None where the general way must serve."""
     short = constraints.fixed and not constraints.batch_shape and solver.backend != "torch"
-    if not short or on_failure not in _ON_FAILURE:
+    if not short or on_failure not in ON_FAILURE:
         return None
     system = compile_constraints(constraints, gamma_shift=solver.gamma_shift)
     tables = tables_of(system)
@@ -261,7 +176,7 @@ def _lane(constraints: Constraints, tau: float, solver: Newton, on_failure: str)
 
     def report(solved: Solved, scores: Tensor) -> None:
         codes = torch.from_numpy(solved.codes)
-        _check_numbers(scores, torch.ones(1))
+        check_numbers(scores, torch.ones(1))
         _report(system, on_failure, system.equalities, Outcome(codes, codes, codes))
 
     def again(y: Tensor) -> Tensor:
@@ -270,19 +185,19 @@ def _lane(constraints: Constraints, tau: float, solver: Newton, on_failure: str)
     return Lane(tables, np.array([float(tau)]), solver.tol, solver.max_steps, report, again)
 
 
-def _solve(system: System, request: _Request) -> Solution:
+def _solve(system: System, request: Request) -> Solution:
     equalities = request.equalities(system)
     solver = request.solver
 
     def run(rows: Equalities, scores: Tensor, tau: Tensor) -> tuple[Outcome, Reduction]:
         """Everything that looks at numbers happens here, out of sight of autograd and of function transforms."""
-        _check_numbers(scores, tau)
+        check_numbers(scores, tau)
         outcome, reduction = _run_solver(system, solver, rows, scores, tau, request.start)
         _report(system, request.on_failure, rows, outcome)
         return outcome, reduction
 
     if isinstance(solver, Sinkhorn) and solver.gradient == "unrolled":
-        _check_numbers(request.scores, request.tau)
+        check_numbers(request.scores, request.tau)
         reduction = system.reduce(equalities)
         program = equalities.program(request.scores, reduction)
         start = None if request.start is None else request.start * equalities.scale.detach()
@@ -337,19 +252,6 @@ def _second_look(outcome: Outcome, system: System, solver: Solver, program: Prog
         _solve_some(outcome, solver, program, tau, None, torch.tensor([instance], device=tau.device))
 
 
-def _check_numbers(scores: Tensor, tau: Tensor) -> None:
-    bad = ~torch.isfinite(scores)
-    if bool(bad.any()):
-        instance, variable = (int(i) for i in bad.nonzero()[0])
-        raise ConstraintError(
-            f"y holds {float(scores[instance, variable])} (instance {instance}, variable {variable}); expected finite "
-            f"scores. Fix: clamp or mask the scores; to forbid a variable set its upper bound to its lower bound."
-        )
-    if bool((~torch.isfinite(tau) | (tau <= 0)).any()):
-        worst = float(tau[(~torch.isfinite(tau) | (tau <= 0)).nonzero()[0, 0]])
-        raise ConstraintError(f"tau is {worst}; expected a positive, finite temperature. Fix: tau=0.1, say.")
-
-
 def _report(system: System, on_failure: str, rows: Equalities, outcome: Outcome) -> None:
     failed = outcome.codes != Status.CONVERGED.code
     if on_failure == "ignore" or not bool(failed.any()):
@@ -375,73 +277,3 @@ def _caller_level() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("linsat", "torch"):
         level, frame = level + 1, frame.f_back
     return level
-
-
-def _violation(constraints: Constraints, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return constraints.violation(x.detach())
-
-
-def _read_scores(y: Any, constraints: Constraints) -> Tensor:
-    if isinstance(y, torch.Tensor):
-        tensor = y
-    else:
-        array = np.asarray(y)
-        if array.dtype.kind != "f" or array.dtype.itemsize > 8:
-            raise ConstraintError(f"y has dtype {array.dtype}; expected floating scores. Fix: y.astype(float).")
-        # A native, contiguous, writable copy: torch takes no other.
-        tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C", copy=True))
-    if not tensor.is_floating_point():
-        raise ConstraintError(f"y has dtype {tensor.dtype}; expected floating scores. Fix: y.float().")
-    if tensor.layout != torch.strided:
-        raise ConstraintError(f"y has layout {tensor.layout}; expected dense scores. Fix: y.to_dense().")
-    expected = constraints.num_variables
-    if tensor.dim() == 0 or tensor.shape[-1] == 0 or (expected is not None and tensor.shape[-1] != expected):
-        raise ConstraintError(
-            f"y has shape {tuple(tensor.shape)}; expected (..., {expected or 'variables'}): one score per variable in "
-            f"the last dimension. Fix: flatten matrices, e.g. y.flatten(-2)."
-        )
-    return tensor
-
-
-def _joint_batch(scores: torch.Size, constraints: torch.Size) -> torch.Size:
-    try:
-        return torch.broadcast_shapes(scores, constraints)
-    except RuntimeError:
-        raise ConstraintError(
-            f"y has batch dimensions {tuple(scores)} but the constraints have {tuple(constraints)}; they do not "
-            f"broadcast. Fix: one right side (or bound) per instance, or shared ones."
-        ) from None
-
-
-def _read_tau(tau: Any, batch_shape: torch.Size, device: torch.device) -> Tensor:
-    try:
-        tensor = tau if isinstance(tau, torch.Tensor) else torch.as_tensor(tau, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise ConstraintError(f"tau is {tau!r}; expected a positive number or tensor. Fix: tau=0.1, say.") from None
-    if tensor.is_complex():
-        raise ConstraintError(f"tau has dtype {tensor.dtype}; expected a positive real number.")
-    tensor = tensor.to(device, torch.float64)
-    try:
-        return tensor.expand(batch_shape).reshape(batch_shape.numel())
-    except RuntimeError:
-        raise ConstraintError(
-            f"tau has shape {tuple(tensor.shape)}; expected a scalar or the batch shape {tuple(batch_shape)}."
-        ) from None
-
-
-def _read_start(start: Any, shape: tuple[int, ...], device: torch.device) -> Tensor | None:
-    if start is None:
-        return None
-    try:
-        tensor = torch.as_tensor(start).detach().to(device, torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise ConstraintError(
-            f"start is {type(start).__name__}; expected duals of shape {shape}. Fix: pass Solution.duals."
-        ) from None
-    if tuple(tensor.shape) != shape or not bool(torch.isfinite(tensor).all()):
-        raise ConstraintError(
-            f"start has shape {tuple(tensor.shape)}; expected finite duals of shape {shape}. "
-            f"Fix: pass Solution.duals of a solve with the same rows and batch shape."
-        )
-    return tensor.reshape(int(np.prod(shape[:-1])), shape[-1])

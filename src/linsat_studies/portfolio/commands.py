@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from linsat_studies.tsp.commands import err, one_line_errors, out, progress_bar
+from linsat_studies.console import err, one_line_errors, out, progress_bar
 
 if TYPE_CHECKING:
     from linsat_studies.portfolio.config import Periods, PortfolioConfig, Rules
@@ -141,9 +141,9 @@ def evaluate(
     threads: ThreadsOption = 1,
 ) -> None:
     """Evaluate all trained networks of a folder in the test period; print table 3."""
+    from linsat_studies.files import prepare, write_json
     from linsat_studies.portfolio.measurements import use_threads
     from linsat_studies.portfolio.report import measure_runs, summary
-    from linsat_studies.tsp.files import prepare, write_json
 
     prepare(json_file)
     use_threads(threads)
@@ -206,9 +206,9 @@ def allocate(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all weights to this file.")] = None,
 ) -> None:
     """Weights for the days after the last price, from a trained network and the prices it was trained on."""
+    from linsat_studies.files import prepare, write_json
     from linsat_studies.portfolio.data import find_prices
     from linsat_studies.portfolio.evaluate import newest_weights
-    from linsat_studies.tsp.files import prepare, write_json
 
     prepare(json_file)
     table = find_prices(prices, data)

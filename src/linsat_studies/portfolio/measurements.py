@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from linsat_studies.files import read_json, write_arrays, write_json
 from linsat_studies.portfolio import evaluate
 from linsat_studies.portfolio.baselines import BASELINES
 from linsat_studies.portfolio.config import PREDICTORS, TRAINED, Periods, PortfolioConfig, Rules
@@ -25,7 +26,6 @@ from linsat_studies.portfolio.evaluate import Outcome, Progress
 from linsat_studies.portfolio.programmes import Preference
 from linsat_studies.portfolio.techniques import LayerWeights
 from linsat_studies.portfolio.train import load_run, rules_universe
-from linsat_studies.tsp.files import read_json, write_arrays, write_json
 from linsat_studies.tsp.train import LAST
 
 # Technique -> the training run whose network it uses. The first three are the paper's.

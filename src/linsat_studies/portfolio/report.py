@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from linsat_studies.files import write_json
+from linsat_studies.page import Page
 from linsat_studies.portfolio import paper
 from linsat_studies.portfolio.baselines import BASELINES
 from linsat_studies.portfolio.charts import NAMES, seeds_chart, value_chart, weights_chart
 from linsat_studies.portfolio.config import PREDICTORS
 from linsat_studies.portfolio.evaluate import Progress
 from linsat_studies.portfolio.measurements import SHOWN_RULES, TECHNIQUES, Run, Study, find_runs, over_seeds
-from linsat_studies.tsp.files import write_json
-from linsat_studies.tsp.page import Page
 
 Bar = Callable[[str], AbstractContextManager[Progress | None]]
 Results = dict[tuple[str, str], list[dict[str, Any]]]  # (predictor, technique) -> one result for each seed

@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 from numba import njit
 
+from linsat_studies.threads import run_blocks
 from linsat_studies.tsp.data import Instances
 from linsat_studies.tsp.distances import fill_distances
-from linsat_studies.tsp.threads import run_blocks
 from linsat_studies.tsp.tours import TourError, check_tours
 
 _KINDS = {"nearest": 0, "farthest": 1, "random": 2}
@@ -24,7 +24,7 @@ def nearest_neighbour(instances: Instances, *, threads: int | None = None) -> np
         Tours (N, n), checked. O(n^2) an instance.
     """
     tours = np.empty(instances.coords.shape[:2], dtype=np.int64)
-    priority, within = _priority(instances)
+    priority, within = instances.priority_rule()
 
     def task(first: int, last: int) -> None:
         part = slice(first, last)
@@ -72,7 +72,7 @@ def insertion(
         raise TourError(f"kind is {kind!r}; expected one of {', '.join(map(repr, _KINDS))}.")
     n = instances.cities
     tours = np.empty(instances.coords.shape[:2], dtype=np.int64)
-    priority, within = _priority(instances)
+    priority, within = instances.priority_rule()
     # For "random": the city of the smallest key is next.
     keys = np.zeros((len(instances), n))
     if kind == "random":
@@ -94,13 +94,6 @@ def insertion(
 
     run_blocks(task, len(instances), threads=threads, block=512)
     return check_tours(instances, tours)
-
-
-def _priority(instances: Instances) -> tuple[np.ndarray, int]:
-    """The priority cities as the kernels take them: -1 where there is none."""
-    if instances.priority is None or instances.within is None:
-        return np.full(len(instances), -1, dtype=np.int64), instances.cities
-    return instances.priority, instances.within
 
 
 @njit(cache=True, nogil=True)

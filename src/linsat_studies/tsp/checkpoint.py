@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from linsat_studies.files import write_whole
 from linsat_studies.tsp.config import NetworkConfig, from_dict
 from linsat_studies.tsp.model import TourNet
 
@@ -25,31 +24,17 @@ class CheckpointError(ValueError):
 
 def write_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
     """Write tensors, numbers, strings, lists and dictionaries; the file is replaced in one step."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    _replace(Path(path), buffer.getvalue())
+    write_whole(Path(path), lambda file: torch.save(state, file))
 
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file; it is replaced in one step."""
-    _replace(Path(path), text.encode())
+    write_whole(Path(path), lambda file: file.write(text.encode()))
 
 
 def curve_text(curve: list[dict[str, Any]]) -> str:
     """A learning curve as JSON lines."""
     return "".join(json.dumps(line) + "\n" for line in curve)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:

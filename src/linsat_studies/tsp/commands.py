@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
+
+from linsat_studies.console import err, one_line_errors, out, progress_bar
 
 if TYPE_CHECKING:
     from linsat_studies.tsp.data import Instances
 
 app = typer.Typer(no_args_is_help=True, help="Routing with a given start, end and priority city (TSP-SE, TSP-PRI).")
-out = Console()
-err = Console(stderr=True)
 
 Task = Literal["se", "pri"]
 TaskOption = Annotated[Task, typer.Option(help="se: start and end given; pri: also a priority city within 5 steps.")]
@@ -27,37 +23,6 @@ SeedOption = Annotated[
     int | None, typer.Option(help="Draw other instances; without it, the first ones of the literature's test set.")
 ]
 ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads; by default every processor.")]
-
-
-def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn an error a person can mend into one line and exit code 2; an interrupt into exit code 130."""
-
-    @functools.wraps(command)
-    def guarded(*args: Any, **kwargs: Any) -> None:
-        try:
-            command(*args, **kwargs)
-        except KeyboardInterrupt:
-            err.print("interrupted: nothing half-finished was written")
-            raise typer.Exit(130) from None
-        except (ValueError, OSError, ImportError) as error:
-            text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else error
-            err.print(
-                f"error: {' '.join(str(text).split())}", style="red", markup=False, highlight=False, soft_wrap=True
-            )
-            raise typer.Exit(2) from None
-
-    return guarded
-
-
-@contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on the terminal; yields ``update(done, total)``. It goes to stderr, so that output can be piped."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as bar:
-        number = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(number, completed=done, total=total)
 
 
 def choose_instances(task: Task, count: int, seed: int | None) -> Instances:
@@ -88,9 +53,9 @@ def evaluate(
     threads: ThreadsOption = None,
 ) -> None:
     """Solve instances with network, layer and decoder; print length, gap, feasibility and times."""
+    from linsat_studies.files import prepare, write_json
     from linsat_studies.tsp.checkpoint import load_network
     from linsat_studies.tsp.evaluate import Settings, evaluate_network
-    from linsat_studies.tsp.files import prepare, write_json
     from linsat_studies.tsp.optimum import known_optima, optima
 
     prepare(tours, json_file)
@@ -140,7 +105,7 @@ def solve(
     threads: ThreadsOption = None,
 ) -> None:
     """Find a short path through your own cities and draw it."""
-    from linsat_studies.tsp.files import prepare
+    from linsat_studies.files import prepare
     from linsat_studies.tsp.own_cities import draw_found, picture_kind, read_file, read_problem, solve_cities
 
     if picture is not None:

@@ -70,6 +70,12 @@ class Instances:
                 )
             object.__setattr__(self, "within", int(self.within))
 
+    def priority_rule(self) -> tuple[np.ndarray, int]:
+        """Priority cities (N,) and their latest position, as compiled code takes them: -1 and n where there is none."""
+        if self.priority is None or self.within is None:
+            return np.full(len(self), -1, dtype=np.int64), self.cities
+        return self.priority, self.within
+
     def _cities(self, name: str, value: object) -> np.ndarray:
         cities = np.asarray(value)
         if cities.dtype.kind not in "iu" or cities.shape not in ((), (len(self.coords),)):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from linsat_studies.threads import run_blocks
 from linsat_studies.tsp._beam import MAX_CITIES, beam_each
 from linsat_studies.tsp.data import Instances
-from linsat_studies.tsp.threads import run_blocks
 from linsat_studies.tsp.tours import TourError, broken, check_tours, lengths
 
 # log of this stands for the log of zero: a city the matrix rules out is taken last, but the search never gets stuck.

@@ -14,13 +14,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from linsat_studies.files import write_arrays
+from linsat_studies.threads import available_threads, run_blocks
 from linsat_studies.tsp.constraints import project_scores
 from linsat_studies.tsp.data import Instances
 from linsat_studies.tsp.decode import beam_search, rounded_tours
-from linsat_studies.tsp.files import write_arrays
 from linsat_studies.tsp.local_search import descend
 from linsat_studies.tsp.model import TourNet
-from linsat_studies.tsp.threads import available_threads, run_blocks
 from linsat_studies.tsp.tours import check_tours, lengths
 
 Decoder = Literal["beam", "search", "round"]

@@ -19,10 +19,10 @@ from collections.abc import Callable
 import numpy as np
 from numba import njit
 
+from linsat_studies.threads import run_blocks
 from linsat_studies.tsp.data import Instances
 from linsat_studies.tsp.distances import fill_distances
 from linsat_studies.tsp.local_search import random_restarts
-from linsat_studies.tsp.threads import run_blocks
 from linsat_studies.tsp.tours import TourError, check_tours, lengths
 
 MAX_CITIES = 22

@@ -17,9 +17,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from linsat_studies.threads import run_blocks
 from linsat_studies.tsp.data import Instances
 from linsat_studies.tsp.distances import fill_distances, path_length
-from linsat_studies.tsp.threads import run_blocks
 from linsat_studies.tsp.tours import check_tours
 
 # A move must gain more than this share of the largest distance: less is rounding, and would let two equal tours
@@ -43,7 +43,7 @@ def descend(instances: Instances, tours: np.ndarray, *, threads: int | None = No
         TourError: a given tour breaks a rule.
     """
     better = check_tours(instances, tours).copy()
-    priority, within = _priority(instances)
+    priority, within = instances.priority_rule()
 
     def task(first: int, last: int) -> None:
         _descend_each(instances.coords[first:last], better[first:last], priority[first:last], within)
@@ -68,7 +68,7 @@ def random_restarts(instances: Instances, *, starts: int, seed: int, threads: in
     if starts < 1:
         raise ValueError(f"starts is {starts}; expected at least 1 descent per instance.")
     tours = np.empty(instances.coords.shape[:2], dtype=np.int64)
-    priority, within = _priority(instances)
+    priority, within = instances.priority_rule()
     streams = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] + np.arange(len(instances), dtype=np.uint64)
 
     def task(first: int, last: int) -> None:
@@ -86,13 +86,6 @@ def random_restarts(instances: Instances, *, starts: int, seed: int, threads: in
 
     run_blocks(task, len(instances), threads=threads, block=max(1, 256 // starts))
     return check_tours(instances, tours)
-
-
-def _priority(instances: Instances) -> tuple[np.ndarray, int]:
-    """The priority cities as the kernels take them: -1 where there is none."""
-    if instances.priority is None or instances.within is None:
-        return np.full(len(instances), -1, dtype=np.int64), instances.cities
-    return instances.priority, instances.within
 
 
 @njit(cache=True, nogil=True)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from linsat_studies.files import read_json, write_json
 from linsat_studies.tsp import ablation as tables_6
 from linsat_studies.tsp.attention import attention_tours, load_attention
 from linsat_studies.tsp.checkpoint import CheckpointError, load_network
@@ -22,7 +23,6 @@ from linsat_studies.tsp.classical import Solve, heuristics, judge_solved, measur
 from linsat_studies.tsp.data import Instances, Task, random_instances, test_instances
 from linsat_studies.tsp.evaluate import Settings, evaluate_network
 from linsat_studies.tsp.exact import optimal_tours
-from linsat_studies.tsp.files import read_json, write_json
 from linsat_studies.tsp.optimum import optima
 from linsat_studies.tsp.tours import lengths
 

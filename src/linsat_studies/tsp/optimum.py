@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from linsat_studies.files import write_whole
 from linsat_studies.tsp.data import Instances
-from linsat_studies.tsp.files import write_whole
 from linsat_studies.tsp.tours import TourError, check_tours
 
 BLOCK = 250  # instances per file: an interrupted run loses at most this many

@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
+from linsat_studies.files import write_whole
 from linsat_studies.tsp.data import CITIES, PRIORITY_STEPS, Cities, InstanceError, Instances, read_cities
-from linsat_studies.tsp.files import write_whole
 from linsat_studies.tsp.tours import lengths
 
 Method = Literal["auto", "network", "exact", "search"]

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from linsat_studies.page import Page
 from linsat_studies.tsp import paper
 from linsat_studies.tsp.charts import equal_time_chart, learning_chart
 from linsat_studies.tsp.checkpoint import SHIPPED
 from linsat_studies.tsp.classical import random_starts
 from linsat_studies.tsp.measurements import LINSAT, PARTS, Measured, Progress, Scope
-from linsat_studies.tsp.page import Page
 from linsat_studies.tsp.pictures import tour_grid
 
 TASKS = ("se", "pri")

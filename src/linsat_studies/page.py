@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linsat_studies.tsp.files import write_whole
+from linsat_studies.files import write_whole
 from linsat_studies.tsp.pictures import embed
 
 if TYPE_CHECKING:

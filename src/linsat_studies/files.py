@@ -18,6 +18,8 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     try:
         with open(part, "wb") as file:
             write(file)
+            file.flush()
+            os.fsync(file.fileno())  # a file that was moved into place must not be empty after a power cut
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
