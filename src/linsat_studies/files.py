@@ -34,9 +34,14 @@ def prepare(*paths: Path | None) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8."""
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write lists, dictionaries, numbers and texts."""
-    write_whole(path, lambda file: file.write((json.dumps(content, indent=2) + "\n").encode()))
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def read_json(path: Path) -> Any:

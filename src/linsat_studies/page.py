@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from linsat_studies.figures import embed
 from linsat_studies.files import write_whole
-from linsat_studies.tsp.pictures import embed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from linsat_studies.figures import new_figure
 from linsat_studies.portfolio.programmes import Preference
-from linsat_studies.tsp.pictures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from linsat_studies.tsp.config import ConfigError, Plan, from_json
+from linsat_studies.settings import ConfigError, Plan, from_json
 
 PREDICTORS = ("lstm", "stemgnn")
 # What a network can be trained for. Two-stage learns prices only; its weights come from a programme afterwards.
@@ -152,6 +152,6 @@ def read_config(path: str | Path) -> PortfolioConfig:
 
 def config_from_checkpoint(saved: dict[str, Any]) -> PortfolioConfig:
     """The configuration that a training checkpoint carries."""
-    from linsat_studies.tsp.config import from_dict
+    from linsat_studies.settings import from_dict
 
     return from_dict(PortfolioConfig, saved["config"]["run"])

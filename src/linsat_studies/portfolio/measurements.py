@@ -26,7 +26,7 @@ from linsat_studies.portfolio.evaluate import Outcome, Progress
 from linsat_studies.portfolio.programmes import Preference
 from linsat_studies.portfolio.techniques import LayerWeights
 from linsat_studies.portfolio.train import load_run, rules_universe
-from linsat_studies.tsp.train import LAST
+from linsat_studies.training import LAST
 
 # Technique -> the training run whose network it uses. The first three are the paper's.
 TECHNIQUES = {

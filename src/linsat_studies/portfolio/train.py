@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linsat_studies.checkpoints import CheckpointError, load_weights, read_checkpoint
 from linsat_studies.portfolio.config import PortfolioConfig, config_from_checkpoint
 from linsat_studies.portfolio.constraints import Universe, universe, weight_rules
 from linsat_studies.portfolio.data import Prices, Windows, held_out, training_windows
 from linsat_studies.portfolio.model import LSTMNet, Prediction, StemNet, build_network
 from linsat_studies.portfolio.sharpe import sharpe_ratio
 from linsat_studies.portfolio.techniques import LayerWeights, Weigh, softmax_weights
-from linsat_studies.tsp.checkpoint import CheckpointError, load_weights, read_checkpoint
-from linsat_studies.tsp.config import to_json
-from linsat_studies.tsp.train import LAST, fit, share
+from linsat_studies.settings import to_json
+from linsat_studies.training import LAST, fit, share
 
 _VALIDATED = 48  # windows that a validation looks at, evenly spread
 

@@ -28,11 +28,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from linsat_studies.tsp.checkpoint import SHIPPED, load_weights, read_checkpoint
-from linsat_studies.tsp.config import Plan, from_dict
+from linsat_studies.checkpoints import load_weights, read_checkpoint
+from linsat_studies.settings import Plan, from_dict
+from linsat_studies.training import fit, share
+from linsat_studies.tsp.checkpoint import SHIPPED
 from linsat_studies.tsp.data import PRIORITY_STEPS, Instances, random_instances
 from linsat_studies.tsp.tours import check_tours, lengths
-from linsat_studies.tsp.train import fit, share
 
 FILE = "attention.pt"  # one network for both tasks
 # Validation instances come from a stream that no training step uses.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from linsat_studies.tsp.pictures import new_figure
+from linsat_studies.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,89 +1,17 @@
-"""Trained weights in files: written so that a kill cannot damage them, read without running code from them."""
+"""The trained networks that come with the package, and how to load them or one's own."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import nn
-
-from linsat_studies.files import write_whole
-from linsat_studies.tsp.config import NetworkConfig, from_dict
+from linsat_studies.checkpoints import CheckpointError, load_weights, read_checkpoint
+from linsat_studies.settings import from_dict
+from linsat_studies.tsp.config import NetworkConfig
 from linsat_studies.tsp.model import TourNet
 
 SHIPPED = Path(__file__).parent / "checkpoints"
 # The file of each task; one file may serve both.
 _FILES = {"se": "tour_se.pt", "pri": "tour_pri.pt"}
-
-
-class CheckpointError(ValueError):
-    """A checkpoint file is missing, damaged or of another kind."""
-
-
-def write_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
-    """Write tensors, numbers, strings, lists and dictionaries; the file is replaced in one step."""
-    write_whole(Path(path), lambda file: torch.save(state, file))
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write a text file; it is replaced in one step."""
-    write_whole(Path(path), lambda file: file.write(text.encode()))
-
-
-def curve_text(curve: list[dict[str, Any]]) -> str:
-    """A learning curve as JSON lines."""
-    return "".join(json.dumps(line) + "\n" for line in curve)
-
-
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """What `write_checkpoint` wrote. Only plain data is read: a file cannot make this run code.
-
-    Raises:
-        CheckpointError: no such file, or not one of ours.
-    """
-    if not Path(path).is_file():
-        raise CheckpointError(f"{path} is not a file; expected a checkpoint. Fix: train one, or correct the path.")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise CheckpointError(f"{path} cannot be read as a checkpoint ({type(error).__name__}); is it one?") from error
-    if not isinstance(state, dict) or "config" not in state:
-        raise CheckpointError(f"{path} holds no 'config'; expected a checkpoint written by this study's training.")
-    return state
-
-
-def export(checkpoint: str | Path, path: str | Path, *, earlier: str | Path | None = None) -> None:
-    """Write the averaged weights of a training checkpoint in float16, with their configuration: what is shipped.
-
-    Args:
-        checkpoint: written by a training run of `TourNet`.
-        path: of the new file. Beside it, with the ending ``.jsonl``, goes the learning curve.
-        earlier: checkpoint of the run whose weights that run started from: its curve comes first, and steps and seconds
-            count on from it.
-    """
-    saved = read_checkpoint(checkpoint)
-    before = [] if earlier is None else read_checkpoint(earlier)["curve"]
-    steps, seconds = (before[-1]["step"], before[-1]["seconds"]) if before else (0, 0.0)
-    after = [
-        {**line, "step": steps + line["step"], "seconds": round(seconds + line["seconds"], 1)}
-        for line in saved["curve"]
-    ]
-    curve = before + after
-    half = {name: t.half() if t.is_floating_point() else t for name, t in saved["averaged"].items()}
-    write_checkpoint(path, {"config": saved["config"], "weights": half, "curve": curve})
-    write_text(Path(path).with_suffix(".jsonl"), curve_text(curve))
-
-
-def load_weights(network: nn.Module, path: str | Path) -> None:
-    """Put the weights of a training checkpoint (the averaged ones) or of an exported file into ``network``."""
-    saved = read_checkpoint(path)
-    weights = saved["averaged"] if "averaged" in saved else saved["weights"]
-    try:
-        network.load_state_dict({name: t.float() if t.is_floating_point() else t for name, t in weights.items()})
-    except RuntimeError as error:
-        raise CheckpointError(f"the weights in {path} do not fit this network: {error}") from error
 
 
 def load_network(task: str, path: str | Path | None = None) -> TourNet:

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linsat_studies.training import share
 from linsat_studies.tsp.config import TourConfig
 from linsat_studies.tsp.data import random_instances
 from linsat_studies.tsp.decode import beam_search
 from linsat_studies.tsp.local_search import random_restarts
 from linsat_studies.tsp.model import TourNet, distances, soft_tours
 from linsat_studies.tsp.tours import lengths
-from linsat_studies.tsp.train import share
 
 # Validation instances come from a stream that no training step uses; all runs share it, so that curves compare.
 _VALIDATION = 990_017

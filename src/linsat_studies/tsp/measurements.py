@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from linsat_studies.checkpoints import CheckpointError
 from linsat_studies.files import read_json, write_json
 from linsat_studies.tsp import ablation as tables_6
 from linsat_studies.tsp.attention import attention_tours, load_attention
-from linsat_studies.tsp.checkpoint import CheckpointError, load_network
+from linsat_studies.tsp.checkpoint import load_network
 from linsat_studies.tsp.classical import Solve, heuristics, judge_solved, measure, restarts, slow_solvers
 from linsat_studies.tsp.data import Instances, Task, random_instances, test_instances
 from linsat_studies.tsp.evaluate import Settings, evaluate_network

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from linsat_studies.figures import new_figure
 from linsat_studies.tsp.data import Instances
 from linsat_studies.tsp.tours import lengths
 
@@ -20,18 +19,6 @@ if TYPE_CHECKING:
 # Marks as in the paper's figures 3 and 4: start black, end orange, priority red.
 START, END, PRIORITY = "#111111", "#f28e2b", "#d62728"
 ROAD, CITY, MORE = "#4e79a7", "#7f8c99", "#c0392b"
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure that belongs to no window: nothing global is touched, so it works on a server and in a test."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('pictures need matplotlib. Fix: pip install "linsat[studies]"') from error
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def draw_tour(
@@ -159,10 +146,3 @@ def own_tour(instances: Instances, tour: np.ndarray, names: Sequence[str], title
     handles = [handle for handle in _marks(instances) if isinstance(handle, Line2D)][:-1]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
     return figure
-
-
-def embed(figure: Figure) -> str:
-    """The figure as a data address, for an HTML page that needs no other file."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

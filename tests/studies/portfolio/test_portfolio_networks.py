@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from linsat_studies.checkpoints import CheckpointError, read_checkpoint
 from linsat_studies.portfolio.config import (
     NetworkConfig,
     Periods,
@@ -19,8 +20,7 @@ from linsat_studies.portfolio.data import Prices, Windows, training_windows
 from linsat_studies.portfolio.model import build_network, weekly
 from linsat_studies.portfolio.stemgnn import Graph
 from linsat_studies.portfolio.train import PortfolioLearner, load_run, train
-from linsat_studies.tsp.checkpoint import CheckpointError, read_checkpoint
-from linsat_studies.tsp.config import ConfigError, Plan, to_json
+from linsat_studies.settings import ConfigError, Plan, to_json
 
 PERIODS = Periods("2020-01-01", "2020-09-30", "2020-10-10", "2020-12-31", past=20, future=10)
 KINDS = ("lstm", "stemgnn")
@@ -154,7 +154,7 @@ def test_a_resumed_run_is_the_same_run_and_strangers_are_refused(tmp_path):
                 raise KeyboardInterrupt
             return super().loss(step)
 
-    from linsat_studies.tsp.train import fit
+    from linsat_studies.training import fit
 
     config = small_config(steps=4)
     stated = {"run": json.loads(to_json(config)), "prices": prices.fingerprint}

@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("typer")
 from typer.testing import CliRunner
 
-from linsat_studies.tsp.checkpoint import write_checkpoint
+from linsat_studies.checkpoints import write_checkpoint
 from linsat_studies.tsp.commands import app
 from linsat_studies.tsp.config import NetworkConfig
 from linsat_studies.tsp.data import random_instances

@@ -7,15 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from linsat_studies.tsp.checkpoint import (
-    SHIPPED,
-    CheckpointError,
-    export,
-    load_network,
-    load_weights,
-    write_checkpoint,
-)
-from linsat_studies.tsp.config import ConfigError, NetworkConfig, Plan, TourConfig, from_json, read_config, to_json
+from linsat_studies.checkpoints import CheckpointError, export, load_weights, write_checkpoint
+from linsat_studies.settings import ConfigError, Plan, from_json, to_json
+from linsat_studies.tsp.checkpoint import SHIPPED, load_network
+from linsat_studies.tsp.config import NetworkConfig, TourConfig, read_config
 from linsat_studies.tsp.constraints import project_scores, rows
 from linsat_studies.tsp.data import InstanceError, random_instances
 from linsat_studies.tsp.decode import beam_search, rounded_tours

@@ -11,12 +11,13 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from linsat_studies.figures import embed
 from linsat_studies.page import Page
 from linsat_studies.tsp import measurements, paper
 from linsat_studies.tsp.charts import equal_time_chart, learning_chart
 from linsat_studies.tsp.data import random_instances
 from linsat_studies.tsp.measurements import Measured, Scope
-from linsat_studies.tsp.pictures import embed, tour_grid
+from linsat_studies.tsp.pictures import tour_grid
 from linsat_studies.tsp.report import build_page, duration, shipped_curves, write_report
 from linsat_studies.tsp.tours import lengths
 

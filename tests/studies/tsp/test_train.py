@@ -10,12 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from linsat_studies.tsp.checkpoint import CheckpointError, load_network, read_checkpoint
-from linsat_studies.tsp.config import NetworkConfig, Plan, TourConfig, to_json
+from linsat_studies.checkpoints import CheckpointError, read_checkpoint
+from linsat_studies.settings import Plan, to_json
+from linsat_studies.training import CURVE, fit, learning_rate, share
+from linsat_studies.tsp.checkpoint import load_network
+from linsat_studies.tsp.config import NetworkConfig, TourConfig
 from linsat_studies.tsp.data import random_instances
 from linsat_studies.tsp.learner import TourLearner
 from linsat_studies.tsp.model import soft_tours
-from linsat_studies.tsp.train import CURVE, fit, learning_rate, share, train
+from linsat_studies.tsp.train import train
 
 SMALL = NetworkConfig(cities=7, width=16, layers=2, heads=2, hidden=16)
 
@@ -107,7 +110,7 @@ def test_minutes_count_training_and_not_pauses(tmp_path, monkeypatch):
             clock["now"] += 1000.0 if step == 3 else 1.0  # one step is interrupted for a quarter of an hour
             return super().loss(step)
 
-    monkeypatch.setattr("linsat_studies.tsp.train.time.perf_counter", lambda: clock["now"])
+    monkeypatch.setattr("linsat_studies.training.time.perf_counter", lambda: clock["now"])
     fit(Paused(), Plan(minutes=0.5, every=1000), tmp_path)
     assert curve(tmp_path)[-1]["step"] == 26  # 25 seconds of ordinary steps, and 5 for the interrupted one
     assert curve(tmp_path)[-1]["seconds"] == 30.0
