@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch==2.13.0
 
 .PHONY: help demo test bench bench-quick lint docs clean
@@ -12,21 +13,27 @@ help:
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   build the documentation into site/"
 
+# torch comes first and alone: a requirement of another package could pull a far larger build.
 $(VENV)/.installed: pyproject.toml
 	@echo "Setting up $(VENV) (a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[demo,studies,dev,docs]"
+	@$(PIP) "$(TORCH)"
+	@$(PIP) -e ".[demo,studies,cli,explore]"
+	@touch $@
+
+$(VENV)/.tools: $(VENV)/.installed
+	@echo "Adding the tools for development to $(VENV)"
+	@$(PIP) -e ".[dev,docs,jax]"
 	@touch $@
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.installed
+test: $(VENV)/.tools
 	@$(BIN)/python -m pytest
 
 $(VENV)/.peers: $(VENV)/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
+	@$(PIP) -e ".[bench]"
 	@touch $@
 
 bench: $(VENV)/.peers
@@ -35,12 +42,12 @@ bench: $(VENV)/.peers
 bench-quick: $(VENV)/.peers
 	@$(BIN)/python benchmarks/run.py --quick
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.tools
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-docs: $(VENV)/.installed
+docs: $(VENV)/.tools
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Documentation built: site/index.html"
 
