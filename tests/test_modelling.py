@@ -311,6 +311,13 @@ def test_stack_and_unstack_are_inverse_and_differentiable() -> None:
     assert torch.equal(values[0].grad, torch.ones(5, 2, 3))
 
 
+def test_unstack_one_vector_with_a_scalar_variable() -> None:
+    pair, single = unstack(torch.tensor([1.0, 2.0, 3.0]), [Variable(2), Variable()])
+    assert pair.tolist() == [1.0, 2.0]
+    assert single.shape == ()
+    assert single.item() == 3.0
+
+
 def test_unstack_numpy_and_stack_broadcasts_the_batch() -> None:
     X, Y = Variable(2, 2), Variable(1)
     first, second = unstack(np.arange(5.0), (X, Y))

@@ -158,7 +158,7 @@ def unstack(x: Any, variables: Sequence[Variable]) -> tuple[Any, ...]:
     pieces, start = [], 0
     for variable in order:
         piece = vector[..., start : start + variable.size]
-        pieces.append(piece.reshape(*vector.shape[:-1], *variable.shape))
+        pieces.append(piece.reshape((*vector.shape[:-1], *variable.shape)))
         start += variable.size
     return tuple(pieces)
 
