@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 
 .PHONY: help demo test bench bench-quick lint docs clean
 help:
-	@echo "make demo   project scores onto four constraint sets, beside the published package (out/demo/)"
+	@echo "make demo   a guided tour: the layer, its peers, three studies (out/demo/index.html)"
 	@echo "make test   run the tests"
 	@echo "make bench  time the layer against its peers, 15 minutes (make bench-quick: two)"
 	@echo "make lint   ruff and mypy"

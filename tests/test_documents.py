@@ -154,7 +154,7 @@ def test_the_documentation_builds_without_warnings(tmp_path):
 def test_the_demo_draws_and_prints_every_case(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(DEMO), "--out", str(tmp_path / "new")],
+        [sys.executable, str(DEMO), "--out", str(tmp_path / "new"), "--layer-only"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -175,7 +175,7 @@ def test_the_demo_draws_and_prints_every_case(tmp_path):
     assert "These rows cannot hold together" in done.stdout
 
 
-@pytest.mark.parametrize("package", ["LinSATNet", "matplotlib"])
+@pytest.mark.parametrize("package", ["LinSATNet", "matplotlib", "rich"])
 def test_the_demo_names_the_extra_it_needs(package, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == package] + [package]:
         monkeypatch.setitem(sys.modules, name, None)

@@ -8,6 +8,7 @@ from linsat import constraints, decode
 from linsat.compat import init_constraints, linsat_layer
 from linsat.constraints import Constraints, Variable, stack, subject_to, unstack
 from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATError, LinSATWarning
+from linsat.files import load, save
 from linsat.layer import LinSAT
 from linsat.marginals import multi_set_sinkhorn, sinkhorn
 from linsat.projection import project, project_each, solve
@@ -34,9 +35,11 @@ __all__ = [
     "decode",
     "init_constraints",
     "linsat_layer",
+    "load",
     "multi_set_sinkhorn",
     "project",
     "project_each",
+    "save",
     "sinkhorn",
     "solve",
     "stack",

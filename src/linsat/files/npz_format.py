@@ -1,0 +1,167 @@
+"""Constraint files as numpy archives: the arguments of `Constraints` by name, matrices dense or in CSR parts."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from linsat.constraints.constraint_set import Constraints
+from linsat.errors import ConstraintError
+from linsat.files.model import MATRICES, MOST_ARRAY_BYTES, Model, check_size, check_variable_count
+
+_PARTS = ("data", "indices", "indptr", "shape")
+_PLAIN = (*MATRICES, *MATRICES.values(), "lower", "upper", "names", "variables")
+_DENSE_ABOVE = 0.25  # share of non-zero coefficients above which a matrix is written dense
+
+
+def read_npz(path: Path) -> Model:
+    """Read an .npz constraint file; nothing is unpickled, and no array is larger than the file says and the limit."""
+    check_size(path, MOST_ARRAY_BYTES)
+    arrays = _arrays(path)
+    known = {*_PLAIN, *(f"{matrix}_{part}" for matrix in MATRICES for part in _PARTS)}
+    for key in arrays:
+        if key not in known:
+            raise ConstraintError(
+                f"unknown array {key!r}; expected some of {', '.join(_PLAIN)}, or A_data, A_indices, A_indptr, A_shape."
+            )
+    arguments: dict[str, Any] = {key: arrays[key] for key in ("lower", "upper") if key in arrays}
+    for matrix, side in MATRICES.items():
+        found = _matrix(matrix, arrays)
+        if found is not None:
+            arguments[matrix] = found
+        if side in arrays:
+            arguments[side] = arrays[side]
+    names, variables = (_texts(key, arrays.get(key)) for key in ("names", "variables"))
+    constraints = Constraints(**arguments, names=names)
+    count = constraints.num_variables
+    if count is None:
+        raise ConstraintError(
+            "the file has neither rows nor a bound per variable, so nothing says how many variables there are. "
+            "Fix: give lower or upper one entry per variable."
+        )
+    if variables is not None and len(variables) != count:
+        raise ConstraintError(f"variables has {len(variables)} names; expected {count}, one per variable.")
+    return Model(constraints, None if variables is None else tuple(variables))
+
+
+def write_npz(path: Path, constraints: Constraints) -> None:
+    """Write a set as .npz, sparse matrices in CSR parts."""
+    arrays: dict[str, np.ndarray] = {
+        "lower": constraints.lower.detach().cpu().numpy(),
+        "upper": constraints.upper.detach().cpu().numpy(),
+        "names": np.array(constraints.names, dtype=np.str_),
+    }
+    stacked = constraints.matrix.detach().cpu()
+    matrix = sp.csr_array((stacked.values().numpy(), stacked.indices().numpy()), shape=tuple(stacked.shape))
+    senses = np.array(constraints.senses)
+    for block, sense in (("A", "<="), ("C", ">="), ("E", "==")):
+        part = matrix[np.flatnonzero(senses == sense)]
+        if part.shape[0] == 0:
+            continue
+        arrays[MATRICES[block]] = constraints.right_sides[MATRICES[block]].detach().cpu().numpy()
+        if part.nnz > _DENSE_ABOVE * part.shape[0] * part.shape[1]:
+            arrays[block] = part.toarray()
+        else:
+            pieces = (part.data, part.indices, part.indptr, np.array(part.shape))
+            arrays |= {f"{block}_{name}": piece for name, piece in zip(_PARTS, pieces, strict=True)}
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+
+
+def array_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, Fortran order and dtype of an .npy stream, which is left at the first number.
+
+    Raises:
+        ConstraintError: it is not an array, or one of Python objects.
+    """
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+    except (ValueError, EOFError, OSError, SyntaxError, TypeError, OverflowError) as error:
+        text = str(error).partition("\n")[0]
+        raise ConstraintError(f"not a numpy array ({text}). Fix: write it with numpy.save or numpy.savez.") from None
+    if dtype.hasobject or dtype.kind not in "fiubU":
+        raise ConstraintError(f"dtype {dtype}; expected numbers. Fix: convert the array before saving it.")
+    if any(length < 0 for length in shape):
+        raise ConstraintError(f"shape {shape}; expected lengths of at least 0.")
+    return shape, fortran, dtype
+
+
+def open_archive(path: Path) -> zipfile.ZipFile:
+    """The archive behind an .npz file."""
+    try:
+        return zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
+        raise ConstraintError(
+            f"not a complete .npz archive ({error}). Fix: write it again with numpy.savez or linsat.files.save."
+        ) from None
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    with open_archive(path) as archive:
+        total = sum(info.file_size for info in archive.infolist())
+        if total > MOST_ARRAY_BYTES:
+            raise ConstraintError(f"the arrays unpack to {total:,} bytes; expected at most {MOST_ARRAY_BYTES:,}.")
+        for info in archive.infolist():
+            key = info.filename.removesuffix(".npy")
+            try:
+                with archive.open(info) as file:
+                    shape, fortran, dtype = array_header(file)
+                    # Python integers: a shape from a stranger may overflow every other kind.
+                    size = int(dtype.itemsize)
+                    for length in shape:
+                        size *= length
+                    if size > info.file_size:
+                        raise ConstraintError(f"shape {shape} needs {size:,} bytes, more than the file has.")
+                    flat = np.frombuffer(file.read(size), dtype=dtype)
+                    arrays[key] = flat.reshape(shape, order="F" if fortran else "C")
+            except ConstraintError as error:
+                raise ConstraintError(f"array {key!r}: {error}") from None
+            except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OSError) as error:
+                raise ConstraintError(f"array {key!r} is damaged ({error}). Fix: write the file again.") from None
+    return arrays
+
+
+def _matrix(name: str, arrays: dict[str, np.ndarray]) -> Any:
+    parts = {part: arrays[f"{name}_{part}"] for part in _PARTS if f"{name}_{part}" in arrays}
+    if not parts:
+        return arrays.get(name)
+    if name in arrays or len(parts) < len(_PARTS):
+        raise ConstraintError(
+            f"{name} is there as {', '.join(sorted({name} & set(arrays)) + [f'{name}_{p}' for p in parts])}; expected "
+            f"{name} alone, or all of {', '.join(f'{name}_{part}' for part in _PARTS)}."
+        )
+    shape, indices, indptr = parts["shape"], parts["indices"], parts["indptr"]
+    whole = all(part.dtype.kind in "iu" and part.ndim == 1 for part in (shape, indices, indptr))
+    if not whole or len(shape) != 2 or parts["data"].ndim != 1 or parts["data"].dtype.kind not in "fiub":
+        raise ConstraintError(
+            f"the parts of {name} are not those of a CSR matrix; expected numbers {name}_data and whole numbers "
+            f"{name}_indices, {name}_indptr, and {name}_shape = (rows, variables)."
+        )
+    rows, variables = (int(length) for length in shape)
+    check_variable_count(variables)
+    if len(indptr) != rows + 1 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        raise ConstraintError(f"{name}_indptr does not cut {len(indices)} coefficients into {rows} rows.")
+    if len(indices) != len(parts["data"]) or (len(indices) and not 0 <= indices.min() <= indices.max() < variables):
+        raise ConstraintError(
+            f"{name}_indices does not give each of {len(parts['data'])} coefficients a variable from 0 to "
+            f"{variables - 1}."
+        )
+    return sp.csr_array((parts["data"], indices.astype(np.int64), indptr.astype(np.int64)), shape=(rows, variables))
+
+
+def _texts(key: str, array: np.ndarray | None) -> list[str] | None:
+    if array is None:
+        return None
+    if array.dtype.kind != "U" or array.ndim != 1:
+        raise ConstraintError(
+            f"{key} has dtype {array.dtype} and shape {array.shape}; expected a vector of texts. "
+            f"Fix: np.array([...], dtype=str)."
+        )
+    return [str(text) for text in array]
