@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from torch import nn
 
 from linsat_studies.files import write_text, write_whole
 
+PREVIOUS = "previous.pt"  # beside a run's last checkpoint: the one before, should the last be damaged
+
 
 class CheckpointError(ValueError):
     """A checkpoint file is missing, damaged or of another kind."""
@@ -18,7 +21,9 @@ class CheckpointError(ValueError):
 
 def write_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
     """Write tensors, numbers, strings, lists and dictionaries; the file is replaced in one step."""
-    write_whole(Path(path), lambda file: torch.save(state, file))
+    content = io.BytesIO()  # torch's own writer does not tell a full disk from other errors
+    torch.save(state, content)
+    write_whole(Path(path), lambda file: file.write(content.getbuffer()))
 
 
 def curve_text(curve: list[dict[str, Any]]) -> str:
@@ -37,10 +42,38 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise CheckpointError(f"{path} cannot be read as a checkpoint ({type(error).__name__}); is it one?") from error
-    if not isinstance(state, dict) or "config" not in state:
+        raise CheckpointError(
+            f"{path} cannot be read as a checkpoint ({type(error).__name__}); it is damaged, or none. {_way_out(path)}"
+        ) from error
+    if not isinstance(state, dict) or not isinstance(state.get("config"), dict):
         raise CheckpointError(f"{path} holds no 'config'; expected a checkpoint written by this study's training.")
     return state
+
+
+def read_run(path: str | Path, *expected: str) -> dict[str, Any]:
+    """Like `read_checkpoint`, for a study whose runs have these entries in their 'config'."""
+    saved = read_checkpoint(path)
+    missing = [name for name in expected if name not in saved["config"]]
+    if missing:
+        raise CheckpointError(
+            f"{path} is not a run of this study: its 'config' has no {missing[0]!r}. Fix: another folder or file."
+        )
+    return saved
+
+
+def _way_out(path: str | Path) -> str:
+    before = Path(path).with_name(PREVIOUS)
+    if before.is_file() and before != Path(path):
+        return f"Fix: put {before} in its place; the run goes on from there."
+    return "Fix: another path, or remove it and train anew."
+
+
+def weights_of(saved: dict[str, Any], path: str | Path) -> dict[str, torch.Tensor]:
+    """The weights in a training checkpoint (the averaged ones) or in an exported file."""
+    weights = saved.get("averaged", saved.get("weights"))
+    if not isinstance(weights, dict) or not all(isinstance(t, torch.Tensor) for t in weights.values()):
+        raise CheckpointError(f"{path} holds no weights; expected a checkpoint written by this study's training.")
+    return weights
 
 
 def export(checkpoint: str | Path, path: str | Path, *, earlier: str | Path | None = None) -> None:
@@ -68,7 +101,7 @@ def export(checkpoint: str | Path, path: str | Path, *, earlier: str | Path | No
 def load_weights(network: nn.Module, path: str | Path) -> None:
     """Put the weights of a training checkpoint (the averaged ones) or of an exported file into ``network``."""
     saved = read_checkpoint(path)
-    weights = saved["averaged"] if "averaged" in saved else saved["weights"]
+    weights = weights_of(saved, path)
     try:
         network.load_state_dict({name: t.float() if t.is_floating_point() else t for name, t in weights.items()})
     except RuntimeError as error:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from linsat_studies.files import read_text
 
 T = TypeVar("T")
 
@@ -57,9 +60,17 @@ def from_json(kind: type[T], text: str) -> T:
     """The configuration of the given kind that ``text`` (or a part of it, with defaults for the rest) describes."""
     try:
         values = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"the configuration is not JSON ({error}); expected what to_json wrote.") from error
     return from_dict(kind, values)
+
+
+def from_file(kind: type[T], path: str | Path) -> T:
+    """Like `from_json`, from a file, which errors name."""
+    try:
+        return from_json(kind, read_text(Path(path)))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def from_dict(kind: type[T], values: Any) -> T:

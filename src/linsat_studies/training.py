@@ -8,6 +8,7 @@ averaged over gloo, so that two processes make the same run as one.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, distributed, nn
 
-from linsat_studies.checkpoints import CheckpointError, curve_text, read_checkpoint, write_checkpoint
+from linsat_studies.checkpoints import PREVIOUS, CheckpointError, curve_text, read_checkpoint, write_checkpoint
 from linsat_studies.files import write_text
 from linsat_studies.settings import Plan
 
@@ -29,6 +30,7 @@ LAST = "last.pt"
 CURVE = "curve.jsonl"
 # A step that seems to take longer was interrupted (a stopped process, a sleeping laptop): that time is not training.
 _LONGEST_STEP = 5.0
+_NEEDED = {"module", "mean", "optimiser", "step", "seconds", "curve", "rng", "learner"}
 
 
 class Learner(Protocol):
@@ -79,14 +81,19 @@ def fit(learner: Learner, plan: Plan, folder: str | Path, *, config: dict[str, A
     Args:
         learner: what to train.
         plan: budget and optimiser. A finished run is extended by calling again with a larger budget.
-        folder: gets ``last.pt`` (everything needed to resume) and ``curve.jsonl`` (one line per validation: step,
-            seconds, loss, validation).
+        folder: gets ``last.pt`` (everything needed to resume), ``previous.pt`` (the one before it, should the disk
+            damage the last) and ``curve.jsonl`` (one line per validation: step, seconds, loss, validation).
         config: kept in the checkpoint, so that it says what was trained.
 
     Returns:
         The path of the checkpoint. Files are replaced in one step, so a kill leaves the previous one.
+
+    Raises:
+        CheckpointError: the checkpoint in the folder is damaged, or of another network.
+        OSError: the disk is full, or another process of the run has ended (ConnectionError); the run continues from
+            its last checkpoint when called again.
     """
-    with _process_group():
+    with process_group():
         return _Run(learner, plan, Path(folder), config or {}).train()
 
 
@@ -103,6 +110,9 @@ class _Run:
         self.losses = torch.zeros(2)  # their sum and number since the last validation
         torch.manual_seed(plan.seed)
         path = folder / LAST
+        if self.rank == 0:
+            for half_written in folder.glob("*.part"):  # by a process that was killed meanwhile
+                half_written.unlink(missing_ok=True)
         if path.exists():
             self._resume(path)
         else:
@@ -112,6 +122,12 @@ class _Run:
 
     def _resume(self, path: Path) -> None:
         saved = read_checkpoint(path)
+        missing = _NEEDED - saved.keys()
+        if missing:
+            raise CheckpointError(
+                f"{path} holds no {', '.join(sorted(missing))}; expected a checkpoint that training can continue. "
+                "Fix: another folder; weights alone are given to --initial, where a study has it."
+            )
         try:
             self.learner.module.load_state_dict(saved["module"])
         except RuntimeError as error:
@@ -124,12 +140,15 @@ class _Run:
         torch.set_rng_state(saved["rng"])
         if hasattr(self.learner, "load_state_dict"):
             self.learner.load_state_dict(saved["learner"])
+        if self.rank == 0:
+            write_text(path.parent / CURVE, curve_text(self.curve))  # the kill may have come between the two files
 
     def _agree(self) -> None:
         """All processes start from the weights of the first."""
         if self.world > 1:
-            for tensor in self.learner.module.state_dict().values():
-                distributed.broadcast(tensor, 0)
+            with _peers():
+                for tensor in self.learner.module.state_dict().values():
+                    distributed.broadcast(tensor, 0)
 
     def progress(self) -> float:
         """Share of the budget that is used up; the clock of the first process counts for all."""
@@ -137,7 +156,8 @@ class _Run:
             return self.step / self.plan.steps
         used = torch.tensor(self.seconds, dtype=torch.float64)
         if self.world > 1:
-            distributed.broadcast(used, 0)
+            with _peers():
+                distributed.broadcast(used, 0)
         assert self.plan.minutes is not None
         return float(used) / (60 * self.plan.minutes)
 
@@ -175,7 +195,8 @@ class _Run:
         if self.world > 1:
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
             flat = torch.cat([g.flatten() for g in gradients] + [loss.reshape(1)])
-            distributed.all_reduce(flat)
+            with _peers():
+                distributed.all_reduce(flat)
             flat /= self.world
             for parameter, part in zip(self.parameters, flat.split([g.numel() for g in gradients] + [1])):
                 parameter.grad = part.view_as(parameter)
@@ -212,6 +233,7 @@ class _Run:
             "rng": torch.get_rng_state(),
             "learner": self.learner.state_dict() if hasattr(self.learner, "state_dict") else {},
         }
+        _keep_previous(self.folder)
         write_checkpoint(self.folder / LAST, state)
         write_text(self.folder / CURVE, curve_text(self.curve))
 
@@ -233,6 +255,16 @@ class _Run:
                 parameter.copy_(value)
 
 
+def _keep_previous(folder: Path) -> None:
+    """Give the last checkpoint a second name, under which it stays when the next one takes its place."""
+    last, linked = folder / LAST, folder / f"{PREVIOUS}.{os.getpid()}.part"
+    if last.exists():
+        with contextlib.suppress(OSError):  # a file system without links keeps one checkpoint
+            linked.unlink(missing_ok=True)
+            os.link(last, linked)
+            linked.replace(folder / PREVIOUS)
+
+
 def learning_rate(step: int, progress: float, warmup: int) -> float:
     """Share of the highest learning rate: a linear rise over ``warmup`` steps, then a cosine down to 1 %."""
     cosine = 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
@@ -240,7 +272,7 @@ def learning_rate(step: int, progress: float, warmup: int) -> float:
 
 
 @contextmanager
-def _process_group() -> Iterator[None]:
+def process_group() -> Iterator[None]:
     """Joins the processes that torchrun started, and leaves them at the end; nothing otherwise."""
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or distributed.is_initialized():
         yield
@@ -251,6 +283,18 @@ def _process_group() -> Iterator[None]:
         distributed.barrier()
     finally:
         distributed.destroy_process_group()
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    """Where processes wait for each other: say so if one of them is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ConnectionError(
+            f"another process of this run has ended ({str(error).partition(chr(10))[0][:200]}). "
+            "Fix: start all of them again; the run continues from its last checkpoint."
+        ) from error
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_a_killed_run_resumes_as_if_never_killed(tmp_path):
     assert [(r["step"], r["loss"], r["validation"]) for r in curve(tmp_path / "killed")] == [
         (r["step"], r["loss"], r["validation"]) for r in curve(tmp_path / "whole")
     ]
-    assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["curve.jsonl", "last.pt"]
+    assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["curve.jsonl", "last.pt", "previous.pt"]
 
 
 def test_a_finished_run_is_left_alone_or_extended(tmp_path):

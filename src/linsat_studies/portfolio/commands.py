@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -89,6 +88,7 @@ def train(
     from linsat_studies.portfolio.data import find_prices
     from linsat_studies.portfolio.train import run_name
     from linsat_studies.portfolio.train import train as train_run
+    from linsat_studies.training import process_group, processes
 
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
@@ -107,13 +107,68 @@ def train(
             made = replace(made, rules=rules, periods=periods)
         return made if steps is None else replace(made, plan=replace(made.plan, minutes=None, steps=steps))
 
-    for seed in range(seeds):
-        for kind in PREDICTORS if predictor == "both" else (predictor,):
-            for goal in TRAINED if technique == "all" else (technique,):
-                name = run_name(kind, goal, seed)
-                path = train_run(settings(kind, goal, seed), table, folder / "runs" / name, sectors=labels)
-                if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes; one speaks
-                    out.print(f"trained: {path}", highlight=False, soft_wrap=True)
+    with process_group():  # once for all runs: processes that torchrun started cannot join a second time
+        for seed in range(seeds):
+            for kind in PREDICTORS if predictor == "both" else (predictor,):
+                for goal in TRAINED if technique == "all" else (technique,):
+                    name = run_name(kind, goal, seed)
+                    path = train_run(settings(kind, goal, seed), table, folder / "runs" / name, sectors=labels)
+                    if processes()[0] == 0:  # of several processes one speaks
+                        out.print(f"trained: {path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+@one_line_errors
+def search(
+    predictor: Annotated[Predictor, typer.Option(help="Which network.")] = "both",
+    technique: Annotated[Technique, typer.Option(help="What it is trained for.")] = "all",
+    prices: PricesOption = None,
+    data: DataOption = None,
+    prefer: PreferOption = None,
+    at_least: AtLeastOption = 0.5,
+    train_period: TrainOption = TRAIN,
+    test_period: TestOption = TEST,
+    fold: Annotated[
+        list[str] | None, typer.Option(help="Day that parts learning from validation; give it several times.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each candidate, seeds counted from 0.")] = 1,
+    steps: Annotated[
+        list[int] | None, typer.Option(min=1, help="Lengths to try at the study's rate, in place of its candidates.")
+    ] = None,
+    folder: FolderOption = OUT,
+    threads: ThreadsOption = 1,
+) -> None:
+    """Try lengths and rates of training on windows held out of the training period; the test period is not read."""
+    import torch
+
+    from linsat_studies.portfolio.config import PREDICTORS, TRAINED, default_config
+    from linsat_studies.portfolio.data import find_prices
+    from linsat_studies.portfolio.search import FOLDS, Candidate
+    from linsat_studies.portfolio.search import search as try_candidates
+
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    table = find_prices(prices, data)
+    rules, periods = read_rules(prefer, at_least), read_periods(train_period, test_period)
+    shown = Table("predictor", "technique", "candidate", "validation Sharpe", "")
+    for kind in PREDICTORS if predictor == "both" else (predictor,):
+        for goal in TRAINED if technique == "all" else (technique,):
+            rate = default_config(kind, goal).plan.rate
+            found = try_candidates(
+                table,
+                folder / "search",
+                predictor=kind,
+                technique=goal,
+                rules=rules,
+                periods=periods,
+                candidates=tuple(Candidate(rate, count) for count in steps) if steps else None,
+                folds=tuple(fold) if fold else FOLDS,
+                seeds=seeds,
+                note=lambda text: err.print(text, highlight=False, soft_wrap=True),
+            )
+            for name, tried in found["candidates"].items():
+                shown.add_row(kind, goal, name, f"{tried['mean']:.3f}", "chosen" if name == found["chosen"] else "")
+    out.print(shown)
 
 
 def open_study(

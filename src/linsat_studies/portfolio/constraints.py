@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import linsat
+from linsat_studies.files import read_table
 from linsat_studies.portfolio.config import Rules
 from linsat_studies.portfolio.data import PriceError, Windows
 
@@ -72,25 +74,40 @@ def _relations(w: linsat.Variable, rules: Rules, about: Universe) -> list[Any]:
     return rows
 
 
-def turnover_rules(rules: Rules, about: Universe, yesterday: np.ndarray) -> linsat.Constraints:
-    """Rows over 2 * assets variables: the weights w, then u >= |w - yesterday|, of which half the sum is limited.
+class TurnoverRules:
+    """Rows over 2 * assets variables: the weights w, then what is bought of each, p >= w - yesterday.
+
+    Weights sum to 1 today as yesterday, so as much is sold as is bought, and the sum of p limits the turnover by one
+    row for each asset instead of the two that |w - yesterday| would take. Patterns do not depend on yesterday and are
+    made once.
 
     Args:
         rules: with ``turnover``.
         about: the assets.
-        yesterday: (assets,) weights to start from.
 
-    Cost: two rows for each asset, so a projection of 494 assets takes about a second.
+    Cost: with 494 assets a projection solves some twenty dense systems of 500 rows.
     """
-    assert rules.turnover is not None
-    w = linsat.Variable(about.count, name="w", lower=0.0, upper=1.0 if rules.cap is None else rules.cap)
-    u = linsat.Variable(about.count, name="u")
-    moves = [
-        (w - u <= yesterday).named("bought"),
-        (w + u >= yesterday).named("sold"),
-        (u.sum() <= 2 * rules.turnover).named("turnover"),
-    ]
-    return linsat.subject_to(*_relations(w, rules, about), *moves, variables=[w, u])
+
+    def __init__(self, rules: Rules, about: Universe) -> None:
+        assert rules.turnover is not None
+        w = linsat.Variable(about.count, name="w", lower=0.0, upper=1.0 if rules.cap is None else rules.cap)
+        p = linsat.Variable(about.count, name="p")
+        moves = [
+            (w - p <= np.zeros(about.count)).named("bought"),
+            (p.sum() <= rules.turnover).named("turnover"),
+        ]
+        self.pattern = linsat.subject_to(*moves, *_relations(w, rules, about), variables=[w, p])
+        self.count = about.count
+
+    def since(self, yesterday: np.ndarray) -> linsat.Constraints:
+        """The rows against yesterday's weights (assets,), as a batch of one.
+
+        Right sides of a batch are not proven feasible by a linear programme first. It would cost more than solving, and
+        yesterday's weights, which keep all other rules, show that there is an answer: to trade nothing.
+        """
+        right_side = self.pattern.right_sides["b"].clone()
+        right_side[: self.count] = torch.as_tensor(yesterday)  # the rows of what is bought come first
+        return self.pattern.with_rhs(b=right_side[None])
 
 
 def turnover(weights: np.ndarray) -> np.ndarray:
@@ -129,10 +146,7 @@ def correlation_clusters(returns: np.ndarray, count: int = _CLUSTERS) -> list[st
 
 def read_sectors(path: str | Path, tickers: Sequence[str]) -> list[str]:
     """A sector for each ticker from a CSV file of lines ``ticker,sector``; a header ``ticker,...`` is skipped."""
-    import csv
-
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        pairs = {line[0].strip(): line[1].strip() for line in csv.reader(file) if len(line) >= 2}
+    pairs = {line[0].strip(): line[1].strip() for line in read_table(Path(path)) if len(line) >= 2}
     missing = [ticker for ticker in tickers if ticker not in pairs]
     if missing:
         raise PriceError(

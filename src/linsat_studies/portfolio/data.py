@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from linsat_studies.files import read_table
 from linsat_studies.portfolio.config import PAPER_PREFERRED, Periods
 
 Array = np.ndarray
@@ -134,8 +134,10 @@ def read_prices(path: str | Path) -> Prices:
     path = Path(path)
     if not path.is_file():
         raise PriceError(f"{path} is not a file; expected a CSV of prices. Fix: correct the path.")
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        lines = [line for line in csv.reader(file) if line]
+    try:
+        lines = read_table(path)
+    except ValueError as error:
+        raise PriceError(str(error)) from None
     if len(lines) < 3 or len(lines[0]) < 2:
         raise PriceError(f"{path} holds no table; expected a header date,TICKER,... and one line for each day.")
     header, rows = lines[0], lines[1:]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from linsat_studies.portfolio.config import Rules
-from linsat_studies.portfolio.constraints import Universe, turnover, turnover_rules, weight_rules
+from linsat_studies.portfolio.constraints import TurnoverRules, Universe, turnover, weight_rules
 from linsat_studies.portfolio.data import Prices, Windows
 from linsat_studies.portfolio.model import Prediction
 from linsat_studies.portfolio.programmes import Preference, two_stage
@@ -24,6 +24,7 @@ from linsat_studies.portfolio.train import floats, load_run, rules_universe, tra
 
 Progress = Callable[[int, int], None]
 _REPEATS = 5
+_REPEATS_ONE = 40
 _CHUNK = 16  # windows the network sees at once
 
 
@@ -84,44 +85,45 @@ def predict(network: nn.Module, windows: Windows) -> Prediction:
 def timed_weights(network: nn.Module, windows: Windows, weigh: Weigh) -> tuple[np.ndarray, dict[str, Any]]:
     """Weights of all windows, and seconds of network and technique.
 
-    Times are medians of several passes after one that warms up: over all windows (``network``, ``layer``), and for one
-    window alone (``network_one``, ``layer_one``). Reading prices is no part of either.
+    Times are medians of passes after one that warms up: over all windows (``network``, ``layer``), and for one window
+    alone, many times over (``network_one``, ``layer_one``). Reading prices is no part of either.
     """
     seen = [floats(windows[first : first + _CHUNK].seen()) for first in range(0, len(windows), _CHUNK)]
     spent: dict[str, list[float]] = {"network": [], "layer": [], "network_one": [], "layer_one": []}
-    for _ in range(_REPEATS + 1):
-        start = perf_counter()
-        scores = torch.cat([network(part).scores for part in seen]).double()
-        between = perf_counter()
-        weights = weigh(scores)
-        end = perf_counter()
-        one = network(seen[0][:1]).scores.double()
-        middle = perf_counter()
-        weigh(one)
-        moments = (between - start, end - between, middle - end, perf_counter() - middle)
-        for name, seconds in zip(spent, moments):
-            spent[name].append(seconds)
-    return weights.numpy(), {"seconds": {name: median(times[1:]) for name, times in spent.items()}}
+
+    def scores_of(parts: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([network(part).scores for part in parts]).double()
+
+    def measure(parts: list[torch.Tensor], suffix: str, repeats: int) -> torch.Tensor:
+        for turn in range(repeats + 1):
+            start = perf_counter()
+            scores = scores_of(parts)
+            between = perf_counter()
+            weights = weigh(scores)
+            end = perf_counter()
+            if turn > 0:
+                spent["network" + suffix].append(between - start)
+                spent["layer" + suffix].append(end - between)
+        return weights
+
+    weights = measure(seen, "", _REPEATS)
+    measure([seen[0][:1]], "_one", _REPEATS_ONE)
+    return weights.numpy(), {"seconds": {name: median(times) for name, times in spent.items()}}
 
 
 def softmax_outcome(network: nn.Module, windows: Windows, preference: Preference) -> Outcome:
     """Softmax of the scores; the preference is not asked for."""
-    weights, notes = timed_weights(network, windows, softmax_weights)
-    return Outcome(windows, weights, preference, notes)
+    return Outcome(windows, softmax_weights(predict(network, windows).scores).numpy(), preference)
 
 
 def projected_outcome(network: nn.Module, windows: Windows, preference: Preference) -> Outcome:
     """Softmax of the scores, then the nearest weights with the preference."""
-
-    def weigh(scores: torch.Tensor) -> torch.Tensor:
-        return project_preference(scores.softmax(-1), preference.preferred, preference.at_least)
-
-    weights, notes = timed_weights(network, windows, weigh)
-    return Outcome(windows, weights, preference, notes)
+    soft = softmax_weights(predict(network, windows).scores)
+    return Outcome(windows, project_preference(soft, preference.preferred, preference.at_least).numpy(), preference)
 
 
 def layer_outcome(network: nn.Module, windows: Windows, preference: Preference, layer: LayerWeights) -> Outcome:
-    """The layer on the scores."""
+    """The layer on the scores, with the time that network and layer take."""
     weights, notes = timed_weights(network, windows, layer)
     return Outcome(windows, weights, preference, notes)
 
@@ -170,12 +172,13 @@ def ruled_weights(
         return weights.numpy(), float(constraints.violation(weights).max())
     first = layer(scores[:1])
     chosen, worst = [first[0]], float(constraints.violation(first).max())
+    limited = TurnoverRules(rules, about)
     for k in range(1, len(scores)):
-        today = turnover_rules(rules, about, chosen[-1].numpy())
-        both = torch.cat([scores[k], torch.zeros_like(scores[k])])
+        today = limited.since(chosen[-1].numpy())
+        both = torch.cat([scores[k : k + 1], torch.zeros_like(scores[:1])], dim=1)
         found = LayerWeights(today, tau)(both)
         worst = max(worst, float(today.violation(found).max()))
-        chosen.append(found[: about.count])
+        chosen.append(found[0, : about.count])
         if progress is not None:
             progress(k + 1, len(scores))
     return torch.stack(chosen).numpy(), worst

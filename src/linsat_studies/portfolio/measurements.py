@@ -40,12 +40,23 @@ PREFERRED = tuple(name for name in TECHNIQUES if name != "softmax")
 
 # Rule sets beyond the paper's, each with the preference too; "all" is all of them at once.
 SHOWN_RULES = {
-    "caps": {"cap": 0.1},
-    "sectors": {"sector_limit": 0.6},
-    "factor bands": {"exposure": 0.2},
-    "turnover": {"turnover": 0.02},
-    "all": {"cap": 0.1, "sector_limit": 0.6, "exposure": 0.2, "turnover": 0.02},
+    "caps": Rules(cap=0.1),
+    "sectors": Rules(sector_limit=0.6),
+    "factor bands": Rules(exposure=0.2),
+    "turnover": Rules(turnover=0.02),
+    "all": Rules(cap=0.1, sector_limit=0.6, exposure=0.2, turnover=0.02),
 }
+
+
+def shown_rules(name: str, rules: Rules, preferred: int) -> Rules:
+    """Those of `SHOWN_RULES` with the preference of ``rules``, for ``preferred`` assets.
+
+    The cap is wider where so few preferred assets could not reach their share.
+    """
+    shown = replace(SHOWN_RULES[name], prefer=rules.prefer, at_least=rules.at_least)
+    if shown.cap is None:
+        return shown
+    return replace(shown, cap=min(1.0, max(shown.cap, 1.2 * rules.at_least / preferred)))
 
 
 @dataclass(frozen=True)
@@ -192,7 +203,7 @@ class Study:
     def ruled(self, name: str, run: Run, progress: Progress | None = None) -> dict[str, Any]:
         """The scores of a run's network under a rule set of `SHOWN_RULES`: what they earn, and the worst row."""
         network, config = load_run(run.path, self.prices)
-        rules = replace(self.rules, **SHOWN_RULES[name])  # type: ignore[arg-type]
+        rules = shown_rules(name, self.rules, len(self.preference.preferred))
 
         def measure() -> tuple[dict[str, Any], np.ndarray]:
             start = perf_counter()

@@ -46,8 +46,11 @@ class LSTMNet(nn.Module):
         returns = seen.diff(dim=1) / self.scale
         _, (state, _) = self.lstm(returns)
         state = self.dropout(state[-1])  # (windows, hidden)
-        daily = self.path(torch.tanh(state[:, None] + self.days))  # (windows, future, assets)
-        return Prediction(self.scores(state), self.scale * daily.cumsum(1))
+        # The head is linear, so days are summed before it: in ``hidden`` numbers each, not in one for each asset.
+        summed = torch.tanh(state[:, None] + self.days).cumsum(1)
+        days = torch.arange(1, len(self.days) + 1, dtype=state.dtype, device=state.device)[:, None]
+        growth = summed @ (self.scale * self.path.weight.T) + days * (self.scale * self.path.bias)
+        return Prediction(self.scores(state), growth)  # (windows, assets), (windows, future, assets)
 
 
 class StemNet(nn.Module):
@@ -70,8 +73,9 @@ class StemNet(nn.Module):
         scores = self.scores(features)[..., 0]  # (windows, assets)
         if self.identity is not None:
             scores = scores + self.identity
-        daily = self.path(features).transpose(1, 2)  # (windows, future, assets)
-        return Prediction(scores, self.scale * daily.cumsum(1))
+        # Daily log returns are linear in the features; their sums over days are so by summed coefficients.
+        weight, bias = self.scale * self.path.weight.cumsum(0), self.scale * self.path.bias.cumsum(0)
+        return Prediction(scores, weight @ features.transpose(1, 2) + bias[:, None])  # growth (windows, future, assets)
 
 
 def small(layer: nn.Linear) -> nn.Linear:

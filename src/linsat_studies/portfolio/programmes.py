@@ -18,8 +18,8 @@ from linsat_studies.portfolio.sharpe import DAYS, RISK_FREE
 SHRINKAGE = 0.1
 
 
-class ProgrammeError(RuntimeError):
-    """A solver gave no optimum."""
+class ProgrammeError(ValueError):
+    """Prices of which a programme makes no portfolio; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,24 @@ def _solve(cp: Any, z: Any, rows: list[Any], covariance: Covariance) -> np.ndarr
     size = float((covariance.root**2).sum() / covariance.root.shape[1]) + covariance.ridge
     if not size > 0:
         raise ProgrammeError("all assets have variance 0; expected prices that move.")
-    objective = cp.sum_squares(covariance.root / np.sqrt(size) @ z) + covariance.ridge / size * cp.sum_squares(z)
+    objective = cp.sum_squares(_thin(covariance.root / np.sqrt(size)) @ z) + covariance.ridge / size * cp.sum_squares(z)
     problem = cp.Problem(cp.Minimize(objective), rows)
     problem.solve(solver=solver_name(cp))
     if z.value is None or problem.status not in ("optimal", "optimal_inaccurate"):
         raise ProgrammeError(f"{problem.status}: the programme of {z.size} assets has no solution.")
     weights = np.maximum(z.value, 0.0)
     return weights / weights.sum()
+
+
+def _thin(root: np.ndarray) -> np.ndarray:
+    """As few rows as make the same product root' root, but for 1e-10 of its largest eigenvalue.
+
+    That is a millionth of the ridge. A network of width 32 predicts returns that move in some 40 directions (the rest
+    is rounding), not in 120, and the solver's time goes with the number of rows.
+    """
+    _, sizes, directions = np.linalg.svd(root, full_matrices=False)
+    kept = sizes > 1e-5 * sizes[0]
+    return sizes[kept, None] * directions[kept]
 
 
 def solver_name(cp: Any) -> str:

@@ -19,7 +19,15 @@ from linsat_studies.portfolio.baselines import BASELINES
 from linsat_studies.portfolio.charts import NAMES, seeds_chart, value_chart, weights_chart
 from linsat_studies.portfolio.config import PREDICTORS
 from linsat_studies.portfolio.evaluate import Progress
-from linsat_studies.portfolio.measurements import SHOWN_RULES, TECHNIQUES, Run, Study, find_runs, over_seeds
+from linsat_studies.portfolio.measurements import (
+    SHOWN_RULES,
+    TECHNIQUES,
+    Run,
+    Study,
+    find_runs,
+    over_seeds,
+    shown_rules,
+)
 
 Bar = Callable[[str], AbstractContextManager[Progress | None]]
 Results = dict[tuple[str, str], list[dict[str, Any]]]  # (predictor, technique) -> one result for each seed
@@ -122,7 +130,7 @@ def build_page(
     _verdict(page, summary(results))
     _baseline_table(page, baselines)
     _times(page, results)
-    _rules(page, ruled)
+    _rules(page, study, ruled)
     _pictures(page, study, results, baselines)
     if notes:
         page.heading("Left out")
@@ -200,8 +208,9 @@ def _table_3(page: Page, results: Results) -> None:
         " covariance of the predicted daily returns, the covariance shrunk by 10 % to a multiple of the identity; with "
         "past covariance, that of the days seen, shrunk alike. Minimum variance where no positive excess return was "
         f"predicted (windows over all seeds, {said or 'none'}). Softmax + projection: the softmax network's weights, "
-        "moved to the nearest ones with the preference. Worst violation: of the sum, the box and (where asked for) the "
-        "preference, in any window of any seed. Effective assets: 1 / sum of squared weights.",
+        "moved to the nearest ones with the preference. The paper's figures are for its own 494 assets. Worst "
+        "violation: of the sum, the box and (where asked for) the preference, in any window of any seed. Effective "
+        "assets: 1 / sum of squared weights.",
         note=True,
     )
 
@@ -264,15 +273,16 @@ def _times(page: Page, results: Results) -> None:
         page.table(["", "network", "layer", "network", "layer"], rows)
 
 
-def _rules(page: Page, ruled: dict[str, dict[str, Any]]) -> None:
+def _rules(page: Page, study: Study, ruled: dict[str, dict[str, Any]]) -> None:
     if not ruled:
         return
+    cap = shown_rules("caps", study.rules, len(study.preference.preferred)).cap
     page.heading("Further rules")
     page.text(
         "The same network's scores (first seed, not trained again) under more rules at once with the preference: caps "
-        "of 10 % an asset; at most 60 % in a sector (clusters by correlation where no sectors are given); market and "
-        "volatility tilts within 0.2 either way, which are signed rows; at most 2 % of the portfolio changing hands "
-        "from one day to the next; and all of these."
+        f"of {cap:.0%} an asset; at most 60 % in a sector (clusters by correlation where no sectors are given); market "
+        "and volatility tilts within 0.2 either way, which are signed rows; at most 2 % of the portfolio changing "
+        "hands from one day to the next; and all of these."
     )
     rows = [
         [

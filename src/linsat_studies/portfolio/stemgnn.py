@@ -28,21 +28,21 @@ _STATE = 8  # width of the GRU's state, from which only the graph is made
 class Graph(NamedTuple):
     """S = D^-1/2 W D^-1/2, where W is the symmetric part of an attention matrix and D its row sums.
 
-    Eigenvalues lie in [-1, 1]. It is kept as its factors: making S itself would take more time than using it.
+    Eigenvalues lie in [-1, 1]. The roots stay apart from W: scaling its rows and columns would take more time than
+    scaling the few series it is applied to.
     """
 
-    attention: Tensor  # (batch, nodes, nodes), rows sum to 1
-    root: Tensor  # (batch, nodes, 1): D^-1/2
+    mutual: Tensor  # (batch, nodes, nodes): 2 W
+    root: Tensor  # (batch, nodes, 1): (2 D)^-1/2
 
     @classmethod
     def of(cls, attention: Tensor) -> Graph:
-        """From attention; a row sum of W is at least half of the attention's, 1 / 2, so none is zero."""
-        return cls(attention, ((1 + attention.sum(1)) / 2).rsqrt()[..., None])
+        """From attention, whose rows sum to 1; so a row sum of W is at least 1 / 2, and none is zero."""
+        return cls(attention + attention.transpose(1, 2), (1 + attention.sum(1)).rsqrt()[..., None])
 
     def __call__(self, series: Tensor) -> Tensor:
         """S times series (batch, nodes, time)."""
-        scaled = self.root * series
-        return self.root * (self.attention @ scaled + self.attention.transpose(1, 2) @ scaled) / 2
+        return self.root * (self.mutual @ (self.root * series))
 
 
 class LatentCorrelation(nn.Module):
@@ -59,7 +59,8 @@ class LatentCorrelation(nn.Module):
         batch, nodes, time = series.shape
         _, state = self.gru(series.reshape(batch * nodes, time, 1))
         state = state[-1].view(batch, nodes, -1)
-        logits = self.query(state) @ self.key(state).transpose(1, 2) / state.shape[-1] ** 0.5
+        query = self.query(state) / state.shape[-1] ** 0.5  # scaled before the product: nodes^2 numbers fewer to divide
+        logits = query @ self.key(state).transpose(1, 2)
         return Graph.of(logits.softmax(-1))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from linsat_studies.checkpoints import CheckpointError, load_weights, read_checkpoint
+from linsat_studies.checkpoints import CheckpointError, load_weights, read_run
 from linsat_studies.portfolio.config import PortfolioConfig, config_from_checkpoint
 from linsat_studies.portfolio.constraints import Universe, universe, weight_rules
 from linsat_studies.portfolio.data import Prices, Windows, held_out, training_windows
@@ -123,7 +124,7 @@ def train(config: PortfolioConfig, prices: Prices, folder: str | Path, *, sector
 
 
 def _check_same(path: Path, config: PortfolioConfig, prices: Prices) -> None:
-    saved = read_checkpoint(path)
+    saved = read_run(path, "run", "prices", "scale")
     if saved["config"]["prices"] != prices.fingerprint:
         raise CheckpointError(f"{path} was trained on other prices. Fix: another folder, or remove that run.")
     before = config_from_checkpoint(saved)
@@ -137,10 +138,15 @@ def load_run(path: str | Path, prices: Prices) -> tuple[LSTMNet | StemNet, Portf
     Raises:
         CheckpointError: no such file, or one trained on prices of other assets.
     """
-    saved = read_checkpoint(path)
-    config = config_from_checkpoint(saved)
+    saved = read_run(path, "run", "prices", "scale")
     if saved["config"]["prices"] != prices.fingerprint:
         raise CheckpointError(f"{path} was trained on other prices than {prices.source}. Fix: train on these.")
-    network = build_network(config.network, config.periods, assets=len(prices.tickers), scale=saved["config"]["scale"])
+    return network_of(saved, path, len(prices.tickers)), config_from_checkpoint(saved)
+
+
+def network_of(saved: dict[str, Any], path: str | Path, assets: int) -> LSTMNet | StemNet:
+    """The network that a checkpoint of so many assets holds, ready for evaluation; ``path`` is where it was read."""
+    config = config_from_checkpoint(saved)
+    network = build_network(config.network, config.periods, assets=assets, scale=saved["config"]["scale"])
     load_weights(network, path)
-    return network.eval(), config
+    return network.eval()

@@ -81,13 +81,64 @@ def test_report_is_one_page_and_continues(study, prices):
     code, text = run(*words)
     assert code == 0, text
     page = (study / "index.html").read_text()
-    for phrase in ("Table 3", "Table 9", "softmax + projection", "Further rules", "equal weight", "2.27", "2.42"):
+    assert "Left out" not in page  # two preferred assets reach 50 %, so the cap shown is wider than 10 %
+    for phrase in (
+        "caps of 30% an asset",
+        "Table 3",
+        "Table 9",
+        "softmax + projection",
+        "Further rules",
+        "equal weight",
+        "2.27",
+        "2.42",
+    ):
         assert phrase in page
     assert page.count("data:image/png;base64") == 3
     assert not re.search(r'(src|href)="(?!data:)', page)
     before = {path: path.stat().st_mtime_ns for path in (study / "results").glob("*.json")}
     assert run(*words)[0] == 0
     assert {path: path.stat().st_mtime_ns for path in (study / "results").glob("*.json")} == before
+
+
+def test_search_keeps_to_the_training_period_and_says_what_it_chose(prices, tmp_path):
+    words = (
+        "search",
+        "--predictor",
+        "lstm",
+        "--fold",
+        "2020-01-06",
+        "--steps",
+        1,
+        "--steps",
+        3,
+        "--seeds",
+        2,
+        *PERIODS,
+    )
+    code, text = run(*words, "--prices", prices, "--out", tmp_path / "a")
+    assert code == 0, text
+    # Other prices after the training period change nothing.
+    lines = prices.read_text().splitlines()
+    later = [line.split(",") for line in lines[1:] if line > "2020-07"]
+    changed = [",".join([day, *(str(2 * float(cell)) for cell in cells)]) for day, *cells in later]
+    other = tmp_path / "other.csv"
+    other.write_text(
+        "\n".join([line for line in lines if line <= "2020-07" or line.startswith("date")] + changed) + "\n"
+    )
+    code, _ = run(*words, "--prices", other, "--out", tmp_path / "b")
+    assert code == 0
+    for technique in ("softmax", "two-stage", "layer"):
+        first, second = (
+            json.loads((tmp_path / name / "search" / f"lstm_{technique}" / "search.json").read_text()) for name in "ab"
+        )
+        assert first["candidates"] == second["candidates"]
+        assert len(first["candidates"]) == 2
+        means = {name: np.mean(list(tried["ratios"].values())) for name, tried in first["candidates"].items()}
+        assert first["chosen"] == max(means, key=means.get)
+        assert f"{means[first['chosen']]:.3f}" in text
+    code, text = run(*words, "--prices", other, "--out", tmp_path / "a")
+    assert code == 2
+    assert "other prices" in text
 
 
 def test_allocate_gives_weights_for_tomorrow(study, prices, tmp_path):

@@ -78,6 +78,26 @@ def test_weekly_returns_add_up():
     torch.testing.assert_close(found.sum(1), seen[:, 19] - seen[:, 0])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_growth_is_the_running_sum_of_daily_log_returns(kind):
+    """The networks sum before their linear head; here the days are made one by one and summed after it."""
+    torch.manual_seed(0)
+    network = build_network(NetworkConfig(kind=kind, hidden=8), PERIODS, assets=6, scale=0.01).eval()
+    torch.nn.init.normal_(network.path.bias)
+    seen = torch.from_numpy(training_windows(make_prices(), PERIODS)[:3].seen()).float()
+    with torch.no_grad():
+        if kind == "lstm":
+            _, (state, _) = network.lstm(seen.diff(dim=1) / 0.01)
+            daily = torch.stack([network.path(torch.tanh(state[-1] + day)) for day in network.days], dim=1)
+        else:
+            features = network.body(weekly(seen).transpose(1, 2) / (5**0.5 * 0.01))
+            daily = network.path(features).transpose(1, 2)
+        total = torch.zeros(3, 6)
+        for day in range(10):
+            total = total + 0.01 * daily[:, day]
+            torch.testing.assert_close(network(seen).growth[:, day], total, atol=1e-6, rtol=1e-5)
+
+
 def test_stemgnn_treats_assets_alike_without_identity():
     """Assets in another order: scores in that order."""
     torch.manual_seed(0)

@@ -11,11 +11,11 @@ import linsat
 from linsat_studies.portfolio.baselines import BASELINES, equal_weight, inverse_volatility
 from linsat_studies.portfolio.config import Rules
 from linsat_studies.portfolio.constraints import (
+    TurnoverRules,
     Universe,
     correlation_clusters,
     factor_loadings,
     turnover,
-    turnover_rules,
     weight_rules,
 )
 from linsat_studies.portfolio.evaluate import ruled_weights, violations
@@ -276,14 +276,48 @@ def test_impossible_rules_are_refused(about):
 
 def test_turnover_rows_measure_the_change(about):
     yesterday = np.full(12, 1 / 12)
-    rows = turnover_rules(Rules(turnover=0.05, at_least=0.0), about, yesterday)
+    rows = TurnoverRules(Rules(turnover=0.05, at_least=0.0), about).since(yesterday)
+
+    def violation(w):
+        return float(rows.violation(np.concatenate([w, np.maximum(w - yesterday, 0)])[None]).max())
+
     w = yesterday.copy()
     w[0] += 0.05
     w[1] -= 0.05
-    assert rows.violation(np.concatenate([w, np.abs(w - yesterday)])) == pytest.approx(0, abs=1e-12)
+    assert violation(w) == pytest.approx(0, abs=1e-12)
     w[0] += 0.02
     w[1] -= 0.02
-    assert rows.violation(np.concatenate([w, np.abs(w - yesterday)])) == pytest.approx(0.04, abs=1e-12)
+    assert violation(w) == pytest.approx(0.02, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["turnover", "all"])
+def test_a_turnover_limit_leaves_the_best_trade(name, about):
+    """At a low temperature the weights tend to the best ones within reach of yesterday's, which HiGHS finds."""
+    from scipy.optimize import linprog
+
+    rules, scores = RULES[name], draw(12, seed=9)
+    yesterday = linsat.project(torch.zeros(12, dtype=torch.float64), weight_rules(rules, about)).numpy()
+    today = TurnoverRules(rules, about).since(yesterday)
+    both = torch.from_numpy(np.concatenate([scores, np.zeros(12)]))[None]
+    found = linsat.project(both, today, tau=1e-4)[0, :12].numpy()
+    # Bought p and sold s of each asset: w = yesterday + p - s.
+    split = np.concatenate([np.eye(12), -np.eye(12)], axis=1)
+    A = [np.r_[np.ones(24)], -np.isin(np.arange(12), [0, 3]).astype(float) @ split]
+    b = [2 * rules.turnover, yesterday[[0, 3]].sum() - 0.5]
+    if rules.sector_limit:
+        for mask in (np.array(about.sectors) == s for s in "abc"):
+            A.append(mask.astype(float) @ split)
+            b.append(rules.sector_limit - mask @ yesterday)
+    if rules.exposure:
+        for row in (sign * loading for loading in about.loadings for sign in (1, -1)):
+            A.append(row @ split)
+            b.append(rules.exposure - row @ yesterday)
+    reach = np.concatenate([(rules.cap or 1) - yesterday, yesterday])
+    best = linprog(-scores @ split, A, b, [np.r_[np.ones(12), -np.ones(12)]], [0.0], bounds=list(zip(0 * reach, reach)))
+    gained = scores @ (found - yesterday)
+    assert -best.fun > 0.01  # there is something to gain, and not all of it is within reach
+    assert gained == pytest.approx(-best.fun, rel=0.02)
+    assert np.abs(found - yesterday).sum() / 2 == pytest.approx(rules.turnover, abs=1e-3)
 
 
 def test_loadings_and_clusters_of_a_made_market():
