@@ -1,46 +1,42 @@
-"""The ``linsat`` command."""
+"""The ``linsat`` command: its sub-commands, loaded from `linsat.commands`."""
 
 from __future__ import annotations
 
-import argparse
+import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
-
-import torch
-
-from linsat._kernels import load
-from linsat.constraints import simplex
-from linsat.projection import project
-
-
-def describe() -> list[tuple[str, str]]:
-    """Versions, kernel and threads, as pairs of a name and a value."""
-    found = [("linsat", _version("linsat")), ("torch", torch.__version__)]
-    found += [(name, _version(name)) for name in ("numpy", "scipy", "numba")]
-    # numba compiles at the first call: only trying shows whether it can.
-    project(torch.zeros(1, 2), simplex(2))
-    state = load()
-    found.append(("kernel", "ready" if state.available else f"not used: {state.reason}; the torch path serves"))
-    found.append(("threads", str(torch.get_num_threads())))
-    return found
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code (0; 2 for a command line that is not understood)."""
-    parser = argparse.ArgumentParser(prog="linsat", description="Hard linear constraints for neural networks.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("info", help="versions, kernel and threads")
-    parser.parse_args(arguments)
-    for name, value in describe():
-        print(f"{name:8} {value}")
+    """Run the command; returns 0, or leaves by `SystemExit`.
+
+    Exit codes: 0 fine; 1 infeasible, or not every instance converged; 2 a command line or a file that is not
+    understood, with one line on stderr; 130 interrupted.
+    """
+    try:
+        import rich  # noqa: F401
+        import typer
+    except ImportError:
+        print('error: the linsat command needs typer and rich. Fix: pip install "linsat[cli]"', file=sys.stderr)
+        raise SystemExit(2) from None
+    from linsat.commands.check import check
+    from linsat.commands.explore import explore
+    from linsat.commands.info import info
+    from linsat.commands.project import project
+
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    app.callback()(_about)
+    for command in (check, project, explore, info):
+        app.command()(command)
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="linsat")
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            raise
     return 0
+
+
+def _about() -> None:
+    """Hard linear constraints for neural networks."""
 
 
 if __name__ == "__main__":

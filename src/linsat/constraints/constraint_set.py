@@ -407,6 +407,52 @@ class Constraints:
     def _row_blocks(self) -> list[str]:
         return [name for name, matrix in self._matrices.items() for _ in range(matrix.shape[0])]
 
+    # ------------------------------------------------------------------ from and to other libraries
+
+    @staticmethod
+    def from_cvxpy(constraints: Any, variable: Any, *, box: tuple[float, float] | None = None) -> Constraints:
+        """The affine constraints of a cvxpy problem over one variable (extra ``cvxpy``).
+
+        Args:
+            constraints: a cvxpy constraint or a list of them: ``==``, ``<=``, ``>=``, Zero, NonPos or NonNeg of affine
+                expressions in ``variable``; parameters count with their present values. A two-sided row becomes two.
+            variable: the ``cvxpy.Variable``; matrices are flattened row by row. Its ``nonneg``, ``bounds`` and the like
+                become the box; so do constraints on one entry where the variable has no bound of its own.
+            box: bounds (lower, upper) for entries that have none.
+
+        Warns:
+            LinSATWarning: a boolean or integer variable is relaxed.
+
+        Raises:
+            ConstraintError: a constraint that is not affine (named), other variables, or no finite bounds.
+        """
+        from linsat.bridges import from_cvxpy
+
+        return from_cvxpy(constraints, variable, box=box)
+
+    @staticmethod
+    def from_scipy(constraints: Any, bounds: Any = None, *, box: tuple[float, float] | None = None) -> Constraints:
+        """Rows of ``scipy.optimize.LinearConstraint`` (one or a list) within ``scipy.optimize.Bounds``.
+
+        ``lb <= A x <= ub`` becomes one row where an end is infinite or both are equal, else two. ``box`` gives
+        (lower, upper) for variables without finite bounds; the layer works in a box.
+
+        Raises:
+            ConstraintError: another kind of constraint (named), shapes that disagree, or no finite bounds.
+        """
+        from linsat.bridges import from_scipy
+
+        return from_scipy(constraints, bounds, box=box)
+
+    def to_highs(self, *, scores: Any = None) -> Any:
+        """A ``highspy.Highs`` model with these rows, names and box (extra ``cli``); ``scores`` are what it maximises.
+
+        For one instance: a set with right sides or bounds per instance is refused.
+        """
+        from linsat.bridges import to_highs
+
+        return to_highs(self, scores=scores)
+
     # ------------------------------------------------------------------ compiled once, kept, never copied
 
     def check_numbers(self) -> None:

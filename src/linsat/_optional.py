@@ -1,0 +1,21 @@
+"""Packages that only some users need: imported where they are used, with an error that names the extra."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def require(module: str, *, extra: str, purpose: str) -> Any:
+    """Import ``module``, or say which extra of linsat brings it.
+
+    Raises:
+        ImportError: it is not installed; the message is one line with the command that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise ImportError(
+            f'{purpose} needs {package} ({error}). Fix: pip install "linsat[{extra}]"', name=package
+        ) from None

@@ -1,0 +1,214 @@
+"""``linsat check``: what a constraint file means, before anything is projected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import torch
+import typer
+from rich.progress import Progress
+
+from linsat.commands.analysis import Forced, Temperatures, forced_variables, redundant_rows, temperatures
+from linsat.commands.console import NOT_ALL_HOLD, err, one_line_errors, say, say_json
+from linsat.errors import ConstraintError, InfeasibleError
+from linsat.files import Model, read_model
+from linsat.projection import solve
+from linsat.status import Status
+
+_SHOWN = 12  # entries of a list that are printed; --json has all
+_TERMS = 8
+
+
+@dataclass
+class Findings:
+    """Everything that `check` says about a file; None: not looked into, or too large to say."""
+
+    feasible: bool = True
+    conflict: list[int] = field(default_factory=list)
+    minimal: bool = False
+    why: str = ""
+    infeasible_instances: list[int] | None = None
+    forced: list[Forced] | None = None
+    redundant: list[int] | None = None
+    tau: Temperatures | None = None
+
+
+@one_line_errors
+def check(
+    file: Annotated[Path, typer.Argument(help="constraint file: .json, .npz, .lp or .mps")],
+    box: Annotated[
+        Optional[tuple[float, float]],  # noqa: UP045 - typer reads it at run time, also in Python 3.10
+        typer.Option(help="LOWER UPPER: bounds for variables of an LP or MPS file that have none"),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="time for the search for redundant rows, and for trying tau")] = 20.0,
+    as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
+) -> None:
+    """Say whether a constraint set can hold, what it forces, which rows add nothing or conflict, and a range for tau.
+
+    Exit codes: 0 feasible, 1 infeasible, 2 bad input, 130 interrupted.
+    """
+    if not seconds >= 0:
+        raise ConstraintError(f"--seconds is {seconds}; expected at least 0.")
+    model = read_model(file, box=box)
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("redundant rows", total=len(model.constraints) or 1)
+        findings = examine(model, seconds, lambda done, total: bar.update(task, completed=done, total=total))
+    if as_json:
+        say_json(as_content(file, model, findings))
+    else:
+        _print(file, model, findings)
+    if not findings.feasible:
+        raise typer.Exit(NOT_ALL_HOLD)
+
+
+def examine(model: Model, seconds: float, progress: Any = lambda done, total: None) -> Findings:
+    """Look into a constraint set; ``seconds`` bound the search for redundant rows, and the trials of tau."""
+    constraints = model.constraints
+    if constraints.batch_shape:
+        return _examine_instances(model)
+    try:
+        constraints.check()
+    except InfeasibleError as error:
+        return Findings(False, list(error.indices), error.minimal, str(error))
+    return Findings(
+        forced=forced_variables(constraints),
+        redundant=redundant_rows(constraints, seconds, progress),
+        tau=temperatures(constraints, model.scores, seconds),
+    )
+
+
+def _examine_instances(model: Model) -> Findings:
+    """Right sides or bounds that differ: which instances cannot hold, and why the first of them cannot."""
+    constraints = model.constraints
+    scores = torch.zeros((*constraints.batch_shape, constraints.num_variables or 1), dtype=torch.float64)
+    codes = solve(scores, constraints, on_failure="ignore").codes.reshape(-1)
+    wrong = (codes == Status.INFEASIBLE.code).nonzero().squeeze(-1).tolist()
+    findings = Findings(feasible=not wrong, infeasible_instances=wrong)
+    if wrong:
+        try:
+            solve(scores, constraints, on_failure="raise")
+        except InfeasibleError as error:
+            findings.conflict, findings.minimal, findings.why = list(error.indices), error.minimal, str(error)
+    return findings
+
+
+def row_words(model: Model, index: int) -> str:
+    """A row in the names of the file, shortened."""
+    constraints = model.constraints
+    if model.variables is None or constraints.batch_shape:
+        return constraints.row_text(index, terms=_TERMS)
+    matrix = constraints.matrix.cpu()
+    here = matrix.indices()[0] == index
+    columns, values = matrix.indices()[1][here].tolist(), matrix.values()[here].tolist()
+    pieces: list[str] = []
+    for column, value in zip(columns, values, strict=True):
+        sign = ("- " if value < 0 else "+ ") if pieces else ("-" if value < 0 else "")
+        size = "" if abs(value) == 1 else f"{abs(value):g} "
+        pieces.append(f"{sign}{size}{model.variable(column)}")
+    if len(pieces) > _TERMS:
+        pieces = [*pieces[: _TERMS - 1], "+ ...", pieces[-1]]
+    return f"{' '.join(pieces) or '0'} {constraints.senses[index]} {float(constraints.rhs[index]):g}"
+
+
+def as_content(file: Path, model: Model, findings: Findings) -> dict[str, Any]:
+    """Everything found, for --json; rows and variables by name, null where it was not established."""
+    names = model.constraints.names
+    tau = findings.tau
+    return {
+        "file": str(file),
+        "variables": model.num_variables,
+        "rows": len(model.constraints),
+        "notes": list(model.notes),
+        "feasible": findings.feasible,
+        "conflict": [{"row": names[i], "text": row_words(model, i)} for i in findings.conflict],
+        "conflict_is_minimal": findings.minimal,
+        "infeasible_instances": findings.infeasible_instances,
+        "forced": None
+        if findings.forced is None
+        else [
+            {"variable": model.variable(f.variable), "value": f.value, "by_bounds": f.by_bounds}
+            for f in findings.forced
+        ],
+        "redundant": None if findings.redundant is None else [names[i] for i in findings.redundant],
+        "tau": None
+        if tau is None
+        else {
+            "lowest": tau.lowest,
+            "highest": tau.highest,
+            "for_scores_of_spread": tau.spread,
+            "scores": "objective" if tau.from_objective else "normal",
+            "fails_below": tau.fails_below,
+        },
+    }
+
+
+def _print(file: Path, model: Model, findings: Findings) -> None:
+    constraints = model.constraints
+    senses = constraints.senses
+    counts = ", ".join(f"{senses.count(sense)} {sense}" for sense in ("<=", ">=", "==") if sense in senses) or "none"
+    say(f"{file}: {model.num_variables:,} variables, {len(constraints):,} rows ({counts})")
+    for note in model.notes:
+        say(f"  note: {note}")
+    if not findings.feasible:
+        _print_conflict(model, findings)
+        return
+    say("feasible: some point of the box satisfies every row", style="green")
+    if findings.infeasible_instances is not None:
+        say("  every instance's own right sides and bounds were tried; forced variables and redundant rows were not")
+        return
+    _print_list("forced variables", [_forced_words(model, f) for f in findings.forced or []], findings.forced is None)
+    rows = [f"{constraints.names[i]}: {row_words(model, i)}" for i in findings.redundant or []]
+    _print_list("redundant rows (all can go at once)", rows, findings.redundant is None)
+    _print_tau(findings.tau)
+
+
+def _print_conflict(model: Model, findings: Findings) -> None:
+    wrong = findings.infeasible_instances
+    if wrong is not None:
+        more = ", ..." if len(wrong) > _SHOWN else ""
+        shown = ", ".join(map(str, wrong[:_SHOWN])) + more
+        say(f"infeasible: {len(wrong):,} of {model.constraints.batch_shape.numel():,} instances: {shown}", style="red")
+    if not findings.conflict:
+        say(f"infeasible: {findings.why}", style="red")
+        return
+    one = len(findings.conflict) == 1
+    where = "" if wrong is None else f" for instance {wrong[0]}"
+    text = "this row cannot hold within the bounds" if one else "these rows cannot hold together within the bounds"
+    say(f"infeasible: {text}{where}", style="red")
+    for index in findings.conflict[:_SHOWN]:
+        say(f"  {model.constraints.names[index]}: {row_words(model, index)}")
+    if len(findings.conflict) > _SHOWN:
+        say(f"  and {len(findings.conflict) - _SHOWN} more (--json lists all)")
+    if findings.minimal:
+        say("  fix: change it or widen the bounds" if one else "  fix: loosen any one of them, and the rest can hold")
+
+
+def _forced_words(model: Model, forced: Forced) -> str:
+    return f"{model.variable(forced.variable)} = {forced.value:g}" + (" (by its bounds)" if forced.by_bounds else "")
+
+
+def _print_list(title: str, entries: Sequence[str], unknown: bool) -> None:
+    if unknown:
+        say(f"{title}: not established, the set is too large or time ran out (--seconds)")
+        return
+    say(f"{title}: {len(entries) or 'none'}")
+    for entry in entries[:_SHOWN]:
+        say(f"  {entry}")
+    if len(entries) > _SHOWN:
+        say(f"  and {len(entries) - _SHOWN} more (--json lists all)")
+
+
+def _print_tau(tau: Temperatures | None) -> None:
+    if tau is None:
+        say("tau: no range; nothing is left to decide, or time ran out (--seconds)")
+        return
+    source = "the scores of its objective" if tau.from_objective else "normal scores"
+    if tau.lowest is None or tau.highest is None:
+        say(f"tau: no temperature tried is in between for {source} of spread {tau.spread:.3g}")
+    else:
+        say(f"tau: {tau.lowest:.3g} to {tau.highest:.3g} to train with, for {source} of spread {tau.spread:.3g}")
+    if tau.fails_below is not None:
+        say(f"  at tau {tau.fails_below:.3g} and below some trials did not converge")

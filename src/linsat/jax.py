@@ -1,0 +1,160 @@
+"""The layer on JAX arrays (extra ``jax``): `project`, differentiable, under jit, vmap and grad.
+
+The mathematics is the torch layer's: JAX calls back to the host, where the same solver runs on the CPU. So arrays on an
+accelerator travel to the host and back with each call.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from linsat._optional import require
+from linsat.constraints.constraint_set import Constraints
+from linsat.errors import ConstraintError
+from linsat.projection import project as project_tensor
+
+jax = require("jax", extra="jax", purpose="linsat.jax")
+jnp = jax.numpy
+
+_SIDES = ("b", "d", "f")
+Array = Any  # a jax.Array, or a tracer that stands for one
+
+
+def project(
+    y: Array,
+    constraints: Constraints,
+    *,
+    tau: Any = 0.1,
+    b: Array = None,
+    d: Array = None,
+    f: Array = None,
+    on_failure: str = "warn",
+) -> Array:
+    """The point of the constraint set that fits the scores best: `linsat.project` for JAX.
+
+    Args:
+        y: scores (..., variables), float32 or float64 (which needs ``jax_enable_x64``).
+        constraints: the rows and the box; a constant of the computation, without learned tensors.
+        tau: temperature, a number or an array that broadcasts to the batch shape; arrays get gradients.
+        b, d, f: right sides in place of the set's own, (rows,) or (batch..., rows); they get gradients.
+        on_failure: ``"warn"``, ``"raise"`` or ``"ignore"``, for instances that do not converge.
+
+    Returns:
+        x like y. Reverse mode only: ``jax.grad``, ``jax.vjp``, ``jax.jacrev``, once (no second derivatives).
+        Cost: one solve forward; one solve and one adjoint solve backward, because torch keeps no state between the two
+        callbacks; the copies to and from the host.
+
+    Raises:
+        InfeasibleError: the rows contradict each other.
+        ConstraintError: malformed arguments. Inside jit, numbers are seen only when the program runs; NaN scores and
+            ``on_failure="raise"`` then end in JAX's own runtime error with linsat's message inside.
+    """
+    if not isinstance(constraints, Constraints):
+        raise ConstraintError(f"constraints is {type(constraints).__name__}; expected linsat.Constraints.")
+    if constraints.learned_tensors():
+        raise ConstraintError(
+            "constraints hold torch tensors that require gradients, which JAX cannot follow. "
+            "Fix: pass the right sides as b=, d=, f=."
+        )
+    scores = jnp.asarray(y)
+    if not jnp.issubdtype(scores.dtype, jnp.floating):
+        raise ConstraintError(f"y has dtype {scores.dtype}; expected floating scores. Fix: y.astype(float).")
+    width = constraints.num_variables
+    if scores.ndim == 0 or (width is not None and scores.shape[-1] != width):
+        raise ConstraintError(f"y has shape {scores.shape}; expected (..., {width or 'variables'}).")
+    given = {name: jnp.asarray(side) for name, side in zip(_SIDES, (b, d, f), strict=True) if side is not None}
+    if not constraints.batch_shape and not given:
+        constraints.check()  # contradictions come out here as they are, not from inside a callback
+    fixed_tau = float(tau) if isinstance(tau, (int, float)) else None
+    batch = scores.shape[:-1]
+    for name, side in given.items():
+        expected = constraints.right_sides.get(name)
+        if expected is None or side.ndim == 0 or side.shape[-1] != expected.shape[-1]:
+            rows = 0 if expected is None else expected.shape[-1]
+            raise ConstraintError(f"{name} has shape {side.shape}; expected (..., {rows}), one right side per row.")
+        batch = _joint(name, batch, side.shape[:-1])
+    batch = _joint("the constraint set", batch, tuple(constraints.batch_shape))
+    numbers: dict[str, Array] = {"y": jnp.broadcast_to(scores, (*batch, scores.shape[-1]))}
+    # Every array gets the full batch shape, so that vmap may put its axis in front of each alike.
+    numbers |= {name: jnp.broadcast_to(side, (*batch, side.shape[-1])) for name, side in given.items()}
+    if fixed_tau is None:
+        numbers["tau"] = jnp.broadcast_to(jnp.asarray(tau), batch)
+    _check_numbers(numbers, fixed_tau)
+    return _project(_Call(constraints, fixed_tau, on_failure), numbers)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What is constant in a computation; equal and hashed by the identity of the set, as jit wants it."""
+
+    constraints: Constraints
+    tau: float | None
+    on_failure: str
+
+    def run(self, numbers: dict[str, torch.Tensor]) -> torch.Tensor:
+        sides = {name: numbers[name] for name in _SIDES if name in numbers}
+        constraints = self.constraints.with_rhs(**sides) if sides else self.constraints
+        tau = numbers["tau"] if self.tau is None else self.tau
+        return project_tensor(numbers["y"], constraints, tau=tau, on_failure=self.on_failure)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _project(call: _Call, numbers: dict[str, Array]) -> Array:
+    y = numbers["y"]
+    shape = jax.ShapeDtypeStruct(y.shape, y.dtype)
+    return jax.pure_callback(functools.partial(_forward, call), shape, numbers, vmap_method="broadcast_all")
+
+
+def _keep(call: _Call, numbers: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+    return _project(call, numbers), numbers
+
+
+def _pull_back(call: _Call, numbers: dict[str, Array], cotangent: Array) -> tuple[dict[str, Array]]:
+    shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in numbers.items()}
+    backward = functools.partial(_backward, call)
+    return (jax.pure_callback(backward, shapes, numbers, cotangent, vmap_method="broadcast_all"),)
+
+
+_project.defvjp(_keep, _pull_back)
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(array))  # a copy: what JAX hands over is read-only
+
+
+def _forward(call: _Call, numbers: dict[str, Any]) -> np.ndarray:
+    with torch.no_grad():
+        return call.run({name: _tensor(array) for name, array in numbers.items()}).numpy()
+
+
+def _backward(call: _Call, numbers: dict[str, Any], cotangent: Any) -> dict[str, np.ndarray]:
+    leaves = {name: _tensor(array).requires_grad_() for name, array in numbers.items()}
+    x = _Call(call.constraints, call.tau, "ignore").run(leaves)  # the forward pass has reported what failed
+    found = torch.autograd.grad(x, list(leaves.values()), _tensor(cotangent), allow_unused=True)
+    return {
+        name: (torch.zeros_like(leaf) if gradient is None else gradient).detach().numpy()
+        for (name, leaf), gradient in zip(leaves.items(), found, strict=True)
+    }
+
+
+def _joint(name: str, first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return tuple(np.broadcast_shapes(first, second))
+    except ValueError:
+        raise ConstraintError(
+            f"the batch dimensions {second} of {name} do not broadcast with {first}. Fix: one per instance, or shared."
+        ) from None
+
+
+def _check_numbers(numbers: dict[str, Array], tau: float | None) -> None:
+    """Refuse what the host can see now; tracers are checked when the program runs."""
+    for name, array in numbers.items():
+        if not isinstance(array, jax.core.Tracer) and not bool(jnp.isfinite(array).all()):
+            raise ConstraintError(f"{name} holds NaN or infinity; expected finite numbers.")
+    if tau is not None and not (np.isfinite(tau) and tau > 0):
+        raise ConstraintError(f"tau is {tau}; expected a positive, finite temperature. Fix: tau=0.1, say.")

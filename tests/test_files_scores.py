@@ -1,0 +1,137 @@
+"""Score files: chunks of any size, from any instance on, are the rows that numpy reads."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+
+import numpy as np
+import pytest
+
+import linsat
+from linsat.files.scores import open_scores
+
+Y = np.random.default_rng(0).normal(size=(23, 5))
+
+
+def _write(path, kind: str) -> np.ndarray:
+    """Write Y in some way; returns what must come out, as numpy reads it."""
+    if kind == "npy":
+        np.save(path, Y)
+    elif kind == "npy float32 big-endian":
+        np.save(path, Y.astype(">f4"))
+        return Y.astype(np.float32)
+    elif kind == "npy fortran":
+        np.save(path, np.asfortranarray(Y))
+    elif kind == "npz":
+        np.savez(path, scores=Y, other=np.ones(3))
+    elif kind == "npz compressed":
+        np.savez_compressed(path, anything=Y)
+    elif kind == "csv":
+        np.savetxt(path, Y, delimiter=",", fmt="%.17g")
+    elif kind == "csv with names":
+        text = "\n".join([",".join("abcde"), *(",".join(map(repr, row.tolist())) for row in Y)])
+        path.write_text(text.replace("\n", "\r\n\r\n"), encoding="utf-8-sig")
+    else:
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        wanted = np.float32 if "float32" in kind else np.float64
+        table = pyarrow.table({name: Y[:, i].astype(wanted) for i, name in enumerate("abcde")})
+        parquet.write_table(table, path, row_group_size=7)
+        return Y.astype(wanted)
+    return Y
+
+
+KINDS = (
+    *("npy", "npy float32 big-endian", "npy fortran", "npz", "npz compressed", "csv", "csv with names"),
+    *("parquet", "parquet float32"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_are_the_rows(kind, tmp_path):
+    path = tmp_path / f"scores.{kind.split()[0]}"
+    expected = _write(path, kind)
+    scores = open_scores(path)
+    assert scores.shape == (23, 5)
+    assert scores.instances == 23
+    assert scores.dtype == expected.dtype
+    assert scores.columns == (tuple("abcde") if "names" in kind or "parquet" in kind else None)
+    for start in (0, 1, 8, 22, 23):
+        for size in (1, 4, 7, 23, 100):
+            chunks = list(scores.read(start, size))
+            assert [len(chunk) for chunk in chunks[:-1]] == [size] * (len(chunks) - 1)
+            joined = np.concatenate(chunks) if chunks else np.zeros((0, 5))
+            assert np.array_equal(joined, expected[start:])
+    assert scores.digest() == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_leading_dimensions_are_kept(tmp_path):
+    np.save(tmp_path / "y.npy", Y[:20].reshape(4, 5, 5))
+    scores = open_scores(tmp_path / "y.npy")
+    assert (scores.shape, scores.instances) == ((4, 5, 5), 20)
+    assert np.array_equal(np.concatenate(list(scores.read(3, 6))), Y[3:20])
+    np.save(tmp_path / "one.npy", Y[0])
+    assert open_scores(tmp_path / "one.npy").instances == 1
+
+
+def _bytes_of(array) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+BAD = {
+    "cut.npy": (_bytes_of(Y)[:-8], "It is cut off"),
+    "junk.npy": (b"\x00\xff" * 40, "not a numpy array"),
+    "empty.npy": (b"", "not a numpy array"),
+    "whole.npy": (_bytes_of(np.arange(6).reshape(2, 3)), "dtype int64; expected floating scores"),
+    "object.npy": (_bytes_of(np.array([[None]])), "dtype object"),
+    "scalar.npy": (_bytes_of(np.array(1.0)), "no dimension"),
+    "nothing.npy": (_bytes_of(np.zeros((0, 3))), "at least one instance"),
+    "cube.npy": (_bytes_of(np.asfortranarray(np.zeros((2, 3, 4)))), "Fortran order"),
+    "junk.npz": (b"PK\x03\x04" + b"\x07" * 50, "not a complete .npz archive"),
+    "empty.csv": (b"", "the file is empty"),
+    "binary.csv": (b"\xff\xfe\x00\x01", "not comma-separated text"),
+    "junk.parquet": (b"PAR1 and nothing else", "not a parquet file"),
+    "scores.txt": (b"1,2", "ends in '.txt'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_named(name, tmp_path):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    content, message = BAD[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(linsat.ConstraintError, match=message) as caught:
+        open_scores(tmp_path / name)
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_lines_are_named(tmp_path):
+    for text, message in (
+        ("1,2\n3,4\n5\n", "line 3 has 1 cells; expected 2"),
+        ("1,2\n\n3,oops\n", "line 3, column 2 holds 'oops'; expected a number"),
+    ):
+        (tmp_path / "y.csv").write_text(text)
+        with pytest.raises(linsat.ConstraintError, match=message):
+            list(open_scores(tmp_path / "y.csv").read(0, 10))
+
+
+def test_parquet_refuses_other_columns_and_gaps(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"a": [1.0], "name": ["x"]}), tmp_path / "text.parquet")
+    with pytest.raises(linsat.ConstraintError, match="column 'name' has type string"):
+        open_scores(tmp_path / "text.parquet")
+    parquet.write_table(pyarrow.table({"a": [1.0, None]}), tmp_path / "gap.parquet")
+    with pytest.raises(linsat.ConstraintError, match="column 'a' has missing values"):
+        list(open_scores(tmp_path / "gap.parquet").read(0, 10))
+
+
+def test_a_missing_file_and_a_folder_are_told_apart(tmp_path):
+    with pytest.raises(linsat.ConstraintError, match="does not exist"):
+        open_scores(tmp_path / "y.npy")
+    (tmp_path / "y.npy").mkdir()
+    with pytest.raises(linsat.ConstraintError, match="is not a regular file"):
+        open_scores(tmp_path / "y.npy")
