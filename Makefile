@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch==2.13.0
 
-.PHONY: help demo test bench bench-quick lint docs clean
+.PHONY: help demo test test-matrix fuzz bench bench-quick lint docs clean
 help:
 	@echo "make demo   a guided tour: the layer, its peers, three studies (out/demo/index.html)"
 	@echo "make test   run the tests"
 	@echo "make bench  time the layer against its peers, 15 minutes (make bench-quick: two)"
+	@echo "make fuzz   random systems against HiGHS and Clarabel; FUZZ=\"--minutes 5 --seed 1\" sets how long"
+	@echo "make test-matrix  the tests with the oldest and newest versions, and without any extra"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   build the documentation into site/"
 
@@ -50,6 +52,12 @@ lint: $(VENV)/.tools
 docs: $(VENV)/.tools
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Documentation built: site/index.html"
+
+fuzz: $(VENV)/.tools
+	@$(BIN)/python fuzz/run.py $(FUZZ)
+
+test-matrix:
+	@$(PYTHON) scripts/test_matrix.py
 
 clean:
 	rm -rf $(VENV) build site out src/*.egg-info

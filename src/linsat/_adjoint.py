@@ -31,7 +31,8 @@ class ImplicitCall:
 
     pattern: RowMatrix  # the rows whose pattern (not values) is used
     shared: bool  # the reduction is the same for all instances
-    solve: Callable[[Equalities, Tensor, Tensor], tuple[Outcome, Reduction]]  # (rows, scores, tau)
+    # (rows, scores, tau) -> how it ended, shares, what presolve decided
+    solve: Callable[[Equalities, Tensor, Tensor], tuple[Outcome, Tensor, Reduction]]
 
     def equalities(self, tensors: tuple[Tensor, ...]) -> Equalities:
         _, values, *rest = tensors
@@ -43,27 +44,30 @@ class ImplicitCall:
 
 def implicit_duals(
     call: ImplicitCall, equalities: Equalities, scores: Tensor, tau: Tensor
-) -> tuple[Outcome, Reduction]:
-    """Solve for the duals of scores (N, l) at temperatures tau (N,), with gradients to every tensor that wants them."""
+) -> tuple[Outcome, Tensor, Reduction]:
+    """Solve for the duals of scores (N, l) at temperatures tau (N,), with gradients to every tensor that wants them.
+
+    The shares (N, l) beside them have none: they are the value of the solution, not a way to its derivatives.
+    """
     e = equalities
     tensors = (scores, e.rows.values, e.lower, e.width, e.rhs, e.slack, e.scale)
-    mu, codes, steps, *reduction = ImplicitDuals.apply(call, tau, *tensors)
-    return Outcome(mu, codes, steps), Reduction(*reduction)
+    mu, p, codes, steps, *reduction = ImplicitDuals.apply(call, tau, *tensors)
+    return Outcome(mu, codes, steps), p, Reduction(*reduction)
 
 
 class ImplicitDuals(torch.autograd.Function):
-    """(tau, scores, values, lower, width, rhs, slack, scale) -> duals, codes, steps and the fields of the reduction."""
+    """(tau, scores, values, lower, width, rhs, slack, scale) -> duals, shares, codes, steps, reduction fields."""
 
     @staticmethod
     def forward(call: ImplicitCall, tau: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outcome, reduction = call.solve(call.equalities(tensors), tensors[0], tau)
-        return outcome.mu, outcome.codes, outcome.steps, *_fields(reduction)
+        outcome, p, reduction = call.solve(call.equalities(tensors), tensors[0], tau)
+        return outcome.mu, p, outcome.codes, outcome.steps, *_fields(reduction)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         call, tau, *tensors = inputs
         ctx.call = call
-        ctx.save_for_backward(tau, *tensors, output[0], *output[3:])
+        ctx.save_for_backward(tau, *tensors, output[0], *output[4:])
         ctx.mark_non_differentiable(*output[1:])
 
     @staticmethod
@@ -87,7 +91,7 @@ class ImplicitDuals(torch.autograd.Function):
         if dims[_VALUES] is not None:
             raise ConstraintError(
                 "vmap over coefficients (A, C or E) is not supported: they are shared by all instances. "
-                "Fix: vmap over scores, right sides, bounds or tau, or loop over the sets."
+                "Fix: vmap over the scores or tau, or loop over the sets."
             )
         mapped = info.batch_size
         count = (tensors[0] if dims[0] is None else tensors[0].movedim(dims[0], 0)[0]).shape[0]
@@ -102,7 +106,7 @@ class ImplicitDuals(torch.autograd.Function):
             tensor if i == _VALUES else join(tensor, dims[i], may_share=i > _VALUES) for i, tensor in enumerate(tensors)
         ]
         outputs = ImplicitDuals.apply(call, join(tau, tau_dim, may_share=False), *joined)
-        split = [output.reshape(mapped, count, *output.shape[1:]) for output in outputs[: 3 if call.shared else None]]
+        split = [output.reshape(mapped, count, *output.shape[1:]) for output in outputs[: 4 if call.shared else None]]
         shared = outputs[len(split) :]
         return (*split, *shared), (*[0] * len(split), *[None] * len(shared))
 

@@ -13,8 +13,9 @@ from linsat._equalities import to_equalities
 from linsat._equations import Equalities, Reduction, Tensor
 from linsat._presolve import no_reduction, propagate, row_sides
 from linsat._transforms import plain_tensors
+from linsat.constraints.certificate import exact_gap
 from linsat.constraints.constraint_set import GREATER, Constraints
-from linsat.constraints.feasibility import LARGEST_PROGRAMME, Rows, find_conflicts, implied
+from linsat.constraints.feasibility import LARGEST_PROGRAMME, Rows, find_conflicts, implied, multipliers
 from linsat.errors import InfeasibleError
 from linsat.solvers.newton import Newton
 from linsat.status import Status
@@ -209,4 +210,27 @@ def infeasible_error(
     if conflicts[1:]:
         others = " | ".join(", ".join(names[i] for i in conflict) for conflict in conflicts[1:])
         text += f" Further conflicts remain after that: {others}."
-    return InfeasibleError(text, rows=[names[i] for i in first], indices=first, minimal=True)
+    proof = _certificate(equalities, senses, position, rows, first)
+    return InfeasibleError(
+        text, rows=[names[i] for i in first], indices=first, minimal=len(proof) > 0, certificate=proof
+    )
+
+
+def _certificate(
+    equalities: Equalities, senses: Tensor, position: int, rows: Rows, conflict: list[int]
+) -> tuple[float, ...]:
+    """Multipliers of the conflicting rows as written that refute them in exact arithmetic; empty where none do."""
+
+    def of(tensor: Tensor) -> np.ndarray:
+        return tensor[min(position, tensor.shape[0] - 1)].detach().cpu().numpy()
+
+    at = np.array(conflict)
+    weights = multipliers(rows.take(at)) / of(equalities.scale)[at]
+    numbers = equalities.rows
+    row, col = numbers.row.cpu().numpy(), numbers.col.cpu().numpy()
+    here = np.isin(row, at)
+    coefficients = (np.searchsorted(at, row[here]), col[here], numbers.values.detach().cpu().numpy()[here])
+    lower, width = of(equalities.lower), of(equalities.width)
+    sides = of(row_sides(equalities, senses))[at]
+    gap = exact_gap(coefficients, sides, lower, lower + width, weights)
+    return tuple(weights.tolist()) if gap > 0 else ()

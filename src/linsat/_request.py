@@ -55,6 +55,7 @@ class Request:
         check_options(solver, on_failure)
         solver = DEFAULT if solver is None else solver
         like = _read_scores(y, constraints)
+        check_range(like.dtype, constraints)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
         batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
@@ -101,6 +102,22 @@ class Request:
         if self.as_numpy:
             fields = {name: value.detach().cpu().numpy() for name, value in fields.items()}
         return Solution(**fields)
+
+
+def check_range(dtype: torch.dtype, constraints: Constraints) -> None:
+    """Refuse bounds that the answer, which has the dtype of the scores, could not hold."""
+    largest, reach = torch.finfo(dtype).max, largest_bound(constraints)
+    if reach > largest:
+        raise ConstraintError(
+            f"The bounds reach {reach:g} but y has dtype {dtype}, which ends at {largest:g}. "
+            f"Fix: y.double(), or a smaller box."
+        )
+
+
+def largest_bound(constraints: Constraints) -> float:
+    """The largest size of any bound."""
+    bounds = (constraints.lower.detach(), constraints.upper.detach())
+    return max(float(bound.abs().max()) if bound.numel() else 0.0 for bound in bounds)
 
 
 def check_numbers(scores: Tensor, tau: Tensor) -> None:

@@ -21,25 +21,35 @@ class InfeasibleError(LinSATError, ValueError):
             drop any one of them and the rest can hold.
         indices: the same rows as positions in the constraint set (rows of A first, then C, then E).
         minimal: whether minimality was established (it is skipped for very large sets).
+        certificate: one multiplier per row of ``indices`` (at least zero for ``<=``, at most zero for ``>=``). Weighted
+            by them the rows say ``v x <= c``, while ``v x`` exceeds c everywhere in the box: a proof, checked in exact
+            arithmetic. Empty where no such proof was found or the set is very large.
     """
 
     def __init__(
-        self, message: str, *, rows: Sequence[str] = (), indices: Sequence[int] = (), minimal: bool = False
+        self,
+        message: str,
+        *,
+        rows: Sequence[str] = (),
+        indices: Sequence[int] = (),
+        minimal: bool = False,
+        certificate: Sequence[float] = (),
     ) -> None:
         super().__init__(message)
         self.rows = tuple(rows)
         self.indices = tuple(indices)
         self.minimal = minimal
+        self.certificate = tuple(certificate)
 
     def __reduce__(self) -> tuple:
         # Exceptions cross process boundaries (DataLoader workers); keyword attributes need help to survive.
-        return _rebuild_infeasible, (str(self), self.rows, self.indices, self.minimal)
+        return _rebuild_infeasible, (str(self), self.rows, self.indices, self.minimal, self.certificate)
 
 
 def _rebuild_infeasible(
-    message: str, rows: tuple[str, ...], indices: tuple[int, ...], minimal: bool
+    message: str, rows: tuple[str, ...], indices: tuple[int, ...], minimal: bool, certificate: tuple[float, ...]
 ) -> InfeasibleError:
-    return InfeasibleError(message, rows=rows, indices=indices, minimal=minimal)
+    return InfeasibleError(message, rows=rows, indices=indices, minimal=minimal, certificate=certificate)
 
 
 class ConvergenceError(LinSATError, RuntimeError):

@@ -16,7 +16,7 @@ from linsat._equations import Equalities, Program, Reduction, Tensor
 from linsat._fused import FusedProjection, Lane, fits, tables_of
 from linsat._kernels import KernelBrokenError
 from linsat._kernels.run import Solved
-from linsat._request import DEFAULT, ON_FAILURE, Request, Solver, check_numbers
+from linsat._request import DEFAULT, ON_FAILURE, Request, Solver, check_numbers, largest_bound
 from linsat._transforms import outside_graphs
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
@@ -169,6 +169,8 @@ def _lane(constraints: Constraints, tau: float, solver: Newton, on_failure: str)
     short = constraints.fixed and not constraints.batch_shape and solver.backend != "torch"
     if not short or on_failure not in ON_FAILURE:
         return None
+    if largest_bound(constraints) > torch.finfo(torch.float32).max:
+        return None  # the general way knows the dtype of the scores
     system = compile_constraints(constraints, gamma_shift=solver.gamma_shift)
     tables = tables_of(system)
     if tables is None:
@@ -189,12 +191,12 @@ def _solve(system: System, request: Request) -> Solution:
     equalities = request.equalities(system)
     solver = request.solver
 
-    def run(rows: Equalities, scores: Tensor, tau: Tensor) -> tuple[Outcome, Reduction]:
+    def run(rows: Equalities, scores: Tensor, tau: Tensor) -> tuple[Outcome, Tensor, Reduction]:
         """Everything that looks at numbers happens here, out of sight of autograd and of function transforms."""
         check_numbers(scores, tau)
         outcome, reduction = _run_solver(system, solver, rows, scores, tau, request.start)
         _report(system, request.on_failure, rows, outcome)
-        return outcome, reduction
+        return outcome, outcome.shares(rows.program(scores, reduction), tau), reduction
 
     if isinstance(solver, Sinkhorn) and solver.gradient == "unrolled":
         check_numbers(request.scores, request.tau)
@@ -206,9 +208,11 @@ def _solve(system: System, request: Request) -> Solution:
         _report(system, request.on_failure, equalities, outcome)
         return request.solution(outcome, shares, equalities)
     call = ImplicitCall(equalities.rows, system.shared, run)
-    outcome, reduction = implicit_duals(call, equalities, request.scores, request.tau)
+    outcome, p, reduction = implicit_duals(call, equalities, request.scores, request.tau)
     program = equalities.program(request.scores, reduction)
     shares, _ = program.shares(outcome.mu, request.tau[:, None])
+    # The derivatives are those of the duals' shares, the value is where the solver saw the rows hold.
+    shares = shares + (p - shares).detach()
     return request.solution(outcome, shares, equalities)
 
 
@@ -223,6 +227,7 @@ def _run_solver(
             return solver.run(program, tau, mu), reduction
         outcome = Outcome.empty(program, scores.shape[0])
         program = rows.program(scores, reduction.expand(scores.shape[0]))
+        outcome.p = program.shares(outcome.mu, tau[:, None])[0]
         infeasible = program.reduction.infeasible
         outcome.codes[infeasible] = Status.INFEASIBLE.code
         _solve_some(outcome, solver, program, tau, mu, (~infeasible).nonzero().squeeze(-1))
@@ -236,20 +241,32 @@ def _solve_some(
     """Solve the instances of ``index`` and write them into the outcome."""
     if index.numel() == 0:
         return
-    part = solver.run(program.select(index), tau[index], None if start is None else start[index])
+    some = program.select(index)
+    part = solver.run(some, tau[index], None if start is None else start[index])
     outcome.mu[index], outcome.codes[index], outcome.steps[index] = part.mu, part.codes, part.steps
+    assert outcome.p is not None
+    outcome.p[index] = part.shares(some, tau[index])
 
 
 def _second_look(outcome: Outcome, system: System, solver: Solver, program: Program, tau: Tensor) -> None:
-    """Give instances that did not converge the full presolve: rows of their own may force variables or contradict."""
+    """Give instances that did not converge the full presolve: rows of their own may force variables or contradict.
+
+    One linear programme for each set of numbers among them, then one more solve for all.
+    """
     done = {Status.CONVERGED.code, Status.INFEASIBLE.code}
+    known: dict[bytes, Reduction] = {}
+    left = []
     for instance in [i for i, code in enumerate(outcome.codes.tolist()) if code not in done]:
-        found = implied_reduction(program, system.senses, program.reduction, instance)
-        if bool(found.infeasible[0]):
+        own = (program.lower, program.width, program.rhs, program.slack)
+        key = b"".join(t[min(instance, len(t) - 1)].cpu().numpy().tobytes() for t in own)
+        if key not in known:
+            known[key] = implied_reduction(program, system.senses, program.reduction, instance)
+        if bool(known[key].infeasible[0]):
             outcome.codes[instance] = Status.INFEASIBLE.code
             continue
-        program.reduction.replace(instance, found)
-        _solve_some(outcome, solver, program, tau, None, torch.tensor([instance], device=tau.device))
+        program.reduction.replace(instance, known[key])
+        left.append(instance)
+    _solve_some(outcome, solver, program, tau, None, torch.tensor(left, dtype=torch.int64, device=tau.device))
 
 
 def _report(system: System, on_failure: str, rows: Equalities, outcome: Outcome) -> None:

@@ -10,13 +10,16 @@ def main() -> None:
     try:
         import typer
     except ImportError:
-        sys.exit('linsat-studies needs typer and rich. Fix: pip install "linsat[studies]"')
+        print('error: linsat-studies needs typer and rich. Fix: pip install "linsat[studies]"', file=sys.stderr)
+        raise SystemExit(2) from None
+    from linsat_studies.matching.commands import app as matching
     from linsat_studies.portfolio.commands import app as portfolio
     from linsat_studies.tsp.commands import app as tsp
 
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(_about)
     app.add_typer(tsp, name="tsp")
+    app.add_typer(matching, name="matching")
     app.add_typer(portfolio, name="portfolio")
     app()
 

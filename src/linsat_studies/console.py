@@ -24,7 +24,7 @@ def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             err.print("interrupted: nothing half-finished was written")
             raise typer.Exit(130) from None
-        except (ValueError, OSError, ImportError) as error:
+        except (ValueError, OSError, ImportError, MemoryError) as error:
             text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else error
             err.print(
                 f"error: {' '.join(str(text).split())}", style="red", markup=False, highlight=False, soft_wrap=True

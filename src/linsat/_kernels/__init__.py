@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from typing import Any
+
+from linsat.errors import LinSATWarning
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class KernelBrokenError(RuntimeError):
 
 
 _broken: list[str] = []
+_not_kept: list[str] = []
+_told: list[str] = []
 
 
 def load() -> KernelState:
@@ -30,7 +35,29 @@ def load() -> KernelState:
 
     numba compiles when a function is first called, so a toolchain that cannot may only show then: see `broken`.
     """
-    return KernelState(False, _broken[0]) if _broken else _import()
+    if _broken:
+        return KernelState(False, _broken[0])
+    state = _import()
+    return replace(state, reason=_slow_start()) if _not_kept and state.available else state
+
+
+def not_kept(reason: str) -> None:
+    """Remember that compiled code cannot be kept on disk: it works, but every process compiles it anew."""
+    _not_kept.append(reason)
+
+
+def warn_if_not_kept() -> None:
+    """Once per process, say what a slow first call is due to and what mends it."""
+    if _not_kept and not _told:
+        _told.append(_not_kept[0])
+        warnings.warn(f"the kernel is {_slow_start()}", LinSATWarning, stacklevel=2)
+
+
+def _slow_start() -> str:
+    return (
+        f"ready, but compiled anew in every process: it cannot be kept on disk ({_not_kept[0]}). "
+        "Fix: make room there, or set NUMBA_CACHE_DIR to a folder that can be written."
+    )
 
 
 def broken(error: Exception) -> KernelBrokenError:

@@ -17,14 +17,16 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from linsat._kernels.compiled import compiled
 
 # Reassociation lets sums vectorise; the exponential below relies on exact evaluation and must not have it.
 _SUMS = {"reassoc", "contract", "nsz", "arcp"}
 _EXACT = {"contract", "nsz"}
-_SUM_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": _SUMS}
-_EXACT_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": _EXACT}
+_SUM_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": _SUMS}
+_EXACT_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": _EXACT}
 
 _ROOM = 64  # doubles
 
@@ -54,7 +56,7 @@ def _fetch_and_add(typing_context, counter):
 _claim: Any = intrinsic(_fetch_and_add)
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def _vector(size):
     """A work vector with room behind it.
 
@@ -64,7 +66,7 @@ def _vector(size):
     return np.zeros(size + _ROOM)[:size]
 
 
-@njit(inline="always", **_EXACT_OPTIONS)
+@compiled(inline="always", **_EXACT_OPTIONS)
 def _exp_of_negative(x: float) -> float:
     """exp(x) for x <= 0 without a call, so that loops around it vectorise; full precision down to exp(-700)."""
     x = max(x, -700.0)
@@ -79,7 +81,7 @@ def _exp_of_negative(x: float) -> float:
     return e * np.int64(bits).view(np.float64)
 
 
-@njit(**_EXACT_OPTIONS)
+@compiled(**_EXACT_OPTIONS)
 def _sigmoids(u, p, tail):
     """p = sigmoid(u) and tail = 1 + exp(-|u|), whose logarithm is the rest of softplus."""
     for j in range(u.size):
@@ -89,7 +91,7 @@ def _sigmoids(u, p, tail):
         p[j] = t if u[j] >= 0 else e * t
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def _softplus_sum(u, tail):
     """sum of softplus(u) with one logarithm for many factors: each lies in [1, 2]."""
     total = 0.0
@@ -106,7 +108,7 @@ def _softplus_sum(u, tail):
     return total
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def _pull(mu, variable_rows, variable_values, out):
     """out = A' mu, from the rows of each variable (padded to the same number)."""
     for j in range(out.size):
@@ -117,7 +119,7 @@ def _pull(mu, variable_rows, variable_values, out):
             out[j] += values[j] * mu[rows[j]]
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def _apply(x, row_start, row_cols, row_values, out):
     """out = A x, row by row."""
     for i in range(out.size):
@@ -134,7 +136,7 @@ def _apply(x, row_start, row_cols, row_values, out):
         out[i] = total
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def _evaluate(y, mu, T, slack, rhs, table, u, p, z, r, tail):
     """Fill u, p, z, r; returns the potential and the largest residual."""
     variable_rows, variable_values, row_start, row_cols, row_values = table[:5]
@@ -159,7 +161,7 @@ def _evaluate(y, mu, T, slack, rhs, table, u, p, z, r, tail):
     return phi, largest
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def _factor(p, z, slack, T, ridge, table, weights, H, S):
     """Assemble T H and factor it: H holds [leading diagonal | W | rest], S the factor of the Schur complement."""
     first, pair_target, pair_col, pair_values = table[5], table[6], table[7], table[8]
@@ -209,7 +211,7 @@ def _factor(p, z, slack, T, ridge, table, weights, H, S):
                 S[e, h] -= c * S[g, h]
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def _solve(first, H, S, right, out):
     """out = H^{-1} right with the factor of `_factor`; right and out may be the same."""
     k = out.size
@@ -237,7 +239,7 @@ def _solve(first, H, S, right, out):
         out[i] = total / H[i]
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def _drift(u, p, z, mu, slack, T, change, table, weights, change_of_rows, direction):
     """Add to ``direction`` what a change of temperature does to the residual, mu held."""
     row_start, row_cols, row_values = table[2], table[3], table[4]
@@ -251,7 +253,7 @@ def _drift(u, p, z, mu, slack, T, change, table, weights, change_of_rows, direct
             direction[i] += slack[i] * z[i] * (1.0 - z[i]) * mu[i] / T * scale
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def _proves_infeasible(mu, slack, rhs, table, gain):
     """Whether <mu, b> exceeds everything <mu, A p + s z> can reach over the box, beyond rounding."""
     _pull(mu, table[0], table[1], gain)
@@ -267,7 +269,7 @@ def _proves_infeasible(mu, slack, rhs, table, gain):
     return target - reach > 1e-9 * size
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def _sweep(y, T, reach, slack, rhs, table, mu, u, p, z, r, tail):
     """One Sinkhorn sweep over the groups of disjoint rows: a start far better than mu = 0 for a fraction of a step.
 
@@ -289,7 +291,7 @@ def _sweep(y, T, reach, slack, rhs, table, mu, u, p, z, r, tail):
                 mu[i] += min(max(change, -cap), cap)
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def solve_instance(y, tau, tol, max_steps, warm, slack, rhs, table, mu, p, per_variable, per_row, H, S):
     """Solve one instance; mu holds the start if ``warm``, then the duals, p the shares. Returns code and steps."""
     u, tail, weights, other_u, other_p = per_variable
@@ -404,7 +406,7 @@ def solve_instance(y, tau, tol, max_steps, warm, slack, rhs, table, mu, p, per_v
     return STEP_LIMIT, max_steps
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def forward(
     counter, scores, lower, width, pinned, free, tau, tol, max_steps, warm, slack, rhs,
     variable_rows, variable_values, row_start, row_cols, row_values, leading, pair_target, pair_col, pair_values,
@@ -442,7 +444,7 @@ def forward(
         n = _claim(counter)
 
 
-@njit(**_SUM_OPTIONS)
+@compiled(**_SUM_OPTIONS)
 def backward(
     counter, grad_x, width, free, tau, slack,
     variable_rows, variable_values, row_start, row_cols, row_values, leading, pair_target, pair_col, pair_values,

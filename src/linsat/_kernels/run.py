@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from linsat._kernels import broken, load
+from linsat._kernels import broken, load, warn_if_not_kept
 from linsat._kernels.tables import Array, Tables, roomy
 from linsat._kernels.threads import run_shared
 
@@ -26,16 +27,22 @@ class Solved:
 def solve_batch(
     tables: Tables, scores: Array, tau: Array, *, tol: float, max_steps: int, start: Array | None = None
 ) -> Solved:
-    """Solve scores (N, l) at temperatures tau, (N,) or (1,); raises KernelBrokenError where numba cannot compile."""
+    """Solve scores (N, l) at temperatures tau, (N,) or (1,).
+
+    Raises:
+        KernelBrokenError: numba cannot compile.
+        MemoryError: the results do not fit; the message says how much they need, and how to split the batch.
+    """
     count, l = scores.shape
     k = tables.slack.shape[1]
-    solved = Solved(
-        x=np.empty_like(scores),
-        p=roomy((count, l)),
-        mu=roomy((count, k)),
-        codes=np.empty(count, dtype=np.int64),
-        steps=np.empty(count, dtype=np.int64),
-    )
+    with _advice(count, l, k):
+        solved = Solved(
+            x=np.empty_like(scores),
+            p=roomy((count, l)),
+            mu=roomy((count, k)),
+            codes=np.empty(count, dtype=np.int64),
+            steps=np.empty(count, dtype=np.int64),
+        )
     if start is not None:
         solved.mu[...] = start
     inputs = (scores, tables.lower, tables.width, tables.pinned, tables.free, tau, tol, max_steps, start is not None)
@@ -52,7 +59,8 @@ def solve_batch(
 
 def pull_back(tables: Tables, p: Array, mu: Array, tau: Array, grad_x: Array) -> Array:
     """dL/dy of a batch that `solve_batch` solved, from its shares and duals, given dL/dx."""
-    grad_scores = np.empty_like(grad_x)
+    with _advice(grad_x.shape[0], grad_x.shape[1], mu.shape[-1]):
+        grad_scores = np.empty_like(grad_x)
     arrays = tables.arrays()
     backward = load().backward
 
@@ -63,6 +71,20 @@ def pull_back(tables: Tables, p: Array, mu: Array, tau: Array, grad_x: Array) ->
     return grad_scores
 
 
+@contextmanager
+def _advice(count: int, l: int, k: int) -> Iterator[None]:
+    """Say what a batch needs where there is not enough memory for it."""
+    try:
+        yield
+    except MemoryError:
+        needed = 8 * count * (2 * l + k) / 2**30
+        raise MemoryError(
+            f"y holds {count:,} instances of {l:,} variables; there is not enough memory for the {needed:.2g} GB that "
+            f"solving them at once needs. Fix: smaller batches, for instance "
+            f"torch.cat([linsat.project(part, constraints) for part in y.split({max(1, min(4096, count // 8))})])."
+        ) from None
+
+
 def _run(task: Callable[[Array], None], count: int, seconds: float) -> None:
     """`run_shared`; compiled code raises nothing but MemoryError, so anything else is the compiler's."""
     try:
@@ -71,3 +93,4 @@ def _run(task: Callable[[Array], None], count: int, seconds: float) -> None:
         raise
     except Exception as error:
         raise broken(error) from error
+    warn_if_not_kept()

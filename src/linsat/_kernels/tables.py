@@ -160,9 +160,9 @@ class Tables:
 def build_tables(pattern: Pattern, equalities: Equalities, reduction: Reduction) -> Tables:
     """Fold scales, widths, pinned variables, tight and inactive rows into coefficients and right sides."""
     rows = equalities.rows
-    free, active = _numpy(reduction.free), _numpy(reduction.active)
-    if free.shape[0] > 1 and (free == free[:1]).all() and (active == active[:1]).all():
-        free, active = free[:1], active[:1]  # decisions that agree keep the coefficients shared
+    free, active, pinned = _numpy(reduction.free), _numpy(reduction.active), _numpy(reduction.pinned)
+    if len(free) > 1 and all((found == found[:1]).all() for found in (free, active, pinned)):
+        free, active, pinned = free[:1], active[:1], pinned[:1]  # decisions that agree keep the coefficients shared
     width, scale = _numpy(equalities.width), _numpy(equalities.scale)
     row, col = _numpy(rows.row), _numpy(rows.col)
     weights = _numpy(rows.values) * width[:, col] / scale[:, row]
@@ -178,7 +178,7 @@ def build_tables(pattern: Pattern, equalities: Equalities, reduction: Reduction)
         lower=_contiguous(_numpy(equalities.lower)),
         width=_contiguous(width),
         free=_contiguous(free),
-        pinned=_contiguous(_numpy(reduction.pinned)[: free.shape[0]]),
+        pinned=_contiguous(pinned),
         slack=_contiguous(slack[:, pattern.order]),
         rhs=_contiguous(linear[:, pattern.order]),
         variable_values=_contiguous(padded[:, pattern.variable_entries]),

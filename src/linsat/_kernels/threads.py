@@ -15,6 +15,20 @@ _WORTH_SECONDS = 2e-4
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
 
+def _one_thread_after_a_fork() -> None:
+    """A forked child works with one thread, as torch's own data loaders do.
+
+    OpenMP's threads do not survive a fork: in a child of a process that has used several, the first large tensor
+    operation, such as building a constraint set, would wait for them for ever.
+    """
+    if torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_one_thread_after_a_fork)
+
+
 def run_shared(task: Callable[[np.ndarray], None], count: int, seconds: float) -> None:
     """Run ``task(counter)`` in several threads at once; together they work through 0 .. count - 1.
 

@@ -22,7 +22,9 @@ def describe() -> list[tuple[str, str]]:
     # numba compiles at the first call: only trying shows whether it can.
     project(torch.zeros(1, 2), simplex(2))
     state = load()
-    found.append(("kernel", "ready" if state.available else f"not used: {state.reason}; the torch path serves"))
+    found.append(
+        ("kernel", (state.reason or "ready") if state.available else f"not used: {state.reason}; the torch path serves")
+    )
     found.append(("threads", str(torch.get_num_threads())))
     return found
 

@@ -87,6 +87,17 @@ def is_feasible(rows: Rows) -> bool:
     return not least_violation(rows)[0] > _INFEASIBLE_BY
 
 
+def multipliers(rows: Rows) -> Array:
+    """Weights of the rows that come closest to refuting them: >= 0 for <=, <= 0 for >=, any for ==.
+
+    Those of the least total violation, so the gap they prove is that violation, up to rounding.
+    """
+    _, weights = least_violation(rows)
+    sign = np.where(rows.senses == GREATER, -1.0, 1.0)
+    # The marginal of a right side is minus its multiplier; rounding must not leave a sign that proves nothing.
+    return np.where(rows.senses == EQUAL, -weights, sign * np.maximum(-weights, 0.0))
+
+
 def find_conflicts(rows: Rows, *, at_most: int = 3) -> list[list[int]]:
     """Minimal sets of rows of an infeasible set that cannot hold together; up to ``at_most`` different ones.
 

@@ -40,7 +40,8 @@ def _run(pattern: Pattern, program: Program, tau: Tensor, start: Tensor | None, 
     solved = solve_batch(tables, scores, temperatures, tol=tol, max_steps=max_steps, start=first)
     mu = np.empty_like(solved.mu)
     mu[:, pattern.order] = solved.mu
-    return Outcome(torch.from_numpy(mu), torch.from_numpy(solved.codes), torch.from_numpy(solved.steps))
+    codes, steps, p = (torch.from_numpy(array) for array in (solved.codes, solved.steps, solved.p))
+    return Outcome(torch.from_numpy(mu), codes, steps, p)
 
 
 def _equality_fields(program: Program) -> tuple:

@@ -12,11 +12,20 @@ from linsat.status import Status
 
 @dataclass
 class Outcome:
-    """Duals of the normalised rows, how each instance ended and how many steps it took."""
+    """Duals of the normalised rows, how each instance ended and how many steps it took.
+
+    ``p`` are the shares at which the solver saw the rows hold, where it keeps them: computed again from mu, in another
+    order of summation, they may differ by more than the tolerance when the duals are large.
+    """
 
     mu: Tensor  # (N, k)
     codes: Tensor  # (N,) positions in Status
     steps: Tensor  # (N,)
+    p: Tensor | None = None  # (N, l)
+
+    def shares(self, program: Program, tau: Tensor) -> Tensor:
+        """The shares at which the rows hold, (N, l), at temperatures tau (N,)."""
+        return program.shares(self.mu, tau[:, None])[0] if self.p is None else self.p
 
     @classmethod
     def empty(cls, program: Program, count: int) -> Outcome:

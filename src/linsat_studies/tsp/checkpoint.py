@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linsat_studies.checkpoints import CheckpointError, load_weights, read_checkpoint
+from linsat_studies.checkpoints import CheckpointError, load_weights, read_run
 from linsat_studies.settings import from_dict
 from linsat_studies.tsp.config import NetworkConfig
 from linsat_studies.tsp.model import TourNet
@@ -24,9 +24,9 @@ def load_network(task: str, path: str | Path | None = None) -> TourNet:
     if task not in _FILES:
         raise CheckpointError(f'task is {task!r}; expected "se" (start and end) or "pri" (also a priority city).')
     path = SHIPPED / _FILES[task] if path is None else Path(path)
-    config = read_checkpoint(path)["config"]
-    if task not in config.get("tasks", ()):
-        raise CheckpointError(f"{path} was trained for {config.get('tasks')}; expected a network that knows {task!r}.")
+    config = read_run(path, "tasks", "network")["config"]
+    if task not in tuple(config["tasks"]):
+        raise CheckpointError(f"{path} was trained for {config['tasks']}; expected a network that knows {task!r}.")
     network = TourNet(from_dict(NetworkConfig, config["network"]))
     load_weights(network, path)
     return network.eval()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from linsat_studies.settings import Plan, expect, from_json
+from linsat_studies.settings import Plan, expect, from_file
 
 
 @dataclass(frozen=True)
@@ -70,4 +70,4 @@ class TourConfig:
 
 def read_config(path: str | Path) -> TourConfig:
     """The `TourConfig` in a JSON file."""
-    return from_json(TourConfig, Path(path).read_text(encoding="utf-8"))
+    return from_file(TourConfig, path)

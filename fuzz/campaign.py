@@ -1,0 +1,180 @@
+"""A fuzzing run: cases in order, a record on disk that a later call goes on from, and failures made small."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from conflicts import draw_infeasible
+from judge import Depth, Verdict, judge
+from shrink import FAILURES, save, shrink
+from systems import Case, draw
+
+CASE_SECONDS = 120.0  # of processor time; no case may take longer
+_SAVE_EVERY = 15.0  # seconds
+_MOST_KEPT = 20  # failures made small and written, per run
+
+Show = Callable[["Record", float], None]
+
+
+class HangError(Exception):
+    """A case took longer than `CASE_SECONDS`."""
+
+
+@dataclass
+class Goals:
+    """A run ends when both counts are reached, or its time is over."""
+
+    feasible: int = 100_000
+    infeasible: int = 10_000
+    minutes: float = 10.0
+
+
+@dataclass
+class Record:
+    """What a run has seen so far; goes to JSON and back."""
+
+    seed: int
+    next_feasible: int = 0  # number of the next feasible case
+    next_infeasible: int = 0
+    row_sets: int = 0
+    feasible: int = 0  # systems: rows with one right side each
+    infeasible: int = 0
+    seconds: float = 0.0  # of processor time
+    statuses: dict[str, dict[str, int]] = field(default_factory=dict)  # feasible systems by family
+    cases: dict[str, int] = field(default_factory=dict)  # by family, both kinds
+    slowest: dict[str, float] = field(default_factory=dict)  # seconds of the slowest case by family
+    worst: dict[str, float] = field(default_factory=dict)  # violation of a converged row by family
+    reports: dict[str, dict[str, int]] = field(default_factory=dict)  # infeasible systems by how far they are from it
+    checks: dict[str, int] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, case: Case, verdict: Verdict, label: str, seconds: float) -> None:
+        family = case.family
+        self.row_sets += 1
+        bad = int(case.infeasible.sum())
+        self.infeasible += bad
+        self.feasible += len(case.sides) - bad
+        self.seconds += seconds
+        self.cases[family] = self.cases.get(family, 0) + 1
+        self.slowest[family] = max(self.slowest.get(family, 0.0), round(seconds, 3))
+        self.worst[family] = max(self.worst.get(family, 0.0), verdict.worst)
+        _merge(self.statuses.setdefault(family, {}), verdict.statuses)
+        if bad:
+            _merge(self.reports.setdefault(f"{case.excess:g}", {}), verdict.reports)
+        _merge(self.checks, verdict.checks)
+        self.findings += [f"{label}: {text}" for text in verdict.findings]
+
+    def done(self, goals: Goals) -> bool:
+        return self.feasible >= goals.feasible and self.infeasible >= goals.infeasible
+
+    def save(self, path: Path) -> None:
+        """Whole or not at all, so that a run that is killed can go on."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(vars(self), indent=1) + "\n")
+        os.replace(part, path)
+
+    @classmethod
+    def load(cls, path: Path, seed: int) -> Record:
+        """The record of an earlier call with this seed, or a new one."""
+        if not path.exists():
+            return cls(seed)
+        body = json.loads(path.read_text())
+        if body.get("seed") != seed:
+            raise ValueError(
+                f"{path} holds a run with seed {body.get('seed')}; this one has seed {seed}. "
+                f"Fix: give the same seed, another --out, or remove the file."
+            )
+        return cls(**body)
+
+
+def cases(record: Record, goals: Goals) -> Iterator[tuple[str, int]]:
+    """Kind and number of the next case: whichever kind is farther from its goal."""
+    while not record.done(goals):
+        behind = record.infeasible * goals.feasible < record.feasible * goals.infeasible
+        if behind or record.feasible >= goals.feasible:
+            record.next_infeasible += 1
+            yield "infeasible", record.next_infeasible - 1
+        else:
+            record.next_feasible += 1
+            yield "feasible", record.next_feasible - 1
+
+
+def make(kind: str, seed: int, number: int) -> tuple[Case, Depth]:
+    """A case and how deeply it is checked."""
+    if kind == "feasible":
+        return draw(seed, number), Depth(optimum=number % 37 == 0, highs=number % 23 == 0)
+    return draw_infeasible(seed, number), Depth(highs=number % 11 == 0, proof=number % 3 == 0)
+
+
+def run(record: Record, goals: Goals, path: Path, show: Show, failures: Path = FAILURES) -> None:
+    """Go on with a record until its goals or its time are reached."""
+    start = saved = time.monotonic()
+    kept = 0
+    for kind, number in cases(record, goals):
+        label = f"{kind} {record.seed}/{number}"
+        case, depth = make(kind, record.seed, number)
+        began = time.process_time()
+        verdict = _judge_in_time(case, depth)
+        record.add(case, verdict, label, time.process_time() - began)
+        if verdict.findings and kept < _MOST_KEPT:
+            kept += 1
+            keep(case, depth, f"{kind}-{record.seed}-{number}", verdict.findings[0], failures)
+        now = time.monotonic()
+        show(record, now - start)
+        if now - saved > _SAVE_EVERY:
+            record.save(path)
+            saved = now
+        if now - start > 60 * goals.minutes:
+            break
+    record.save(path)
+
+
+def keep(case: Case, depth: Depth, name: str, finding: str, failures: Path) -> Path:
+    """Make a failing case small and write it."""
+    kind = finding.partition(":")[0]
+
+    def fails(candidate: Case) -> bool:
+        return any(text.startswith(kind + ":") for text in _judge_in_time(candidate, depth).findings)
+
+    return save(shrink(case, fails), name, finding, failures)
+
+
+def _judge_in_time(case: Case, depth: Depth) -> Verdict:
+    try:
+        with _time_limit(CASE_SECONDS):
+            return judge(case, depth)
+    except HangError:
+        return Verdict(findings=[f"hang: more than {CASE_SECONDS:g} seconds"], statuses=Counter())
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raises `HangError` inside after so many seconds of processor time."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise HangError
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _merge(into: dict[str, int], more: Counter[str]) -> None:
+    for key, count in more.items():
+        into[key] = into.get(key, 0) + count

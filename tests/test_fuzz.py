@@ -1,0 +1,283 @@
+"""The fuzzer finds nothing in the library, and everything in solvers that lie."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import linsat
+
+FOLDER = Path(__file__).parent.parent / "fuzz"
+sys.path.insert(0, str(FOLDER))
+
+import campaign  # noqa: E402
+import conflicts  # noqa: E402
+import judge as judging  # noqa: E402
+import shrink  # noqa: E402
+import systems  # noqa: E402
+from systems import Case  # noqa: E402
+
+NOTHING_ELSE = {"Constraints": linsat.Constraints, "solve": linsat.solve, "project": linsat.project}
+
+
+def simple_case(**changes: Any) -> Case:
+    """x0 + x1 + x2 = 1 and x0 <= 0.4 in [0, 1], for two instances of which the second has x0 <= 0.6."""
+    case = Case(
+        family="by hand",
+        matrix=np.array([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]),
+        senses=["==", "<="],
+        sides=np.array([[1.0, 0.4], [1.0, 0.6]]),
+        lower=np.zeros(3),
+        upper=np.ones(3),
+        scores=np.array([[1.0, 0.0, -1.0], [0.5, 0.0, 2.0]]),
+        batch=(2,),
+        shared=False,
+        tau=0.5,
+        points=[np.array([0.3, 0.3, 0.4]), np.array([0.5, 0.5, 0.0])],
+    )
+    return replace(case, **changes)
+
+
+def infeasible_case() -> Case:
+    """The same, but the second instance needs x0 <= -0.1."""
+    sides = np.array([[1.0, 0.4], [1.0, -0.1]])
+    points = [np.array([0.3, 0.3, 0.4]), None]
+    return simple_case(sides=sides, points=points, weights=np.array([0.0, 1.0]), excess=0.1)
+
+
+def kinds(case: Case, **fake: Any) -> set[str]:
+    """Kinds of the findings for a library some of whose functions are replaced."""
+    depth = judging.Depth(optimum=True, highs=True)
+    verdict = judging.judge(case, depth, SimpleNamespace(**{**NOTHING_ELSE, **fake}))
+    return {text.partition(":")[0] for text in verdict.findings}
+
+
+def changed(change: Callable[[linsat.Solution], dict[str, Any]]) -> Callable[..., linsat.Solution]:
+    """A `solve` whose solutions are tampered with."""
+
+    def solve(*arguments: Any, **options: Any) -> linsat.Solution:
+        solution = linsat.solve(*arguments, **options)
+        return replace(solution, **change(solution))
+
+    return solve
+
+
+class TestTheLibrary:
+    def test_a_short_run_finds_nothing(self, tmp_path: Path) -> None:
+        record = campaign.Record(seed=20240)
+        goals = campaign.Goals(feasible=900, infeasible=90, minutes=60)
+        campaign.run(record, goals, tmp_path / "record.json", lambda record, elapsed: None, tmp_path)
+        assert record.findings == []
+        assert record.feasible >= 900
+        assert record.infeasible >= 90
+        assert sum(sum(counts.values()) for counts in record.statuses.values()) == record.feasible
+        assert sum(sum(counts.values()) for counts in record.reports.values()) == record.infeasible
+
+    def test_the_cases_by_hand_pass(self) -> None:
+        assert kinds(simple_case()) == set()
+        assert kinds(infeasible_case()) == set()
+
+    def test_hard_limits_end_every_solve(self) -> None:
+        """The scores ask for a dual no step limit of 3 can reach: a status, in bounded time, and finite numbers."""
+        cons = linsat.Constraints(E=[[1.0, 1.0 + 1e-7], [1.0, 1.0]], f=[1.0, 1.0])
+        start = time.process_time()
+        solution = linsat.solve(
+            torch.tensor([1e12, -1e12]), cons, tau=1e-3, solver=linsat.Newton(max_steps=3), on_failure="ignore"
+        )
+        assert time.process_time() - start < 5
+        assert int(solution.steps) <= 3
+        assert torch.isfinite(solution.x).all()
+        assert solution.status.item() != "converged" or float(solution.violation) <= 1e-8
+
+
+class TestLiarsAreCaught:
+    def test_rows_that_do_not_hold(self) -> None:
+        lie = changed(lambda s: {"x": s.x + 1e-7, "violation": s.violation + 3e-7})
+        assert "silent violation" in kinds(simple_case(), solve=lie)
+
+    def test_a_point_outside_the_box(self) -> None:
+        def lie(solution: linsat.Solution) -> dict[str, Any]:
+            x = torch.tensor([[-0.25, 0.25, 1.0]], dtype=torch.float64).expand(2, 3)
+            return {"x": x + 0 * solution.x, "violation": torch.full((2,), 0.25, dtype=torch.float64)}
+
+        assert kinds(simple_case(), solve=changed(lie)) >= {"outside the box", "optimum"}
+
+    def test_nan(self) -> None:
+        alike = simple_case(shared=True, sides=np.array([[1.0, 0.4]]), points=[np.array([0.3, 0.3, 0.4])])
+        assert "not finite" in kinds(simple_case(), solve=changed(lambda s: {"x": s.x * torch.nan}))
+        assert "not finite" in kinds(alike, project=lambda *a, **o: linsat.project(*a, **o) * torch.nan)
+
+    def test_a_violation_that_is_played_down(self) -> None:
+        lie = changed(lambda s: {"x": s.x + 0.1, "violation": 0 * s.violation, "codes": s.codes + 1})
+        assert kinds(simple_case(), solve=lie) == {"wrong violation"}
+
+    def test_another_feasible_point_than_the_optimum(self) -> None:
+        def lie(solution: linsat.Solution) -> dict[str, Any]:
+            x = torch.tensor([[0.3, 0.3, 0.4], [0.5, 0.5, 0.0]], dtype=torch.float64)
+            return {"x": x + 0 * solution.x, "violation": torch.zeros(2, dtype=torch.float64)}
+
+        assert kinds(simple_case(), solve=changed(lie)) == {"optimum"}
+
+    def test_feasible_rows_called_infeasible(self) -> None:
+        lie = changed(lambda s: {"codes": torch.full_like(s.codes, linsat.Status.INFEASIBLE.code)})
+        assert kinds(simple_case(), solve=lie) == {"false infeasible"}
+
+    def test_feasible_rows_refused(self) -> None:
+        def refuse(*arguments: Any, **options: Any) -> None:
+            raise linsat.InfeasibleError("no", rows=["E[0]"], indices=[1], minimal=True, certificate=[1.0])
+
+        assert kinds(simple_case(), solve=refuse) == {"false infeasible"}
+
+    def test_infeasible_rows_accepted(self) -> None:
+        lie = changed(lambda s: {"codes": torch.zeros_like(s.codes)})
+        assert "accepted" in kinds(infeasible_case(), solve=lie)
+
+    @pytest.mark.parametrize(
+        ("certificate", "kind"), [((), "no certificate"), ((-1.0,), "wrong certificate"), ((0.0,), "wrong certificate")]
+    )
+    def test_a_refusal_with_a_false_proof(self, certificate: tuple[float, ...], kind: str) -> None:
+        def solve(scores: Any, cons: Any, *, on_failure: str, **options: Any) -> linsat.Solution:
+            if on_failure == "raise":
+                raise linsat.InfeasibleError("no", rows=["A[0]"], indices=[0], minimal=True, certificate=certificate)
+            return linsat.solve(scores, cons, on_failure=on_failure, **options)
+
+        assert kinds(infeasible_case(), solve=solve) == {kind}
+
+    def test_a_refusal_that_names_too_many_rows(self) -> None:
+        def solve(scores: Any, cons: Any, *, on_failure: str, **options: Any) -> linsat.Solution:
+            if on_failure == "raise":
+                raise linsat.InfeasibleError("no", rows="ab", indices=[0, 1], minimal=True, certificate=(1.0, 0.0))
+            return linsat.solve(scores, cons, on_failure=on_failure, **options)
+
+        assert kinds(infeasible_case(), solve=solve) == {"not minimal"}
+
+    def test_an_answer_that_depends_on_its_batch_mates(self) -> None:
+        lie = changed(lambda s: {"x": s.x * (1 + 1e-15 * len(s.x))})
+        assert kinds(infeasible_case(), solve=lie) == {"batch mates"}
+
+    def test_a_gradient_that_is_not_finite(self) -> None:
+        def project(y: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+            return linsat.project(y, *arguments, **options) + 0 * (0 * y).sqrt()
+
+        def solve(y: torch.Tensor, *arguments: Any, **options: Any) -> linsat.Solution:
+            solution = linsat.solve(y, *arguments, **options)
+            return replace(solution, x=solution.x + 0 * (0 * y).sqrt())
+
+        alike = simple_case(shared=True, sides=np.array([[1.0, 0.4]]), points=[np.array([0.3, 0.3, 0.4])])
+        assert kinds(alike, project=project) == {"gradient"}
+        assert kinds(simple_case(), solve=solve) == {"gradient"}
+
+    def test_an_unforeseen_error_and_a_warning(self) -> None:
+        def crash(*arguments: Any, **options: Any) -> None:
+            raise ZeroDivisionError
+
+        assert kinds(simple_case(), solve=crash) == {"error"}
+        noisy = changed(lambda s: {"steps": torch.from_numpy(np.array([1.0, 0.0]) / np.array([0.0, 1.0]))})
+        assert kinds(simple_case(), solve=noisy) == {"error"}
+
+    def test_a_hang(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def spin(*arguments: Any) -> None:
+            while True:
+                pass
+
+        monkeypatch.setattr(campaign, "CASE_SECONDS", 0.2)
+        monkeypatch.setattr(campaign, "judge", spin)
+        assert campaign._judge_in_time(simple_case(), judging.Depth()).findings[0].startswith("hang")
+
+
+class TestTheCases:
+    def test_are_the_same_for_the_same_seed_and_number(self) -> None:
+        for drawn in (systems.draw, conflicts.draw_infeasible):
+            for number in range(30):
+                one, two, other = drawn(3, number), drawn(3, number), drawn(4, number)
+                assert np.array_equal(one.matrix, two.matrix)
+                assert np.array_equal(one.sides, two.sides)
+                assert np.array_equal(one.scores, two.scores)
+                assert not np.array_equal(one.sides, other.sides)
+
+    def test_are_what_they_say(self) -> None:
+        for number in range(120):
+            if number % 240 != 8:  # thousands of rows
+                assert shrink.is_true(systems.draw(5, number))
+            assert shrink.is_true(conflicts.draw_infeasible(5, number))
+
+    def test_cover_every_family_dtype_layout_and_excess(self) -> None:
+        drawn = [systems.draw(6, number) for number in range(240)]
+        assert {case.family for case in drawn} == set(systems.FAMILIES)
+        assert {case.dtype for case in drawn} == set(systems.DTYPES)
+        assert {case.layout for case in drawn} == set(systems.LAYOUTS)
+        assert {len(case.batch) for case in drawn} == {0, 1, 2, 3}
+        wrong = [conflicts.draw_infeasible(6, number) for number in range(63)]
+        assert {case.excess for case in wrong} == set(conflicts.EXCESSES)
+
+    def test_exact_gap_by_hand(self) -> None:
+        # x0 + x1 <= 1 and x0 + x1 >= 1 + 2^-40: one multiplier each proves a gap of 2^-40, without rounding.
+        matrix, sides = np.ones((2, 2)), np.array([1.0, 1.0 + 2.0**-40])
+        box = (np.zeros(2), np.ones(2))
+        assert conflicts.exact_gap(matrix, sides, ["<=", ">="], box, np.array([1.0, -1.0])) == Fraction(1, 2**40)
+        assert conflicts.exact_gap(matrix, sides, ["<=", ">="], box, np.array([1.0, 1.0])) < 0
+        assert conflicts.exact_gap(matrix, sides, ["<=", ">="], box, np.array([1.0, -0.5])) < 0
+
+
+class TestShrinking:
+    def test_a_failure_is_made_small_and_survives_the_disk(self, tmp_path: Path) -> None:
+        """The planted fault needs one row with a coefficient above 1 and nothing else."""
+        case = next(c for n in range(50) if (c := systems.draw(8, n)).matrix.size > 40 and (c.matrix > 1).any())
+        small = shrink.shrink(case, lambda c: bool((c.matrix > 1).any()), seconds=10)
+        assert small.matrix.shape == (1, 1)
+        assert len(small.sides) == 1
+        assert shrink.is_true(small)
+        again = shrink.load(shrink.save(small, "small", "planted", tmp_path))
+        for name in ("matrix", "sides", "scores", "lower", "upper"):
+            assert np.array_equal(getattr(again, name), getattr(small, name))
+        assert (again.senses, again.batch, again.tau) == (small.senses, small.batch, small.tau)
+
+    def test_an_infeasible_case_stays_infeasible(self) -> None:
+        case = conflicts.draw_infeasible(8, 1)
+        small = shrink.shrink(case, lambda c: bool(c.infeasible.any()), seconds=5)
+        assert shrink.is_true(small)
+        assert small.matrix.size <= case.matrix.size
+
+
+class TestTheRun:
+    def test_goes_on_where_it_stopped(self, tmp_path: Path) -> None:
+        """Two calls, the first cut short, record what one call does."""
+        path, quiet = tmp_path / "record.json", lambda record, elapsed: None
+        whole = campaign.Record(seed=1)
+        campaign.run(whole, campaign.Goals(60, 12), tmp_path / "whole.json", quiet, tmp_path)
+        campaign.run(campaign.Record(seed=1), campaign.Goals(25, 5), path, quiet, tmp_path)
+        rest = campaign.Record.load(path, 1)
+        campaign.run(rest, campaign.Goals(60, 12), path, quiet, tmp_path)
+        assert rest.statuses == whole.statuses
+        assert rest.reports == whole.reports
+        assert rest.row_sets == whole.row_sets
+
+    def test_another_seed_is_refused_in_one_line(self, tmp_path: Path) -> None:
+        campaign.Record(seed=1).save(tmp_path / "record.json")
+        with pytest.raises(ValueError, match="seed 1; this one has seed 2"):
+            campaign.Record.load(tmp_path / "record.json", 2)
+
+    def test_the_command_writes_a_record(self, tmp_path: Path) -> None:
+        command = [sys.executable, str(FOLDER / "run.py"), "--seed", "2", "--out", str(tmp_path)]
+        done = subprocess.run(
+            [*command, "--feasible", "20", "--infeasible", "3"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        record = json.loads((tmp_path / "seed-2.json").read_text())
+        assert record["findings"] == []
+        assert record["feasible"] >= 20
+        refused = subprocess.run([*command, "--minutes", "0"], capture_output=True, text=True, check=False)
+        assert refused.returncode == 2
+        assert "Traceback" not in refused.stderr
