@@ -89,7 +89,7 @@ def _judge(case: Case, depth: Depth, library: Any, verdict: Verdict) -> None:
         _judge_short_way(case, scores, cons, library, verdict)
     else:
         held = solution.x[torch.as_tensor(solution.status == "converged")]
-        _judge_gradient(held, scores, verdict)
+        _judge_gradient(case, held, scores, verdict)
     if depth.optimum and points.size and statuses[0] == "converged" and not case.infeasible[0]:
         _judge_optimum(case, scores.detach().reshape(-1, len(case.lower))[0], points[0], verdict)
 
@@ -227,14 +227,21 @@ def _judge_mixed(case: Case, depth: Depth, library: Any, solution: Any, verdict:
         verdict.find("accepted", f"system {bad} is infeasible by {case.excess}")
 
 
-def _judge_gradient(x: torch.Tensor, scores: torch.Tensor, verdict: Verdict) -> None:
-    """Where the rows hold, the gradient is finite."""
+def _judge_gradient(case: Case, x: torch.Tensor, scores: torch.Tensor, verdict: Verdict) -> None:
+    """Where the rows hold, the gradient is finite, unless its true value may lie beyond the dtype of the scores.
+
+    The Jacobian of x is at most diag(width^2 / 4) / tau (what a row takes away is positive semidefinite), so that its
+    entries are at most width_i width_j / (4 tau). Half precision ends at 65,504, which wide boxes pass.
+    """
     if not x.numel():
         return
     verdict.checks["gradients"] += 1
     weights = torch.linspace(-1, 1, x.shape[-1], dtype=torch.float64)
     (grad,) = torch.autograd.grad((x.to(torch.float64) * weights).sum(), scores)
-    if not torch.isfinite(grad).all():
+    width = torch.from_numpy(case.upper - case.lower)
+    most = float((weights.abs() * width).sum() * width.max()) / (4 * case.tau)
+    may_overflow = most > torch.finfo(scores.dtype).max
+    if grad.isnan().any() or (grad.isinf().any() and not may_overflow):
         verdict.find("gradient", "not finite")
 
 
@@ -246,7 +253,7 @@ def _judge_short_way(case: Case, scores: torch.Tensor, cons: Any, library: Any, 
         x = library.project(scores, cons, tau=case.tau, on_failure="raise")
     except (linsat.ConvergenceError, linsat.InfeasibleError):
         return
-    _judge_gradient(x, scores, verdict)
+    _judge_gradient(case, x, scores, verdict)
     for point in x.detach().to(torch.float64).reshape(-1, x.shape[-1]).numpy():
         reported = float(violations(case, 0, point).max()) if np.isfinite(point).all() else np.nan
         _judge_instance(case, 0, "converged", point, reported, verdict)

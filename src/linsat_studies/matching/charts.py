@@ -102,6 +102,8 @@ def phi_chart(phi: np.ndarray, estimated: np.ndarray) -> Figure:
         phi: (pairs,) true numbers.
         estimated: (pairs,) estimates, rounded where drawn.
     """
+    from matplotlib.ticker import MaxNLocator
+
     guess = np.clip(np.rint(estimated), 0, None).astype(int)
     size = int(max(phi.max(), guess.max())) + 1
     counts = np.zeros((size, size))
@@ -113,6 +115,8 @@ def phi_chart(phi: np.ndarray, estimated: np.ndarray) -> Figure:
     axes.plot([0, size - 1], [0, size - 1], color=PAPER, lw=0.8, ls="--")
     axes.set_xlabel("true number of pairs")
     axes.set_ylabel("estimated, rounded")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     figure.colorbar(image, ax=axes, label="share of the pairs with that true number", shrink=0.85)
     return figure
 

@@ -67,7 +67,7 @@ ROWS = {
     "NGMv2, layer": Row("ngm", "layer", "phi"),
     # Not in the paper.
     "PCA-GM, Sinkhorn + top-phi": Row("pca-gm", "sinkhorn", "phi"),
-    "NGMv2, Sinkhorn; layer when used": Row("ngm", "sinkhorn", "phi", technique="layer"),
+    "NGMv2, trained with Sinkhorn, used with layer": Row("ngm", "sinkhorn", "phi", technique="layer"),
 }
 OURS = "NGMv2, layer"
 BASELINES = ("position alone", "features alone")

@@ -76,7 +76,7 @@ def draw_matching(axes: Axes, drawn: Drawn, *, names: bool = False) -> None:
             if names:
                 _write_name(axes, point, side.names[k])
     axes.set_xlim(-16, 2 * SIDE + GAP + 16)
-    axes.set_ylim(SIDE + 4, -4)
+    axes.set_ylim(SIDE + 10, -10)
     axes.set_aspect("equal")
     axes.axis("off")
     axes.set_title(drawn.title, fontsize=9)

@@ -210,7 +210,7 @@ def _table_2(page: Page, measured: Measured, *, synthetic: bool) -> None:
     page.text(
         "Standard error: over seeds. Worst row or column: by how much a soft matching exceeds 1 in any row or column, "
         "or leaves [0, 1], in any pair of any seed. Worst sum above phi: of the number of pairs; Sinkhorn does "
-        "not know phi before the cut. Layer when used: scores of the network trained with Sinkhorn, through the layer.",
+        "not know phi before the cut. Used with layer: the scores of that network through the layer.",
         note=True,
     )
 
