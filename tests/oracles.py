@@ -94,6 +94,9 @@ def entropic_optimum(system: System, scores: np.ndarray, tau: float) -> np.ndarr
             mass, total = most - b, most
         reach = np.abs(a) * width
         scale = reach[reach > 0].mean()
+        if mass <= 1e-12 * scale:  # no room but rounding: the row is an equation, and its slack has no entropy
+            rows.append(a @ x == total)
+            continue
         rows.append(a @ x + mass * z == total)
         entropy += mass / scale * (cp.entr(z) + cp.entr(1 - z))
     problem = cp.Problem(cp.Maximize(scores @ x + tau * entropy), rows)
