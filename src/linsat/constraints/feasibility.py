@@ -52,15 +52,24 @@ def _solve(cost: Array, **programme: Any) -> Any:
     return linprog(cost, method="highs", options=_TIGHT_OPTIONS, **programme)
 
 
+# scipy 1.11 has neither eye_array nor diags_array.
+def _diagonal(entries: Array) -> Any:
+    return sp.csr_array(sp.diags(entries))
+
+
+def _identity(size: int) -> Any:
+    return _diagonal(np.ones(size))
+
+
 def least_violation(rows: Rows) -> tuple[float, Array]:
     """The smallest possible sum of row violations in the box, and the dual weight of each row."""
     k, l = rows.matrix.shape
     sign = np.where(rows.senses == GREATER, -1.0, 1.0)
-    flipped = sp.diags_array(sign) @ rows.matrix
+    flipped = _diagonal(sign) @ rows.matrix
     equal = rows.senses == EQUAL
     # Inequalities: sign (a p - b) <= e.  Equalities: a p + e_minus - e_plus = b.
-    upper = sp.hstack([flipped[~equal], -sp.eye_array(k).tocsr()[~equal], sp.csr_array(((~equal).sum(), k))])
-    eye = sp.eye_array(k).tocsr()[equal]
+    upper = sp.hstack([flipped[~equal], -_identity(k)[~equal], sp.csr_array(((~equal).sum(), k))])
+    eye = _identity(k)[equal]
     exact = sp.hstack([rows.matrix[equal], -eye, eye])
     cost = np.concatenate([np.zeros(l), np.ones(2 * k)])
     bounds = [(0.0, 1.0)] * l + [(0.0, None)] * (2 * k)
@@ -138,15 +147,15 @@ def implied(rows: Rows) -> Implied | None:
     equal = rows.senses == EQUAL
     loose = np.flatnonzero(~equal)
     sign = np.where(rows.senses == GREATER, -1.0, 1.0)
-    eye, none = sp.eye_array(l), sp.csr_array((l, l))
+    eye, none = _identity(l), sp.csr_array((l, l))
     ones = sp.csr_array(np.ones((l, 1)))
     blank = sp.csr_array((l, len(loose)))
     # Columns: P (l), alpha (1), t_lower (l), t_upper (l), t_row (len(loose)).
     to_lower = sp.hstack([-eye, sp.csr_array((l, 1)), eye, none, blank])
     to_upper = sp.hstack([eye, -ones, none, eye, blank])
-    flipped = (sp.diags_array(sign) @ rows.matrix)[loose]
+    flipped = (_diagonal(sign) @ rows.matrix)[loose]
     side = sp.csr_array(-(sign * rows.side)[loose][:, None])
-    to_row = sp.hstack([flipped, side, sp.csr_array((len(loose), 2 * l)), sp.eye_array(len(loose))])
+    to_row = sp.hstack([flipped, side, sp.csr_array((len(loose), 2 * l)), _identity(len(loose))])
     upper = sp.vstack([to_lower, to_upper, to_row]) if len(loose) else sp.vstack([to_lower, to_upper])
     exact = sp.hstack(
         [
