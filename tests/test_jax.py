@@ -104,6 +104,22 @@ def test_vmap_over_right_sides_lines_up_with_batches():
     np.testing.assert_allclose(x @ np.array(A[0]), np.repeat(limits, 4, axis=1), atol=0.05)
 
 
+def test_doubles_stay_doubles_on_threads_without_the_setting():
+    """JAX may run the callback on a thread where a scoped ``enable_x64`` does not hold."""
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=(4, 6)))
+    loss = jax.value_and_grad(lambda y, tau: (linsat.jax.project(y, CONS, tau=tau) * weights).sum(), argnums=(0, 1))
+    y, tau = jnp.asarray(Y), jnp.asarray(0.2)
+    compiled = jax.jit(loss).lower(y, tau).compile()
+    with jax.enable_x64(False):
+        value, found = jax.block_until_ready(compiled(y, tau))
+    leaves = [torch.tensor(a, dtype=F64, requires_grad=True) for a in (Y, 0.2)]
+    expected = (linsat.project(leaves[0], CONS, tau=leaves[1]) * torch.tensor(np.asarray(weights))).sum()
+    expected.backward()
+    assert float(value) == pytest.approx(expected.item(), abs=1e-12)
+    for gradient, leaf in zip(found, leaves, strict=True):
+        np.testing.assert_allclose(np.asarray(gradient), leaf.grad.numpy(), atol=1e-10)
+
+
 def test_large_batches_do_not_hang():
     cons = linsat.constraints.simplex(200)
     loss = jax.jit(jax.value_and_grad(lambda y: (linsat.jax.project(y * 2.0, cons) ** 2).sum()))

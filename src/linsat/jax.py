@@ -105,9 +105,7 @@ class _Call:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _project(call: _Call, numbers: dict[str, Array]) -> Array:
-    y = numbers["y"]
-    shape = jax.ShapeDtypeStruct(y.shape, y.dtype)
-    return jax.pure_callback(functools.partial(_forward, call), shape, numbers, vmap_method="broadcast_all")
+    return _on_host(functools.partial(_forward, call), {"x": numbers["y"]}, numbers)["x"]
 
 
 def _keep(call: _Call, numbers: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
@@ -115,29 +113,63 @@ def _keep(call: _Call, numbers: dict[str, Array]) -> tuple[Array, dict[str, Arra
 
 
 def _pull_back(call: _Call, numbers: dict[str, Array], cotangent: Array) -> tuple[dict[str, Array]]:
-    shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in numbers.items()}
-    backward = functools.partial(_backward, call)
-    return (jax.pure_callback(backward, shapes, numbers, cotangent, vmap_method="broadcast_all"),)
+    return (_on_host(functools.partial(_backward, call), numbers, numbers, {"x": cotangent}),)
 
 
 _project.defvjp(_keep, _pull_back)
 
 
+def _on_host(function: Any, like: dict[str, Array], *arguments: dict[str, Array]) -> dict[str, Array]:
+    """function(*arguments) on the host; its results have the shapes and dtypes of the arrays in ``like``.
+
+    Doubles travel as pairs of 32-bit words. JAX may run the callback on a thread of its own, where a scoped
+    ``jax.enable_x64`` does not hold, and would there round every double to single precision.
+    """
+
+    def callback(*packed: dict[str, Any]) -> dict[str, np.ndarray]:
+        tensors = [{name: _tensor(array) for name, array in numbers.items()} for numbers in packed]
+        return {name: _words(tensor.detach().numpy()) for name, tensor in function(*tensors).items()}
+
+    packed = [{name: _pack(array) for name, array in numbers.items()} for numbers in arguments]
+    expected = {name: jax.eval_shape(_pack, array) for name, array in like.items()}
+    found = jax.pure_callback(callback, expected, *packed, vmap_method="broadcast_all")
+    return {name: _unpack(array, like[name].dtype) for name, array in found.items()}
+
+
+def _pack(array: Array) -> Array:
+    return jax.lax.bitcast_convert_type(array, jnp.uint32) if array.dtype == jnp.float64 else array
+
+
+def _unpack(array: Array, dtype: Any) -> Array:
+    return jax.lax.bitcast_convert_type(array, dtype) if array.dtype != dtype else array
+
+
 def _tensor(array: Any) -> torch.Tensor:
-    return torch.from_numpy(np.array(array))  # a copy: what JAX hands over is read-only
+    """What `_pack` made, as a tensor."""
+    copy = np.array(array, order="C")  # what JAX hands over is read-only
+    return torch.from_numpy(copy.view(np.float64).reshape(copy.shape[:-1]) if copy.dtype == np.uint32 else copy)
 
 
-def _forward(call: _Call, numbers: dict[str, Any]) -> np.ndarray:
+def _words(array: np.ndarray) -> np.ndarray:
+    """An array of the host as `_pack` would make it."""
+    if array.dtype != np.float64:
+        return array
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint32).reshape((*array.shape, 2))
+
+
+def _forward(call: _Call, numbers: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     with torch.no_grad():
-        return call.run({name: _tensor(array) for name, array in numbers.items()}).numpy()
+        return {"x": call.run(numbers)}
 
 
-def _backward(call: _Call, numbers: dict[str, Any], cotangent: Any) -> dict[str, np.ndarray]:
-    leaves = {name: _tensor(array).requires_grad_() for name, array in numbers.items()}
+def _backward(
+    call: _Call, numbers: dict[str, torch.Tensor], cotangent: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    leaves = {name: tensor.requires_grad_() for name, tensor in numbers.items()}
     x = _Call(call.constraints, call.tau, "ignore").run(leaves)  # the forward pass has reported what failed
-    found = torch.autograd.grad(x, list(leaves.values()), _tensor(cotangent), allow_unused=True)
+    found = torch.autograd.grad(x, list(leaves.values()), cotangent["x"], allow_unused=True)
     return {
-        name: (torch.zeros_like(leaf) if gradient is None else gradient).detach().numpy()
+        name: torch.zeros_like(leaf) if gradient is None else gradient
         for (name, leaf), gradient in zip(leaves.items(), found, strict=True)
     }
 
