@@ -122,7 +122,7 @@ class Program(Equalities):
         """b of the potential: the right side less what lower bounds, pinned variables and tight slacks take up."""
         r = self.reduction
         start = self.point(torch.where(r.free, torch.zeros_like(r.pinned), r.pinned))
-        taken = self.rows.apply(start) + self.slack * torch.where(r.tight, r.tight_share, 0.0)
+        taken = self.rows.apply_each(start) + self.slack * torch.where(r.tight, r.tight_share, 0.0)
         return torch.where(r.active, (self.rhs - taken) / self.scale, 0.0)
 
     def row_totals(self) -> Tensor:

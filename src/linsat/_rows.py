@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from linsat._transforms import plain_tensors
 
@@ -18,7 +17,6 @@ _DENSE_ENTRIES = 4_000_000
 # Largest temporary, in entries, that one chunk of instances may need for A diag(d) A'.
 _CHUNK_ENTRIES = 16_000_000
 _FULL = 2**64 - 1
-_ALIGN = 8  # doubles of 64 bytes
 
 
 class RowMatrix:
@@ -38,20 +36,23 @@ class RowMatrix:
         if shape[0] * shape[1] <= _DENSE_ENTRIES:
             flat = values.new_zeros(shape[0] * shape[1]).index_add(0, row * shape[1] + col, values)
             self.dense = flat.reshape(shape)
-            if values.device.type == "cpu":  # see `_times`
-                self.dense = F.pad(self.dense, (0, -shape[1] % _ALIGN, 0, -shape[0] % _ALIGN))
 
     def apply(self, x: Tensor) -> Tensor:
         """A x for x (N, l): (N, k)."""
-        if self.dense is not None:
-            return _times(x, self.dense.T, self.shape[0])
+        return self.apply_each(x) if self.dense is None else x @ self.dense.T
+
+    def apply_each(self, x: Tensor) -> Tensor:
+        """A x, summed coefficient by coefficient: to the last bit, no row of x depends on how many others there are.
+
+        A product of matrices rounds differently for different numbers of rows.
+        """
         out = x.new_zeros((x.shape[0], self.shape[0]))
         return out.index_add(1, self.row, x[:, self.col] * self.values)
 
     def pull(self, mu: Tensor) -> Tensor:
         """A' mu for mu (N, k): (N, l)."""
         if self.dense is not None:
-            return _times(mu, self.dense, self.shape[1])
+            return mu @ self.dense
         out = mu.new_zeros((mu.shape[0], self.shape[1]))
         return out.index_add(1, self.col, mu[:, self.row] * self.values)
 
@@ -75,10 +76,7 @@ class RowMatrix:
         num_rows = self.shape[0]
         if full:
             assert self.dense is not None
-            dense = self.dense[:num_rows]
-            weighted = dense * F.pad(weights, (0, dense.shape[1] - weights.shape[1]))[:, None, :]
-            # One product per instance: folded into one for all, the last bit would depend on how many there are.
-            return torch.bmm(weighted, dense.T.expand(len(weights), *dense.T.shape))
+            return (self.dense * weights[:, None, :]) @ self.dense.T
         products = self.values[first] * self.values[second] * weights[:, col]  # (N, pairs)
         flat = weights.new_zeros((weights.shape[0], num_rows * num_rows))
         flat = flat.index_add(1, self.row[first] * num_rows + self.row[second], products)
@@ -112,18 +110,6 @@ class RowMatrix:
     def with_values(self, values: Tensor) -> RowMatrix:
         """The same pattern with other values."""
         return RowMatrix(self.row, self.col, values, self.shape, self.memory)
-
-
-def _times(vectors: Tensor, matrix: Tensor, width: int) -> Tensor:
-    """vectors (N, m) times matrix, cut to ``width`` columns; the result of one does not depend on the others.
-
-    A product of matrices rounds a row differently according to how many rows there are and where they lie in memory.
-    On the CPU, where the matrix is padded to whole cache lines, every vector is therefore multiplied by itself.
-    """
-    if vectors.device.type != "cpu":
-        return vectors @ matrix
-    padded = F.pad(vectors, (0, matrix.shape[0] - vectors.shape[1]))[:, None, :]
-    return torch.bmm(padded, matrix.expand(len(vectors), *matrix.shape))[:, 0, :width]
 
 
 def disjoint_groups(row: Array, col: Array, num_rows: int) -> list[list[int]]:
