@@ -245,6 +245,15 @@ CONFIGS: dict[str, Case] = {
     "three cities": _config({"network": {"cities": 3}}, "cities is 3"),
     "portfolio technique": _config({"technique": "magic"}, "technique is 'magic'", TRAIN + " --config c.json"),
     "portfolio date": _config({"periods": {"train_from": "then"}}, "train_from is 'then'", TRAIN + " --config c.json"),
+    "portfolio file and options": _prices(
+        TABLE, "and so do --prefer", TRAIN + " --config c.json", c_json=b'{"rules": {"prefer": ["A"]}}'
+    ),
+    "portfolio asset in file": _prices(
+        TABLE,
+        "prefer names 'Q'",
+        TRAIN.replace("--prefer A", "--config c.json"),
+        c_json=b'{"rules": {"prefer": ["Q"]}}',
+    ),
     "matching kind": _config({"network": {"kind": "gmn"}}, "kind is 'gmn'", MATCH),
     "matching dropout": _config({"network": {"dropout": 1.0}}, "dropout is 1.0", MATCH),
     "matching data": Case("linsat-studies matching train --data d", "annotations.json.gz"),

@@ -14,8 +14,9 @@ from linsat._equations import Equalities, Reduction, Tensor
 from linsat._presolve import no_reduction, propagate, row_sides
 from linsat._transforms import plain_tensors
 from linsat.constraints.certificate import exact_gap
-from linsat.constraints.constraint_set import GREATER, Constraints
+from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.feasibility import LARGEST_PROGRAMME, Rows, find_conflicts, implied, multipliers
+from linsat.constraints.structure import GREATER
 from linsat.errors import InfeasibleError
 from linsat.solvers.newton import Newton
 from linsat.status import Status

@@ -6,7 +6,7 @@ import torch
 
 from linsat._equations import Equalities, Tensor
 from linsat._rows import RowMatrix
-from linsat.constraints.constraint_set import EQUAL, GREATER, LESS, Numbers, Structure
+from linsat.constraints.structure import EQUAL, GREATER, LESS, Numbers, Structure
 
 
 def to_equalities(

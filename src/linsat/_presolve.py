@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from linsat._equations import Equalities, Reduction, Tensor
-from linsat.constraints.constraint_set import GREATER, LESS
+from linsat.constraints.structure import GREATER, LESS
 
 # Relative to how far a row can move within the box: what is a contradiction, what cannot bind.
 _CONTRADICTION = 1e-9

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from linsat.constraints.arrays import Tensor, to_tensor
-from linsat.constraints.constraint_set import EQUAL, GREATER, Constraints
+from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.structure import EQUAL, GREATER
 from linsat.errors import ConstraintError
 
 

@@ -3,59 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from linsat._transforms import plain_tensors
 from linsat.constraints.arrays import Matrix, Tensor, check_finite, read_bound, read_matrix, read_right_side
+from linsat.constraints.checks import check_bounds, check_empty_rows, check_names, joint_batch_shape
+from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, Numbers, Structure, stack_rows
+from linsat.constraints.text import SENSE_TEXT, row_text, summary
 from linsat.errors import ConstraintError
-
-LESS, EQUAL, GREATER = -1, 0, 1
-_SENSE_TEXT = {LESS: "<=", EQUAL: "==", GREATER: ">="}
-_BLOCKS = (("A", "b", LESS), ("C", "d", GREATER), ("E", "f", EQUAL))
-
-
-@dataclass(frozen=True)
-class Structure:
-    """What stays the same when right sides and bounds change: the pattern of all rows, A first, then C, then E."""
-
-    num_rows: int
-    num_variables: int | None  # None: no rows and scalar bounds, so any number of variables fits
-    row: Tensor  # (nnz,) row of each coefficient
-    col: Tensor  # (nnz,) variable of each coefficient
-    senses: Tensor  # (rows,) LESS, EQUAL or GREATER
-    default_names: tuple[str, ...]
-    memory: dict[Any, Any] = field(default_factory=dict, compare=False)  # derived from the pattern, made on demand
-
-    def on(self, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor]:
-        """row, col and senses on a device; plain tensors also when asked for from inside a function transform."""
-        key = ("on", str(device))
-        if key not in self.memory:
-            with plain_tensors():
-                self.memory[key] = tuple(t.to(device) for t in (self.row, self.col, self.senses))
-        return self.memory[key]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "memory": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """The numbers of a constraint set in float64 on one device, connected to the user's tensors for gradients."""
-
-    values: Tensor  # (nnz,)
-    rhs: Tensor  # (batch..., rows)
-    lower: Tensor  # (batch..., variables) or a scalar
-    upper: Tensor
-
-    def require_grad(self) -> bool:
-        return any(t.requires_grad for t in (self.values, self.rhs, self.lower, self.upper))
 
 
 class Constraints:
@@ -92,7 +49,7 @@ class Constraints:
         given = {"A": A, "b": b, "C": C, "d": d, "E": E, "f": f}
         self._matrices: dict[str, Matrix] = {}
         self._right_sides: dict[str, Tensor] = {}
-        for matrix_name, side_name, _ in _BLOCKS:
+        for matrix_name, side_name, _ in BLOCKS:
             if (given[matrix_name] is None) != (given[side_name] is None):
                 missing, present = (side_name, matrix_name) if given[side_name] is None else (matrix_name, side_name)
                 raise ConstraintError(
@@ -105,107 +62,17 @@ class Constraints:
             self._right_sides[side_name] = read_right_side(side_name, given[side_name], matrix)
         self.lower = read_bound("lower", lower)
         self.upper = read_bound("upper", upper)
-        self._structure = self._stack()
-        self._names = self._check_names(names)
-        self._check_bounds()
-        self._check_empty_rows()
-        self._batch_shape = self._broadcast_batches()
+        bounds = {"lower": self.lower, "upper": self.upper}
+        self._structure = stack_rows(self._matrices, bounds)
+        self._names = check_names(names, len(self))
+        check_bounds(self.lower, self.upper)
+        check_empty_rows(self._matrices, self.right_sides)
+        self._batch_shape = joint_batch_shape(self._right_sides | bounds)
         # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.
         self._compiled: dict[Any, Any] = {}
         live = any(matrix.live for matrix in self._matrices.values())
         self._fixed = not live and not self.learned_tensors()
         self.lanes: dict[Any, Any] = {}  # what `linsat.projection` keeps of earlier calls
-
-    # ------------------------------------------------------------------ reading the input
-
-    def _stack(self) -> Structure:
-        widths = {m.name: m.shape[1] for m in self._matrices.values()}
-        for name, bound in (("lower", self.lower), ("upper", self.upper)):
-            if bound.dim() > 0 and bound.shape[-1] != 1:
-                widths[name] = int(bound.shape[-1])
-        if len(set(widths.values())) > 1:
-            listed = ", ".join(f"{name} has {width}" for name, width in widths.items())
-            raise ConstraintError(
-                f"The arguments disagree on the number of variables: {listed}. "
-                f"Fix: give every matrix one column, and every bound one entry, per variable."
-            )
-        width = next(iter(widths.values()), None)
-        rows, cols, senses, names, offset = [], [], [], [], 0
-        for matrix_name, _, sense in _BLOCKS:
-            matrix = self._matrices.get(matrix_name)
-            if matrix is None:
-                continue
-            rows.append(matrix.row + offset)
-            cols.append(matrix.col)
-            senses += [sense] * matrix.shape[0]
-            names += [f"{matrix_name}[{i}]" for i in range(matrix.shape[0])]
-            offset += matrix.shape[0]
-        empty = torch.zeros(0, dtype=torch.int64)
-        return Structure(
-            num_rows=offset,
-            num_variables=width,
-            row=torch.cat(rows) if rows else empty,
-            col=torch.cat(cols) if cols else empty,
-            senses=torch.tensor(senses, dtype=torch.int8),
-            default_names=tuple(names),
-        )
-
-    def _check_names(self, names: Sequence[str] | None) -> tuple[str, ...] | None:
-        if names is None:
-            return None
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise ConstraintError("names must be a sequence of strings, one per row (rows of A, then C, then E).")
-        if len(names) != len(self):
-            raise ConstraintError(
-                f"names has {len(names)} entries but there are {len(self)} rows. "
-                f"Fix: one name per row, rows of A first, then C, then E."
-            )
-        return tuple(names)
-
-    def _check_bounds(self) -> None:
-        try:
-            lower, upper = torch.broadcast_tensors(self.lower.detach(), self.upper.detach().to(self.lower.device))
-        except RuntimeError:
-            raise ConstraintError(
-                f"lower has shape {tuple(self.lower.shape)} and upper {tuple(self.upper.shape)}, which do not "
-                f"broadcast. Fix: give both a scalar, (variables,) or (batch, variables)."
-            ) from None
-        crossed = lower > upper
-        if bool(crossed.any()):
-            index = tuple(int(i) for i in crossed.nonzero()[0])
-            where = f"[{', '.join(map(str, index))}]" if index else ""
-            raise ConstraintError(
-                f"lower{where} = {float(lower[index])} is above upper{where} = {float(upper[index])}. "
-                f"Fix: swap or widen them."
-            )
-
-    def _check_empty_rows(self) -> None:
-        for matrix_name, side_name, _ in _BLOCKS:
-            matrix = self._matrices.get(matrix_name)
-            if matrix is None or matrix.live:
-                continue
-            filled = torch.zeros(matrix.shape[0], dtype=torch.bool)
-            filled[matrix.row] = True
-            side = self.right_sides[side_name].detach().cpu().reshape(-1, matrix.shape[0])
-            wrong = (~filled) & (side != 0)
-            if bool(wrong.any()):
-                instance, row = (int(i) for i in wrong.nonzero()[0])
-                raise ConstraintError(
-                    f"{matrix_name}[{row}] has no non-zero coefficient but {side_name}[{row}] = "
-                    f"{float(side[instance, row])}. Fix: give the row coefficients or remove it."
-                )
-
-    def _broadcast_batches(self) -> torch.Size:
-        shapes = {name: side.shape[:-1] for name, side in self._right_sides.items()}
-        shapes |= {"lower": self.lower.shape[:-1], "upper": self.upper.shape[:-1]}
-        try:
-            return torch.broadcast_shapes(*shapes.values())
-        except RuntimeError:
-            listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items() if shape)
-            raise ConstraintError(
-                f"The batch dimensions of the right sides and bounds do not fit together: {listed}. "
-                f"Fix: give each the same leading dimensions, or none."
-            ) from None
 
     # ------------------------------------------------------------------ what a person asks of it
 
@@ -225,7 +92,7 @@ class Constraints:
     @property
     def senses(self) -> tuple[str, ...]:
         """``"<="``, ``">="`` or ``"=="`` for each row."""
-        return tuple(_SENSE_TEXT[int(sense)] for sense in self._structure.senses)
+        return tuple(SENSE_TEXT[int(sense)] for sense in self._structure.senses)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -240,7 +107,7 @@ class Constraints:
     @property
     def right_sides(self) -> dict[str, Tensor]:
         """The right sides (batch..., rows) by name (``b``, ``d``, ``f``), those that the set has."""
-        rows = {side: self._matrices[matrix].shape[0] for matrix, side, _ in _BLOCKS if matrix in self._matrices}
+        rows = {side: self._matrices[matrix].shape[0] for matrix, side, _ in BLOCKS if matrix in self._matrices}
         return {name: side.expand(*side.shape[:-1], rows[name]) for name, side in self._right_sides.items()}
 
     @property
@@ -304,34 +171,10 @@ class Constraints:
 
     def row_text(self, index: int, *, rhs: float | None = None, terms: int = 6) -> str:
         """One row as a person would write it, shortened to ``terms`` terms; ``rhs`` stands for one instance's own."""
-        here = self._structure.row == index
-        values = self.numbers().values.detach().cpu()[here].tolist()
-        pieces: list[str] = []
-        for value, col in zip(values, self._structure.col[here].tolist(), strict=True):
-            if value != 0:
-                size = "" if abs(value) == 1 else f"{abs(value):g} "
-                sign = ("-" if value < 0 else "") if not pieces else ("- " if value < 0 else "+ ")
-                pieces.append(f"{sign}{size}x[{col}]")
-        if len(pieces) > terms:
-            pieces = [*pieces[: terms - 1], "+ ...", pieces[-1]]
-        side = self.rhs.detach()[..., index] if rhs is None else torch.tensor(rhs)
-        shown = f"{float(side):g}" if side.dim() == 0 else f"(one of {side.numel()} right sides)"
-        return f"{' '.join(pieces) or '0'} {self.senses[index]} {shown}"
+        return row_text(self, index, rhs, terms)
 
     def __repr__(self) -> str:
-        senses = self.senses
-        counts = ", ".join(f"{senses.count(s)} {s}" for s in ("<=", ">=", "==") if s in senses) or "none"
-        lower, upper = self.lower.detach(), self.upper.detach()
-        box = f"[{_span(lower, 'min')}, {_span(upper, 'max')}]"
-        width = "any number of" if self.num_variables is None else str(self.num_variables)
-        batch = f", batch {tuple(self.batch_shape)}" if self.batch_shape else ""
-        lines = [f"Constraints({width} variables in {box}, {_count(len(self), 'row')}: {counts}{batch})"]
-        shown = range(len(self)) if len(self) <= 6 else [0, 1, 2, len(self) - 1]
-        for position, index in enumerate(shown):
-            if len(self) > 6 and position == 3:
-                lines.append("  ...")
-            lines.append(f"  {self.names[index]}: {self.row_text(index)}")
-        return "\n".join(lines)
+        return summary(self)
 
     # ------------------------------------------------------------------ making new sets from old ones
 
@@ -390,7 +233,7 @@ class Constraints:
             "upper": torch.minimum(self.upper, other.upper),
         }
         names: list[str] = []
-        for matrix_name, side_name, _ in _BLOCKS:
+        for matrix_name, side_name, _ in BLOCKS:
             parts = [s for s in (self, other) if matrix_name in s._matrices]
             if not parts:
                 continue
@@ -463,7 +306,7 @@ class Constraints:
             check_finite(name, matrix.values())
         check_finite("lower", self.lower)
         check_finite("upper", self.upper)
-        self._check_bounds()
+        check_bounds(self.lower, self.upper)
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Constraints:
         """The same set with some of its arguments (``A``, ``b``, ..., ``upper``) replaced."""
@@ -493,16 +336,6 @@ class Constraints:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_compiled": {}, "lanes": {}}
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _span(bound: Tensor, side: str) -> str:
-    value = float(bound.min() if side == "min" else bound.max()) if bound.numel() else 0.0
-    varies = bound.numel() > 1 and bool((bound != bound.reshape(-1)[0]).any())
-    return f"{value:g}" + (" (varies)" if varies else "")
 
 
 def _matrix_argument(matrix: Matrix) -> Tensor:

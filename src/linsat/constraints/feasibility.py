@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from linsat.constraints.constraint_set import EQUAL, GREATER
+from linsat.constraints.structure import EQUAL, GREATER
 
 Array = np.ndarray
 

@@ -68,7 +68,7 @@ PRESETS = (
     ),
     Preset(
         "infeasible",
-        "Rows that cannot hold together: the page names a smallest set of them.",
+        "Rows that cannot hold together: the page names a minimal set of them.",
         "# columns allow 2 in all, rows ask for 3\n"
         "first column: a + c <= 1\n"
         "second column: b + d <= 1\n"

@@ -95,8 +95,13 @@ def train(
     table = find_prices(prices, data)
     labels = read_sector_file(sectors, table)
     rules, periods = read_rules(prefer, at_least), read_periods(train_period, test_period)
-    table.preferred(rules.prefer)
     given = None if config is None else read_config(config)
+    if given is not None and (prefer, at_least, train_period, test_period) != (None, 0.5, TRAIN, TEST):
+        raise ValueError(
+            f"--config {config} states rules and periods, and so do --prefer, --at-least, --train or --test. "
+            "Fix: write them in the file, or leave --config out."
+        )
+    table.preferred((rules if given is None else given.rules).prefer)
 
     def settings(kind: str, goal: str, seed: int) -> PortfolioConfig:
         made = default_config(kind, goal, seed)

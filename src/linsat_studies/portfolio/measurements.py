@@ -147,7 +147,7 @@ class Study:
     def weights(self, name: str) -> np.ndarray:
         """The weights (windows, assets) behind a result."""
         path = self.folder / "results" / f"{name.replace(' ', '_').replace(',', '')}.npz"
-        with np.load(path) as file:
+        with np.load(path, allow_pickle=False) as file:
             return file["weights"]
 
     def technique(self, run: Run, name: str, progress: Progress | None = None) -> dict[str, Any]:

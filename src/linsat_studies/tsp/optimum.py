@@ -74,6 +74,6 @@ def _file(folder: Path, block: Instances) -> Path:
 def _read(path: Path, block: Instances) -> np.ndarray | None:
     """The tours of a file; None where there is none, or one that was damaged: it is then computed again."""
     try:
-        return check_tours(block, np.load(path))
+        return check_tours(block, np.load(path, allow_pickle=False))
     except (OSError, ValueError, EOFError, TourError):
         return None

@@ -33,7 +33,7 @@ def test_two_processes_make_the_run_of_one(tmp_path):
     )
     (tmp_path / "config.json").write_text(to_json(config))
     words = ["portfolio", "train", "--predictor", "lstm", "--seeds", "1", "--prices", str(tmp_path / "prices.csv")]
-    words += ["--prefer", "A,B", "--config", str(tmp_path / "config.json"), "--out", str(tmp_path / "two")]
+    words += ["--config", str(tmp_path / "config.json"), "--out", str(tmp_path / "two")]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
         [*torchrun, "-m", "linsat_studies.cli", *words],

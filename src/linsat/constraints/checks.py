@@ -1,0 +1,74 @@
+"""What the arguments of a constraint set must agree on, beyond what each must be by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from linsat.constraints.arrays import Matrix, Tensor
+from linsat.constraints.structure import BLOCKS
+from linsat.errors import ConstraintError
+
+
+def check_names(names: Sequence[str] | None, num_rows: int) -> tuple[str, ...] | None:
+    """Names of rows as a tuple: one string per row."""
+    if names is None:
+        return None
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ConstraintError("names must be a sequence of strings, one per row (rows of A, then C, then E).")
+    if len(names) != num_rows:
+        raise ConstraintError(
+            f"names has {len(names)} entries but there are {num_rows} rows. "
+            f"Fix: one name per row, rows of A first, then C, then E."
+        )
+    return tuple(names)
+
+
+def check_bounds(lower: Tensor, upper: Tensor) -> None:
+    """Refuse bounds that do not broadcast, or cross."""
+    try:
+        low, high = torch.broadcast_tensors(lower.detach(), upper.detach().to(lower.device))
+    except RuntimeError:
+        raise ConstraintError(
+            f"lower has shape {tuple(lower.shape)} and upper {tuple(upper.shape)}, which do not "
+            f"broadcast. Fix: give both a scalar, (variables,) or (batch, variables)."
+        ) from None
+    crossed = low > high
+    if bool(crossed.any()):
+        index = tuple(int(i) for i in crossed.nonzero()[0])
+        where = f"[{', '.join(map(str, index))}]" if index else ""
+        raise ConstraintError(
+            f"lower{where} = {float(low[index])} is above upper{where} = {float(high[index])}. Fix: swap or widen them."
+        )
+
+
+def check_empty_rows(matrices: Mapping[str, Matrix], right_sides: Mapping[str, Tensor]) -> None:
+    """Refuse a row without coefficients whose right side is not zero."""
+    for matrix_name, side_name, _ in BLOCKS:
+        matrix = matrices.get(matrix_name)
+        if matrix is None or matrix.live:
+            continue
+        filled = torch.zeros(matrix.shape[0], dtype=torch.bool)
+        filled[matrix.row] = True
+        side = right_sides[side_name].detach().cpu().reshape(-1, matrix.shape[0])
+        wrong = (~filled) & (side != 0)
+        if bool(wrong.any()):
+            instance, row = (int(i) for i in wrong.nonzero()[0])
+            raise ConstraintError(
+                f"{matrix_name}[{row}] has no non-zero coefficient but {side_name}[{row}] = "
+                f"{float(side[instance, row])}. Fix: give the row coefficients or remove it."
+            )
+
+
+def joint_batch_shape(tensors: Mapping[str, Tensor]) -> torch.Size:
+    """The leading dimensions of right sides and bounds together."""
+    shapes = {name: tensor.shape[:-1] for name, tensor in tensors.items()}
+    try:
+        return torch.broadcast_shapes(*shapes.values())
+    except RuntimeError:
+        listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items() if shape)
+        raise ConstraintError(
+            f"The batch dimensions of the right sides and bounds do not fit together: {listed}. "
+            f"Fix: give each the same leading dimensions, or none."
+        ) from None

@@ -1,0 +1,88 @@
+"""The rows of a constraint set stacked into one: the pattern, which never changes, and the numbers, which may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from linsat._transforms import plain_tensors
+from linsat.constraints.arrays import Matrix, Tensor
+from linsat.errors import ConstraintError
+
+LESS, EQUAL, GREATER = -1, 0, 1
+# The three kinds of rows in the order in which they are stacked: matrix, right side, sense.
+BLOCKS = (("A", "b", LESS), ("C", "d", GREATER), ("E", "f", EQUAL))
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What stays the same when right sides and bounds change: the pattern of all rows, A first, then C, then E."""
+
+    num_rows: int
+    num_variables: int | None  # None: no rows and scalar bounds, so any number of variables fits
+    row: Tensor  # (nnz,) row of each coefficient
+    col: Tensor  # (nnz,) variable of each coefficient
+    senses: Tensor  # (rows,) LESS, EQUAL or GREATER
+    default_names: tuple[str, ...]
+    memory: dict[Any, Any] = field(default_factory=dict, compare=False)  # derived from the pattern, made on demand
+
+    def on(self, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor]:
+        """row, col and senses on a device; plain tensors also when asked for from inside a function transform."""
+        key = ("on", str(device))
+        if key not in self.memory:
+            with plain_tensors():
+                self.memory[key] = tuple(t.to(device) for t in (self.row, self.col, self.senses))
+        return self.memory[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "memory": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of a constraint set in float64 on one device, connected to the user's tensors for gradients."""
+
+    values: Tensor  # (nnz,)
+    rhs: Tensor  # (batch..., rows)
+    lower: Tensor  # (batch..., variables) or a scalar
+    upper: Tensor
+
+    def require_grad(self) -> bool:
+        return any(t.requires_grad for t in (self.values, self.rhs, self.lower, self.upper))
+
+
+def stack_rows(matrices: Mapping[str, Matrix], bounds: Mapping[str, Tensor]) -> Structure:
+    """The pattern of all blocks, after a check that they and the bounds agree on the number of variables."""
+    widths = {name: matrix.shape[1] for name, matrix in matrices.items()}
+    widths |= {name: int(b.shape[-1]) for name, b in bounds.items() if b.dim() > 0 and b.shape[-1] != 1}
+    if len(set(widths.values())) > 1:
+        listed = ", ".join(f"{name} has {width}" for name, width in widths.items())
+        raise ConstraintError(
+            f"The arguments disagree on the number of variables: {listed}. "
+            f"Fix: give every matrix one column, and every bound one entry, per variable."
+        )
+    rows, cols, senses, names, offset = [], [], [], [], 0
+    for matrix_name, _, sense in BLOCKS:
+        matrix = matrices.get(matrix_name)
+        if matrix is None:
+            continue
+        rows.append(matrix.row + offset)
+        cols.append(matrix.col)
+        senses += [sense] * matrix.shape[0]
+        names += [f"{matrix_name}[{i}]" for i in range(matrix.shape[0])]
+        offset += matrix.shape[0]
+    empty = torch.zeros(0, dtype=torch.int64)
+    return Structure(
+        num_rows=offset,
+        num_variables=next(iter(widths.values()), None),
+        row=torch.cat(rows) if rows else empty,
+        col=torch.cat(cols) if cols else empty,
+        senses=torch.tensor(senses, dtype=torch.int8),
+        default_names=tuple(names),
+    )

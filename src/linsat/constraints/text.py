@@ -1,0 +1,56 @@
+"""A constraint set in words: single rows, and the whole in a few lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from linsat.constraints.arrays import Tensor
+from linsat.constraints.structure import EQUAL, GREATER, LESS
+
+if TYPE_CHECKING:
+    from linsat.constraints.constraint_set import Constraints
+
+SENSE_TEXT = {LESS: "<=", EQUAL: "==", GREATER: ">="}
+
+
+def row_text(constraints: Constraints, index: int, rhs: float | None, terms: int) -> str:
+    """See `Constraints.row_text`."""
+    structure = constraints.structure
+    here = structure.row == index
+    values = constraints.numbers().values.detach().cpu()[here].tolist()
+    pieces: list[str] = []
+    for value, col in zip(values, structure.col[here].tolist(), strict=True):
+        if value != 0:
+            size = "" if abs(value) == 1 else f"{abs(value):g} "
+            sign = ("-" if value < 0 else "") if not pieces else ("- " if value < 0 else "+ ")
+            pieces.append(f"{sign}{size}x[{col}]")
+    if len(pieces) > terms:
+        pieces = [*pieces[: terms - 1], "+ ...", pieces[-1]]
+    side = constraints.rhs.detach()[..., index] if rhs is None else torch.tensor(rhs)
+    shown = f"{float(side):g}" if side.dim() == 0 else f"(one of {side.numel()} right sides)"
+    return f"{' '.join(pieces) or '0'} {SENSE_TEXT[int(structure.senses[index])]} {shown}"
+
+
+def summary(constraints: Constraints) -> str:
+    """Size, box and the first and last rows."""
+    senses, rows = constraints.senses, len(constraints)
+    counts = ", ".join(f"{senses.count(s)} {s}" for s in ("<=", ">=", "==") if s in senses) or "none"
+    box = f"[{_span(constraints.lower.detach(), 'min')}, {_span(constraints.upper.detach(), 'max')}]"
+    width = "any number of" if constraints.num_variables is None else str(constraints.num_variables)
+    batch = f", batch {tuple(constraints.batch_shape)}" if constraints.batch_shape else ""
+    noun = "row" if rows == 1 else "rows"
+    lines = [f"Constraints({width} variables in {box}, {rows} {noun}: {counts}{batch})"]
+    shown = range(rows) if rows <= 6 else [0, 1, 2, rows - 1]
+    for position, index in enumerate(shown):
+        if rows > 6 and position == 3:
+            lines.append("  ...")
+        lines.append(f"  {constraints.names[index]}: {constraints.row_text(index)}")
+    return "\n".join(lines)
+
+
+def _span(bound: Tensor, side: str) -> str:
+    value = float(bound.min() if side == "min" else bound.max()) if bound.numel() else 0.0
+    varies = bound.numel() > 1 and bool((bound != bound.reshape(-1)[0]).any())
+    return f"{value:g}" + (" (varies)" if varies else "")
