@@ -11,7 +11,7 @@ import torch
 
 from linsat._equalities import to_equalities
 from linsat._equations import Equalities, Reduction, Tensor
-from linsat._presolve import no_reduction, propagate, row_sides
+from linsat._presolve import no_reduction, propagate, propagate_each, row_sides
 from linsat._transforms import plain_tensors
 from linsat.constraints.certificate import exact_gap
 from linsat.constraints.constraint_set import Constraints
@@ -48,7 +48,7 @@ class System:
         with torch.no_grad():
             if self.shared:
                 return _shared_reduction(self.constraints, equalities, self.senses)
-            return propagate(equalities, self.senses)
+            return propagate_each(equalities, self.senses)
 
 
 def compile_constraints(

@@ -1,7 +1,8 @@
-"""The short way from scores to x on the CPU: shared rows, gradients to the scores, everything else done once.
+"""The short way from scores to x on the CPU: one kernel call each way, with gradients to the scores.
 
-Anything this does not cover (other devices, learned or per-instance numbers, function transforms, warm starts) takes
-the general way in `linsat.projection`, which uses the same kernel where it can.
+Anything this does not cover (other devices, learned numbers, function transforms, warm starts, instances with right
+sides of their own that do not converge) takes the general way in `linsat.projection`, which uses the same kernel where
+it can.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from linsat._transforms import transforming
 _DTYPES = (torch.float32, torch.float64)
 
 
+class GeneralWayError(Exception):
+    """Some instance needs more than the short way does."""
+
+
 @dataclass(frozen=True)
 class Lane:
     """One call's fixed part."""
@@ -32,7 +37,9 @@ class Lane:
     tau: np.ndarray  # (1,)
     tol: float
     max_steps: int
+    own_numbers: bool  # right sides or bounds differ between instances
     report: Callable[[Solved, Tensor], None]  # raises or warns; called when some instance did not converge
+    # Raises GeneralWayError where the general way should look at such an instance again.
     again: Callable[[Tensor], Tensor]  # the same projection by the general way, for gradients of gradients
 
 
@@ -52,14 +59,25 @@ def fits(y: Any, tau: Any) -> bool:
 
 
 def tables_of(system: System) -> Tables | None:
-    """The kernel's tables of a compiled set, built once; None where the kernel should not be used."""
+    """The kernel's tables of a compiled set, built once where all instances share its numbers.
+
+    None where the kernel should not be used, or bounds alone show that some instance cannot hold its rows.
+    """
+    if not system.shared:
+        return _build(system)
     if "tables" not in system.memory:
-        pattern = pattern_of(system.equalities.rows)
-        if pattern is None or system.reduction is None:
-            system.memory["tables"] = None
-        else:
-            system.memory["tables"] = build_tables(pattern, system.equalities, system.reduction)
+        system.memory["tables"] = _build(system)
     return system.memory["tables"]
+
+
+def _build(system: System) -> Tables | None:
+    pattern = pattern_of(system.equalities.rows)
+    if pattern is None:
+        return None
+    reduction = system.reduce(system.equalities)
+    if bool(reduction.infeasible.any()):
+        return None
+    return build_tables(pattern, system.equalities, reduction)
 
 
 class FusedProjection(torch.autograd.Function):
@@ -73,6 +91,10 @@ class FusedProjection(torch.autograd.Function):
             lane.report(solved, scores)
         ctx.lane = lane
         ctx.save_for_backward(y, torch.from_numpy(solved.p), torch.from_numpy(solved.mu))
+        if lane.own_numbers:
+            # Rounded as the general way rounds it: which of the two serves must not show in the last bit.
+            point = lane.tables.lower + lane.tables.width * solved.p
+            return torch.from_numpy(point).to(y.dtype).reshape(y.shape)
         return torch.from_numpy(solved.x).reshape(y.shape)
 
     @staticmethod

@@ -6,11 +6,13 @@ see (two rows that fix a variable together) is left to the linear programme in `
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
 from linsat._equations import Equalities, Reduction, Tensor
+from linsat._kernels import KernelBrokenError, load, running
 from linsat.constraints.structure import GREATER, LESS
 
 # Relative to how far a row can move within the box: what is a contradiction, what cannot bind.
@@ -75,6 +77,36 @@ def propagate(equalities: Equalities, senses: Tensor) -> Reduction:
         tight_share=blank.tight_share.expand(batch, -1),
         infeasible=infeasible,
     )
+
+
+def propagate_each(equalities: Equalities, senses: Tensor) -> Reduction:
+    """`propagate`, by compiled code where that can be had: for numbers that come anew with every call."""
+    state = load()
+    if state.available and equalities.rhs.device.type == "cpu":
+        try:
+            return _compiled(state.propagate, equalities, senses)
+        except KernelBrokenError:
+            pass
+    return propagate(equalities, senses)
+
+
+def _compiled(run: Callable[..., None], equalities: Equalities, senses: Tensor) -> Reduction:
+    rows = equalities.rows
+    side = row_sides(equalities, senses)
+    batch = torch.broadcast_shapes(side.shape[:1], equalities.width.shape[:1])[0]
+    found = Reduction(
+        free=torch.empty((batch, rows.shape[1]), dtype=torch.bool),
+        pinned=torch.empty((batch, rows.shape[1]), dtype=torch.float64),
+        active=torch.empty((batch, rows.shape[0]), dtype=torch.bool),
+        tight=torch.zeros((1, rows.shape[0]), dtype=torch.bool).expand(batch, -1),
+        tight_share=torch.zeros((1, rows.shape[0]), dtype=torch.float64).expand(batch, -1),
+        infeasible=torch.empty(batch, dtype=torch.bool),
+    )
+    numbers = (rows.row, rows.col, rows.values, senses, equalities.lower, equalities.width, side)
+    filled = (found.free, found.pinned, found.active, found.infeasible)
+    with running():
+        run(*(t.detach().contiguous().numpy() for t in numbers), *(t.numpy() for t in filled))
+    return found
 
 
 def row_sides(equalities: Equalities, senses: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from linsat._adjoint import ImplicitCall, implicit_duals
 from linsat._compile import System, compile_constraints, implied_reduction, infeasible_error
 from linsat._equations import Equalities, Program, Reduction, Tensor
-from linsat._fused import FusedProjection, Lane, fits, tables_of
+from linsat._fused import FusedProjection, GeneralWayError, Lane, fits, tables_of
 from linsat._kernels import KernelBrokenError
 from linsat._kernels.run import Solved
 from linsat._request import DEFAULT, ON_FAILURE, Request, Solver, check_numbers, largest_bound
@@ -151,23 +151,28 @@ def _fused(y: Tensor, constraints: Constraints, tau: float, solver: Solver | Non
         return None
     if constraints.num_variables != y.shape[-1]:
         return None
+    try:
+        lane = _lane_for(y, constraints, (tau, solver, on_failure))
+        return None if lane is None else FusedProjection.apply(y, lane)
+    except (KernelBrokenError, GeneralWayError):
+        return None
+
+
+def _lane_for(y: Tensor, constraints: Constraints, options: tuple[float, Newton, str]) -> Lane | None:
+    """The lane of earlier calls with the same arguments, or a new one."""
+    if constraints.batch_shape:  # as large as the batch: not kept
+        return _lane(constraints, *options) if y.shape[:-1] == constraints.batch_shape else None
     lanes = constraints.lanes
-    key = (tau, solver, on_failure)
-    if key not in lanes:
+    if options not in lanes:
         if len(lanes) >= _MOST_LANES:  # a temperature that changes with every step must not pile up
             lanes.clear()
-        lanes[key] = _lane(constraints, tau, solver, on_failure)
-    lane = lanes[key]
-    try:
-        return None if lane is None else FusedProjection.apply(y, lane)
-    except KernelBrokenError:
-        return None
+        lanes[options] = _lane(constraints, *options)
+    return lanes[options]
 
 
 def _lane(constraints: Constraints, tau: float, solver: Newton, on_failure: str) -> Lane | None:
     """What calls with these arguments have in common; None where the general way must serve."""
-    short = constraints.fixed and not constraints.batch_shape and solver.backend != "torch"
-    if not short or on_failure not in ON_FAILURE:
+    if not constraints.fixed or solver.backend == "torch" or on_failure not in ON_FAILURE:
         return None
     if largest_bound(constraints) > torch.finfo(torch.float32).max:
         return None  # the general way knows the dtype of the scores
@@ -177,6 +182,8 @@ def _lane(constraints: Constraints, tau: float, solver: Newton, on_failure: str)
         return None
 
     def report(solved: Solved, scores: Tensor) -> None:
+        if not system.shared:
+            raise GeneralWayError
         codes = torch.from_numpy(solved.codes)
         check_numbers(scores, torch.ones(1))
         _report(system, on_failure, system.equalities, Outcome(codes, codes, codes))
@@ -184,7 +191,7 @@ def _lane(constraints: Constraints, tau: float, solver: Newton, on_failure: str)
     def again(y: Tensor) -> Tensor:
         return solve(y, constraints, tau=tau, solver=solver, on_failure="ignore").x
 
-    return Lane(tables, np.array([float(tau)]), solver.tol, solver.max_steps, report, again)
+    return Lane(tables, np.array([float(tau)]), solver.tol, solver.max_steps, not system.shared, report, again)
 
 
 def _solve(system: System, request: Request) -> Solution:
@@ -212,7 +219,7 @@ def _solve(system: System, request: Request) -> Solution:
     program = equalities.program(request.scores, reduction)
     shares, _ = program.shares(outcome.mu, request.tau[:, None])
     # The derivatives are those of the duals' shares, the value is where the solver saw the rows hold.
-    shares = shares + (p - shares).detach()
+    shares = p + (shares - shares.detach())
     return request.solution(outcome, shares, equalities)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +21,8 @@ class KernelState:
     reason: str
     forward: Any = None
     backward: Any = None
+    propagate: Any = None
+    fold: Any = None
 
 
 class KernelBrokenError(RuntimeError):
@@ -67,14 +71,30 @@ def broken(error: Exception) -> KernelBrokenError:
     return KernelBrokenError(_broken[0])
 
 
+@contextmanager
+def running() -> Iterator[None]:
+    """Around compiled code: it raises nothing but MemoryError, so anything else is the compiler's.
+
+    Raises:
+        KernelBrokenError: numba cannot compile.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise broken(error) from error
+    warn_if_not_kept()
+
+
 @functools.cache
 def _import() -> KernelState:
     if os.environ.get("LINSAT_KERNEL", "on").lower() in ("off", "0", "no"):
         return KernelState(False, "turned off by LINSAT_KERNEL")
     try:
-        from linsat._kernels import newton
+        from linsat._kernels import newton, presolve
     except ImportError as error:
         return KernelState(False, f"numba cannot be imported ({error})")
     except Exception as error:  # numba reports a broken toolchain or cache in many ways; none may stop the user
         return KernelState(False, f"the kernel cannot be compiled ({type(error).__name__}: {error})")
-    return KernelState(True, "ready", newton.forward, newton.backward)
+    return KernelState(True, "ready", newton.forward, newton.backward, presolve.propagate, presolve.fold)

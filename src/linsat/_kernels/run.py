@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linsat._kernels import broken, load, warn_if_not_kept
+from linsat._kernels import load, running
 from linsat._kernels.tables import Array, Tables, roomy
 from linsat._kernels.threads import run_shared
 
@@ -86,11 +86,5 @@ def _advice(count: int, l: int, k: int) -> Iterator[None]:
 
 
 def _run(task: Callable[[Array], None], count: int, seconds: float) -> None:
-    """`run_shared`; compiled code raises nothing but MemoryError, so anything else is the compiler's."""
-    try:
+    with running():
         run_shared(task, count, seconds)
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise broken(error) from error
-    warn_if_not_kept()

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from linsat._equations import Equalities, Reduction, Tensor
+from linsat._kernels import load, running
 from linsat._rows import RowMatrix, disjoint_groups
 
 Array = np.ndarray
@@ -164,15 +165,22 @@ def build_tables(pattern: Pattern, equalities: Equalities, reduction: Reduction)
     if len(free) > 1 and all((found == found[:1]).all() for found in (free, active, pinned)):
         free, active, pinned = free[:1], active[:1], pinned[:1]  # decisions that agree keep the coefficients shared
     width, scale = _numpy(equalities.width), _numpy(equalities.scale)
-    row, col = _numpy(rows.row), _numpy(rows.col)
-    weights = _numpy(rows.values) * width[:, col] / scale[:, row]
-    weights = np.where(free[:, col] & active[:, row], weights, 0.0)  # (., nnz)
     with torch.no_grad():
         linear = _numpy(equalities.program(equalities.lower[:1], reduction).linear_term())
     tight = _numpy(reduction.tight) | ~_numpy(reduction.active)
     slack = np.where(tight, 0.0, _numpy(equalities.slack) / scale)
     slack, linear = np.broadcast_arrays(slack, linear)
-    padded = np.concatenate([weights, np.zeros((weights.shape[0], 1))], axis=1)
+    coefficients = max(len(width), len(scale), len(free))  # instances whose coefficients differ
+    made = {
+        "variable_values": roomy((coefficients, *pattern.variable_entries.shape)),
+        "row_values": roomy((coefficients, len(pattern.row_entries))),
+        "pair_values": roomy((coefficients, len(pattern.pair_first))),
+        "totals": roomy((max(coefficients, len(slack)), slack.shape[1])),
+    }
+    numbers = (_numpy(rows.row), _numpy(rows.col), _numpy(rows.values), width, scale, free, active, slack)
+    places = (pattern.order, pattern.variable_entries, pattern.row_entries, pattern.pair_first, pattern.pair_second)
+    with running():
+        load().fold(*map(np.ascontiguousarray, (*numbers, *places)), *made.values())
     return Tables(
         pattern=pattern,
         lower=_contiguous(_numpy(equalities.lower)),
@@ -181,21 +189,8 @@ def build_tables(pattern: Pattern, equalities: Equalities, reduction: Reduction)
         pinned=_contiguous(pinned),
         slack=_contiguous(slack[:, pattern.order]),
         rhs=_contiguous(linear[:, pattern.order]),
-        variable_values=_contiguous(padded[:, pattern.variable_entries]),
-        row_values=_contiguous(weights[:, pattern.row_entries]),
-        pair_values=_contiguous(weights[:, pattern.pair_first] * weights[:, pattern.pair_second]),
-        totals=_contiguous(_totals(weights, row, slack)[:, pattern.order]),
+        **made,
     )
-
-
-def _totals(weights: Array, row: Array, slack: Array) -> Array:
-    """The largest value each row's left side can take, slack included; 0 for rows with a negative coefficient."""
-    sums = np.zeros((weights.shape[0], slack.shape[1]))
-    signed = np.zeros_like(sums)
-    for n in range(weights.shape[0]):
-        sums[n] = np.bincount(row, weights[n], minlength=slack.shape[1])
-        signed[n] = np.bincount(row, weights[n] < 0, minlength=slack.shape[1])
-    return np.where(signed > 0, 0.0, sums + slack)
 
 
 def _numpy(tensor: Tensor) -> Array:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from linsat.constraints.arrays import Matrix, Tensor
-from linsat.constraints.structure import BLOCKS
+from linsat.constraints.structure import BLOCKS, Structure
 from linsat.errors import ConstraintError
 
 
@@ -43,22 +43,24 @@ def check_bounds(lower: Tensor, upper: Tensor) -> None:
         )
 
 
-def check_empty_rows(matrices: Mapping[str, Matrix], right_sides: Mapping[str, Tensor]) -> None:
+def check_empty_rows(structure: Structure, matrices: Mapping[str, Matrix], right_sides: Mapping[str, Tensor]) -> None:
     """Refuse a row without coefficients whose right side is not zero."""
+    if "empty rows" not in structure.memory:
+        structure.memory["empty rows"] = {
+            name: sorted(set(range(matrix.shape[0])) - set(matrix.row.tolist()))
+            for name, matrix in matrices.items()
+            if not matrix.live
+        }
     for matrix_name, side_name, _ in BLOCKS:
-        matrix = matrices.get(matrix_name)
-        if matrix is None or matrix.live:
-            continue
-        filled = torch.zeros(matrix.shape[0], dtype=torch.bool)
-        filled[matrix.row] = True
-        side = right_sides[side_name].detach().cpu().reshape(-1, matrix.shape[0])
-        wrong = (~filled) & (side != 0)
-        if bool(wrong.any()):
-            instance, row = (int(i) for i in wrong.nonzero()[0])
-            raise ConstraintError(
-                f"{matrix_name}[{row}] has no non-zero coefficient but {side_name}[{row}] = "
-                f"{float(side[instance, row])}. Fix: give the row coefficients or remove it."
-            )
+        for row in structure.memory["empty rows"].get(matrix_name, ()):
+            side = right_sides[side_name].detach()
+            here = side[..., row if side.shape[-1:] != (1,) else 0] if side.dim() else side
+            wrong = here.reshape(-1)[here.reshape(-1) != 0].tolist()
+            if wrong:
+                raise ConstraintError(
+                    f"{matrix_name}[{row}] has no non-zero coefficient but {side_name}[{row}] = {wrong[0]}. "
+                    f"Fix: give the row coefficients or remove it."
+                )
 
 
 def joint_batch_shape(tensors: Mapping[str, Tensor]) -> torch.Size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,12 +63,18 @@ class Constraints:
             self._right_sides[side_name] = read_right_side(side_name, given[side_name], matrix)
         self.lower = read_bound("lower", lower)
         self.upper = read_bound("upper", upper)
-        bounds = {"lower": self.lower, "upper": self.upper}
-        self._structure = stack_rows(self._matrices, bounds)
+        self._structure = stack_rows(self._matrices, self._bounds())
         self._names = check_names(names, len(self))
+        self._settle()
+
+    def _bounds(self) -> dict[str, Tensor]:
+        return {"lower": self.lower, "upper": self.upper}
+
+    def _settle(self) -> None:
+        """Check what right sides and bounds must agree on; begin without anything compiled."""
         check_bounds(self.lower, self.upper)
-        check_empty_rows(self._matrices, self.right_sides)
-        self._batch_shape = joint_batch_shape(self._right_sides | bounds)
+        check_empty_rows(self._structure, self._matrices, self._right_sides)
+        self._batch_shape = joint_batch_shape(self._right_sides | self._bounds())
         # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.
         self._compiled: dict[Any, Any] = {}
         live = any(matrix.live for matrix in self._matrices.values())
@@ -188,27 +195,30 @@ class Constraints:
         Instances are then checked one by one when they are solved: an infeasible one is reported by its status and
         leaves the others untouched.
         """
-        arguments = self._arguments()
-        for name, value, matrix in (("b", b, "A"), ("d", d, "C"), ("f", f, "E")):
+        sides = {}
+        for (matrix_name, name, _), value in zip(BLOCKS, (b, d, f), strict=True):
             if value is None:
                 continue
-            if matrix not in self._matrices:
-                raise ConstraintError(f"{name} was given but the set has no {matrix} rows. Fix: leave {name} out.")
-            arguments[name] = value
-        return self._derived(arguments)
+            if matrix_name not in self._matrices:
+                raise ConstraintError(f"{name} was given but the set has no {matrix_name} rows. Fix: leave {name} out.")
+            sides[name] = read_right_side(name, value, self._matrices[matrix_name])
+        return self._derived(sides, {})
 
     def with_bounds(self, *, lower: Any = None, upper: Any = None) -> Constraints:
         """The same rows in another box, scalar, per variable or per instance (batch..., variables)."""
-        arguments = self._arguments()
-        arguments["lower"] = self.lower if lower is None else lower
-        arguments["upper"] = self.upper if upper is None else upper
-        return self._derived(arguments)
+        given = {"lower": lower, "upper": upper}
+        return self._derived({}, {name: read_bound(name, value) for name, value in given.items() if value is not None})
 
-    def _derived(self, arguments: dict[str, Any]) -> Constraints:
+    def _derived(self, sides: dict[str, Tensor], bounds: dict[str, Tensor]) -> Constraints:
         """A set with the same rows: it shares the pattern, and with it everything derived from the pattern alone."""
-        made = Constraints(**arguments)
-        if made._structure.num_variables == self._structure.num_variables:
-            made._structure = self._structure
+        made = copy.copy(self)
+        made._right_sides = self._right_sides | sides
+        made.lower, made.upper = (self._bounds() | bounds).values()
+        if bounds:
+            found = stack_rows(made._matrices, made._bounds())
+            if found.num_variables != self.num_variables:
+                made._structure = found
+        made._settle()
         return made
 
     def __and__(self, other: Constraints) -> Constraints:

@@ -1,0 +1,154 @@
+"""Right sides and bounds that differ per instance, by the short way: values, gradients, presolve, what leaves it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+
+import linsat
+from linsat._compile import compile_constraints
+from linsat._presolve import propagate, propagate_each
+from oracles import System, entropic_optimum, is_feasible, random_system
+
+F64 = torch.float64
+
+
+def _batch(rng, kind, count):
+    """Systems with the same rows, each with right sides and a box of its own that hold a known point."""
+    base = random_system(rng, kind, largest=12, rows=6)
+    k, l = base.matrix.shape
+    order = np.argsort([("<=", ">=", "==").index(s) for s in base.senses], kind="stable")
+    matrix, senses = base.matrix[order], [base.senses[i] for i in order]
+    sign = np.array([{"<=": 1.0, ">=": -1.0, "==": 0.0}[s] for s in senses])
+    systems = []
+    for _ in range(count):
+        lower = rng.uniform(-1, 1, l) * (rng.random() < 0.5)
+        upper = lower + np.where(rng.random(l) < 0.1, 0.0, rng.uniform(0.5, 2.0, l))
+        share = rng.uniform(0.05, 0.95, l)
+        if kind == "boundary":
+            share = np.where(rng.random(l) < 0.4, rng.integers(0, 2, l), share)
+        point = lower + (upper - lower) * share
+        slack = rng.exponential(0.1, k) * np.abs(matrix).sum(1) * (rng.random(k) < 0.7)
+        systems.append(System(matrix, senses, matrix @ point + sign * slack, point, lower, upper))
+    return systems
+
+
+def _together(systems):
+    """One set with the numbers of each system."""
+    own = [system.arguments() for system in systems]
+    cons = linsat.Constraints(**(own[0] | {"lower": 0.0, "upper": 1.0}))
+    sides = {name: np.stack([one[name] for one in own]) for name in ("b", "d", "f") if name in own[0]}
+    bounds = {name: np.stack([one[name] for one in own]) for name in ("lower", "upper")}
+    return cons.with_rhs(**sides).with_bounds(**bounds)
+
+
+def _is_short(x):
+    return type(x.grad_fn).__name__ == "FusedProjectionBackward"
+
+
+@pytest.mark.parametrize("kind", ["positive", "signed"])
+def test_each_instance_is_its_own_entropic_optimum(kind):
+    rng = np.random.default_rng(3)
+    vouched = short = 0
+    for _ in range(8):
+        systems = _batch(rng, kind, 5)
+        scores = rng.normal(size=(5, len(systems[0].point)))
+        x = linsat.project(torch.tensor(scores, requires_grad=True), _together(systems), tau=0.3)
+        short += _is_short(x)
+        for system, y, found in zip(systems, scores, x.detach().numpy(), strict=True):
+            assert system.violation(found) <= 1e-6
+            expected = entropic_optimum(system, y, 0.3)
+            if expected is not None:
+                vouched += 1
+                np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert vouched >= 20
+    assert short >= 6
+
+
+def test_gradients_against_finite_differences_once_and_twice():
+    base = linsat.Constraints(A=[[1.0, 2.0, 0.5]], b=1, C=[[1.0, -1.0, 2.0]], d=0)
+    cons = base.with_rhs(b=[[1.2], [0.9]], d=[[0.3], [0.1]]).with_bounds(lower=[[0.0] * 3, [-1.0] * 3])
+    scores = torch.randn(2, 3, dtype=F64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    project = lambda y: linsat.project(y, cons, tau=0.4)  # noqa: E731
+    assert _is_short(project(scores))
+    assert torch.autograd.gradcheck(project, (scores,), atol=1e-6)
+    assert torch.autograd.gradgradcheck(project, (scores,), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["positive", "signed", "boundary"])
+def test_compiled_presolve_decides_as_the_one_in_torch(kind):
+    rng = np.random.default_rng(7)
+    pinned = refused = 0
+    for _ in range(40):
+        systems = _batch(rng, kind, 4)
+        systems[1].rhs = systems[1].rhs + rng.normal(size=len(systems[1].rhs)) * 3
+        system = compile_constraints(_together(systems))
+        expected = propagate(system.equalities, system.senses)
+        found = propagate_each(system.equalities, system.senses)
+        for name, tensor in vars(expected).items():
+            assert torch.equal(getattr(found, name), tensor.expand(getattr(found, name).shape)), name
+        for n, one in enumerate(systems):
+            if bool(found.infeasible[n]):
+                refused += 1
+                assert not is_feasible(one)
+                continue
+            for j in (~found.free[n]).nonzero().flatten().tolist():
+                pinned += one.upper[j] > one.lower[j]
+                _assert_forced(one, j, one.lower[j] if found.pinned[n, j] == 0 else one.upper[j])
+    assert refused >= 5
+    if kind == "boundary":
+        assert pinned >= 5
+
+
+def _assert_forced(system, variable, value):
+    """HiGHS finds no other value of the variable."""
+    if not is_feasible(system):
+        return
+    loose = [i for i, s in enumerate(system.senses) if s != "=="]
+    sign = np.array([-1.0 if s == ">=" else 1.0 for s in system.senses])[:, None]
+    matrix, rhs = system.matrix * sign, system.rhs * sign[:, 0]
+    tight = [i for i in range(len(rhs)) if i not in loose]
+    for direction in (1.0, -1.0):
+        cost = np.zeros(matrix.shape[1])
+        cost[variable] = direction
+        solved = linprog(
+            cost,
+            A_ub=matrix[loose] if loose else None,
+            b_ub=rhs[loose] if loose else None,
+            A_eq=matrix[tight] if tight else None,
+            b_eq=rhs[tight] if tight else None,
+            bounds=list(zip(system.lower, system.upper)),
+        )
+        assert solved.status == 0
+        assert abs(solved.x[variable] - value) < 1e-6
+
+
+def test_infeasible_mates_change_no_bit_of_project():
+    """The feasible instances leave the short way together with the infeasible one, and come out the same."""
+    rng = np.random.default_rng(11)
+    for _ in range(20):
+        systems = _batch(rng, "signed", 4)
+        scores = torch.tensor(rng.normal(size=(4, len(systems[0].point))))
+        clean = linsat.project(scores, _together(systems), on_failure="ignore")
+        systems[2].rhs = systems[2].rhs + 100 * np.where(np.array(systems[2].senses) == "<=", -1, 1)
+        with pytest.warns(linsat.LinSATWarning, match="infeasible"):
+            mixed = linsat.project(scores, _together(systems))
+        assert torch.equal(mixed[[0, 1, 3]], clean[[0, 1, 3]])
+
+
+def test_batches_that_broadcast_and_bad_scores_take_the_general_way():
+    cons = linsat.constraints.simplex(4).with_rhs(f=[[1.0], [2.0]])
+    scores = torch.randn(3, 1, 4, dtype=F64, generator=torch.Generator().manual_seed(1))
+    x = linsat.project(scores, cons, tau=0.2)
+    assert x.shape == (3, 2, 4)
+    np.testing.assert_allclose(x.sum(-1), [[1.0, 2.0]] * 3, atol=1e-8)
+    for i in range(3):
+        assert torch.allclose(linsat.project(scores[i].expand(2, 4), cons, tau=0.2), x[i], atol=1e-12)
+    wrong = torch.zeros(2, 4)
+    wrong[1, 2] = float("inf")
+    with pytest.raises(linsat.ConstraintError, match="instance 1, variable 2"):
+        linsat.project(wrong, cons)
+    with pytest.warns(linsat.LinSATWarning, match="step_limit"):
+        linsat.project(torch.rand(2, 4), cons, tau=0.001, solver=linsat.Newton(max_steps=1))
