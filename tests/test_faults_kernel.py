@@ -125,6 +125,16 @@ def test_no_folder_that_can_be_written(sums):
     assert _compiled(sums, NOWHERE) == (EXPECTED, 0)
 
 
+def test_the_compiled_code_of_the_studies_needs_no_folder_either(sums):
+    program = (
+        "import numpy\nfrom linsat_studies.tsp.distances import path_length\n"
+        "print(path_length(numpy.array([[0.0, 5, 9], [5, 0, 1], [9, 1, 0]]), numpy.array([0, 1, 2])))\n"
+    )
+    done = _python(program, sums, NOWHERE)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == 6.0
+
+
 def test_what_is_not_kept_is_told_once(monkeypatch):
     monkeypatch.setattr(_kernels, "_not_kept", [])
     monkeypatch.setattr(_kernels, "_told", [])

@@ -16,8 +16,8 @@ Steps 2 and 3 dominate and are linear in groups times cities.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from linsat_studies.compiled import compiled
 from linsat_studies.tsp.distances import fill_distances
 
 MAX_CITIES = 64
@@ -26,7 +26,7 @@ _BINS = 1024
 _DEPTH = 24.0
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def beam_each(
     coords: np.ndarray,
     logs: np.ndarray,
@@ -105,7 +105,7 @@ def beam_each(
             s = parent[step, s] if step > 0 else 0
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _group(
     masks: np.ndarray,
     score: np.ndarray,
@@ -150,7 +150,7 @@ def _group(
     return groups
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _candidates(
     group_mask: np.ndarray,
     group_score: np.ndarray,
@@ -178,7 +178,7 @@ def _candidates(
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _select(values: np.ndarray, found: int, width: int, bins: np.ndarray, chosen: np.ndarray, cut: np.ndarray) -> int:
     """Indices of the ``width`` largest of the first ``found`` values, in order of index up to the cut bin's."""
     if found <= width:
@@ -212,7 +212,7 @@ def _select(values: np.ndarray, found: int, width: int, bins: np.ndarray, chosen
     return width
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _partition(values: np.ndarray, index: np.ndarray, count: int, wanted: int) -> None:
     """Reorder ``index`` so that its first ``wanted`` entries point to the largest values (Hoare's quickselect)."""
     low, high = 0, count - 1

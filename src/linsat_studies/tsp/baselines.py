@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numba import njit
 
+from linsat_studies.compiled import compiled
 from linsat_studies.threads import run_blocks
 from linsat_studies.tsp.data import Instances
 from linsat_studies.tsp.distances import fill_distances
@@ -96,7 +96,7 @@ def insertion(
     return check_tours(instances, tours)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _neighbour_each(
     coords: np.ndarray, start: np.ndarray, end: np.ndarray, priority: np.ndarray, within: int, tours: np.ndarray
 ) -> None:
@@ -121,7 +121,7 @@ def _neighbour_each(
             visited[best] = True
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _insert_each(
     coords: np.ndarray,
     start: np.ndarray,
@@ -178,7 +178,7 @@ def _insert_each(
                 reach[other] = min(reach[other], D[other, city])
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _next_city(kind: int, outside: np.ndarray, reach: np.ndarray, keys: np.ndarray) -> int:
     best, least = -1, np.inf
     for city in range(outside.shape[0]):

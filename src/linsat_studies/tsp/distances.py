@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from linsat_studies.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def fill_distances(coords: np.ndarray, D: np.ndarray) -> float:
     """Write the Euclidean distances between the rows of ``coords`` (n, 2) into ``D`` (n, n); return the largest."""
     n = coords.shape[0]
@@ -22,7 +23,7 @@ def fill_distances(coords: np.ndarray, D: np.ndarray) -> float:
     return largest
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def path_length(D: np.ndarray, tour: np.ndarray) -> float:
     """Length of an open tour."""
     total = 0.0

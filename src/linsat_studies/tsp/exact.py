@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 
+from linsat_studies.compiled import compiled
 from linsat_studies.threads import run_blocks
 from linsat_studies.tsp.data import Instances
 from linsat_studies.tsp.distances import fill_distances
@@ -66,7 +66,7 @@ def optimal_tours(
     return check_tours(instances, np.take_along_axis(order, tours, axis=1))
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _optimal_each(coords: np.ndarray, good: np.ndarray, has_priority: bool, within: int, tours: np.ndarray) -> None:
     """Canonical instances: start 0, inner city c is bit c - 1 of a set (the priority city bit 0), end n - 1."""
     n = coords.shape[1]
@@ -114,7 +114,7 @@ def _optimal_each(coords: np.ndarray, good: np.ndarray, has_priority: bool, with
         _trace(f, alive, E, tours[i])
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _two_nearest(D: np.ndarray, nearest: np.ndarray, second: np.ndarray) -> None:
     """Distances of every city to its two nearest others."""
     for c in range(D.shape[0]):
@@ -129,7 +129,7 @@ def _two_nearest(D: np.ndarray, nearest: np.ndarray, second: np.ndarray) -> None
                 second[c] = D[c, other]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _size(S: int) -> int:
     """How many cities a set has."""
     size = 0
@@ -139,7 +139,7 @@ def _size(S: int) -> int:
     return size
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _trace(f: np.ndarray, alive: np.ndarray, E: np.ndarray, tour: np.ndarray) -> None:
     """Walk back from the end: at every set, the city that the minimum came from."""
     n = tour.shape[0]

@@ -15,8 +15,8 @@ Together they cost O(n^2) per round (the exchange O(m n^2)) and a descent of 20 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from linsat_studies.compiled import compiled
 from linsat_studies.threads import run_blocks
 from linsat_studies.tsp.data import Instances
 from linsat_studies.tsp.distances import fill_distances, path_length
@@ -88,7 +88,7 @@ def random_restarts(instances: Instances, *, starts: int, seed: int, threads: in
     return check_tours(instances, tours)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _descend_each(coords: np.ndarray, tours: np.ndarray, priority: np.ndarray, within: int) -> None:
     n = coords.shape[1]
     D = np.empty((n, n))
@@ -98,7 +98,7 @@ def _descend_each(coords: np.ndarray, tours: np.ndarray, priority: np.ndarray, w
         _descend_one(D, tours[i], priority[i], within, gain, spare)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _restart_each(
     coords: np.ndarray,
     start: np.ndarray,
@@ -129,7 +129,7 @@ def _restart_each(
                 tours[i] = tour
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _random(state: np.ndarray) -> int:
     """Next number of a SplitMix64 stream (Steele, Lea and Flood 2014): 64 bits, one word of state."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -139,13 +139,13 @@ def _random(state: np.ndarray) -> int:
     return z ^ (z >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _below(state: np.ndarray, bound: int) -> int:
     """A random number from 0 to bound - 1."""
     return np.int64((_random(state) >> np.uint64(32)) * np.uint64(bound) >> np.uint64(32))
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _draw(tour: np.ndarray, start: int, end: int, priority: int, within: int, state: np.ndarray) -> None:
     """A random tour that keeps the rules: inner cities shuffled, a late priority city swapped forward."""
     n = tour.shape[0]
@@ -167,7 +167,7 @@ def _draw(tour: np.ndarray, start: int, end: int, priority: int, within: int, st
                 break
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _descend_one(D: np.ndarray, tour: np.ndarray, priority: int, within: int, gain: float, spare: np.ndarray) -> None:
     """Rounds of moves until none gains more than ``gain``; ``place`` is where the priority city is, -1 if none."""
     place = -1
@@ -185,7 +185,7 @@ def _descend_one(D: np.ndarray, tour: np.ndarray, priority: int, within: int, ga
             moved = _exchange(D, tour, place, gain, spare)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _two_opt(D: np.ndarray, tour: np.ndarray, place: int, within: int, gain: float) -> tuple[bool, int]:
     n = tour.shape[0]
     moved = False
@@ -207,7 +207,7 @@ def _two_opt(D: np.ndarray, tour: np.ndarray, place: int, within: int, gain: flo
     return moved, place
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _or_opt(
     D: np.ndarray, tour: np.ndarray, size: int, place: int, within: int, gain: float, spare: np.ndarray
 ) -> tuple[bool, int]:
@@ -239,7 +239,7 @@ def _or_opt(
     return moved, place
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _place_after(place: int, i: int, j: int, k: int, turned: bool) -> int:
     """Where the city at ``place`` stands once the segment i .. j has gone to the gap (k, k + 1)."""
     size = j - i + 1
@@ -253,7 +253,7 @@ def _place_after(place: int, i: int, j: int, k: int, turned: bool) -> int:
     return place
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _move_segment(tour: np.ndarray, i: int, j: int, k: int, turned: bool, spare: np.ndarray) -> None:
     size = j - i + 1
     for q in range(size):
@@ -270,7 +270,7 @@ def _move_segment(tour: np.ndarray, i: int, j: int, k: int, turned: bool, spare:
         tour[first + q] = spare[q]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _exchange(D: np.ndarray, tour: np.ndarray, place: int, gain: float, rest: np.ndarray) -> bool:
     """The first gain from moving tour[i] behind the city at ``place`` and tour[j] before it; that city keeps its place.
 
@@ -306,7 +306,7 @@ def _exchange(D: np.ndarray, tour: np.ndarray, place: int, gain: float, rest: np
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _cheapest_gap(D: np.ndarray, path: np.ndarray, city: int, first: int, last: int) -> tuple[float, int]:
     """Least cost of putting ``city`` between path[q] and path[q + 1], q from ``first`` to ``last`` - 1, and that q."""
     best, gap = np.inf, first
