@@ -19,12 +19,13 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
     ``torch.compiler.disable`` does that too, but importing it costs seconds; here it is only touched while compiling.
     """
 
-    disabled: list[Callable[P, R]] = []  # made once, when first needed
+    disabled: Callable[P, R] | None = None  # made once, when first needed
 
     def between(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not disabled:
-            disabled.append(torch.compiler.disable(function))
-        return disabled[0](*args, **kwargs)
+        nonlocal disabled
+        if disabled is None:
+            disabled = torch.compiler.disable(function)
+        return disabled(*args, **kwargs)
 
     between._torchdynamo_disable = True  # type: ignore[attr-defined]
 
