@@ -85,11 +85,10 @@ def _judge(case: Case, depth: Depth, library: Any, verdict: Verdict) -> None:
     _count(case, statuses, verdict)
     if not case.shared and case.infeasible.any():
         _judge_mixed(case, depth, library, solution, verdict)
-    if case.shared:
-        _judge_short_way(case, scores, cons, library, verdict)
-    else:
+    if not case.shared:
         held = solution.x[torch.as_tensor(solution.status == "converged")]
         _judge_gradient(case, held, scores, verdict)
+    _judge_short_way(case, scores, cons, statuses, library, verdict)
     if depth.optimum and points.size and statuses[0] == "converged" and not case.infeasible[0]:
         _judge_optimum(case, scores.detach().reshape(-1, len(case.lower))[0], points[0], verdict)
 
@@ -211,7 +210,8 @@ def _judge_mixed(case: Case, depth: Depth, library: Any, solution: Any, verdict:
         alone = library.Constraints(**case.arguments(case.sides[good]))
         again = library.solve(scores[good], alone, tau=case.tau, on_failure="ignore")
         verdict.checks["mixed batches"] += 1
-        if not torch.equal(again.x, solution.x.reshape(-1, l)[good]):
+        short = library.project(scores[good], alone, tau=case.tau, on_failure="ignore")
+        if not all(torch.equal(x, solution.x.reshape(-1, l)[good]) for x in (again.x, short)):
             verdict.find("batch mates", "feasible instances change when infeasible ones leave the batch")
     if not depth.proof:
         return
@@ -245,18 +245,23 @@ def _judge_gradient(case: Case, x: torch.Tensor, scores: torch.Tensor, verdict: 
         verdict.find("gradient", "not finite")
 
 
-def _judge_short_way(case: Case, scores: torch.Tensor, cons: Any, library: Any, verdict: Verdict) -> None:
-    """`project` goes another way than `solve` where all instances share the rows: its answer is judged too."""
+def _judge_short_way(
+    case: Case, scores: torch.Tensor, cons: Any, statuses: list[str], library: Any, verdict: Verdict
+) -> None:
+    """`project` goes another way than `solve`: what it returns where that converged is judged too."""
     if not scores.numel():
         return
     try:
-        x = library.project(scores, cons, tau=case.tau, on_failure="raise")
+        x = library.project(scores, cons, tau=case.tau, on_failure="raise" if case.shared else "ignore")
     except (linsat.ConvergenceError, linsat.InfeasibleError):
         return
-    _judge_gradient(case, x, scores, verdict)
-    for point in x.detach().to(torch.float64).reshape(-1, x.shape[-1]).numpy():
-        reported = float(violations(case, 0, point).max()) if np.isfinite(point).all() else np.nan
-        _judge_instance(case, 0, "converged", point, reported, verdict)
+    points = x.reshape(-1, x.shape[-1])
+    held = [i for i, status in enumerate(statuses) if case.shared or status == "converged"]
+    _judge_gradient(case, points[held], scores, verdict)
+    for i, point in zip(held, points.detach().to(torch.float64).numpy()[held], strict=True):
+        system = 0 if case.shared else i
+        reported = float(violations(case, system, point).max()) if np.isfinite(point).all() else np.nan
+        _judge_instance(case, system, "converged", point, reported, verdict)
 
 
 def _judge_optimum(case: Case, scores: torch.Tensor, x: Array, verdict: Verdict) -> None:

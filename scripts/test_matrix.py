@@ -28,6 +28,7 @@ TESTS = [
     "test_families.py",
     "test_modelling.py",
     "test_kernel.py",
+    "test_own_numbers.py",
     "test_infeasible.py",
     "test_bad_calls.py",
     "test_decode.py",
