@@ -54,8 +54,8 @@ def check_empty_rows(structure: Structure, matrices: Mapping[str, Matrix], right
     for matrix_name, side_name, _ in BLOCKS:
         for row in structure.memory["empty rows"].get(matrix_name, ()):
             side = right_sides[side_name].detach()
-            here = side[..., row if side.shape[-1:] != (1,) else 0] if side.dim() else side
-            wrong = here.reshape(-1)[here.reshape(-1) != 0].tolist()
+            here = (side[..., row] if side.dim() else side).reshape(-1)
+            wrong = here[here != 0].tolist()
             if wrong:
                 raise ConstraintError(
                     f"{matrix_name}[{row}] has no non-zero coefficient but {side_name}[{row}] = {wrong[0]}. "
