@@ -27,6 +27,7 @@ import conflicts  # noqa: E402
 import judge as judging  # noqa: E402
 import shrink  # noqa: E402
 import systems  # noqa: E402
+import tables  # noqa: E402
 from systems import Case  # noqa: E402
 
 NOTHING_ELSE = {"Constraints": linsat.Constraints, "solve": linsat.solve, "project": linsat.project}
@@ -281,3 +282,12 @@ class TestTheRun:
         refused = subprocess.run([*command, "--minutes", "0"], capture_output=True, text=True, check=False)
         assert refused.returncode == 2
         assert "Traceback" not in refused.stderr
+
+
+def test_the_page_states_the_recorded_run():
+    record = json.loads(tables.RECORD.read_text())
+    assert record["feasible"] >= 100_000
+    assert record["infeasible"] >= 10_000
+    assert record["findings"] == []
+    page = tables.PAGE.read_text()
+    assert tables.filled(page, record) == page
