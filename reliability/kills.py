@@ -113,7 +113,7 @@ def portfolio(inputs: Path, steps: int) -> Program:
     )
     (inputs / "portfolio.json").write_text(to_json(config))
     words = ["linsat-studies", "portfolio", "train", "--predictor", "lstm", "--technique", "layer", "--seeds", "1"]
-    words += ["--prices", str(inputs / "prices.csv"), "--prefer", "A,B"]
+    words += ["--prices", str(inputs / "prices.csv")]
     words += ["--config", str(inputs / "portfolio.json"), "--out"]
     return Program("portfolio train", lambda folder: [*words, str(folder)], training_result)
 

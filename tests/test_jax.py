@@ -120,6 +120,14 @@ def test_doubles_stay_doubles_on_threads_without_the_setting():
         np.testing.assert_allclose(np.asarray(gradient), leaf.grad.numpy(), atol=1e-10)
 
 
+def test_whole_numbers_of_any_kind_are_taken_as_numbers():
+    for kind in (jnp.uint32, jnp.int32, jnp.int64):
+        x = linsat.jax.project(jnp.asarray(Y), CONS, tau=jnp.ones(4, kind), f=2 * jnp.ones((4, 1), kind))
+        expected = linsat.jax.project(jnp.asarray(Y), CONS, tau=1.0, f=2.0 * jnp.ones((4, 1)))
+        np.testing.assert_allclose(x, expected, atol=1e-12)
+        np.testing.assert_allclose(x.sum(-1), 2.0, atol=1e-8)
+
+
 def test_large_batches_do_not_hang():
     cons = linsat.constraints.simplex(200)
     loss = jax.jit(jax.value_and_grad(lambda y: (linsat.jax.project(y * 2.0, cons) ** 2).sum()))

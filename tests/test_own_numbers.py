@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -45,7 +48,11 @@ def _together(systems):
 
 
 def _is_short(x):
-    return type(x.grad_fn).__name__ == "FusedProjectionBackward"
+    return _is_short_node(x.grad_fn)
+
+
+def _is_short_node(node):
+    return type(node).__name__ == "FusedProjectionBackward"
 
 
 @pytest.mark.parametrize("kind", ["positive", "signed"])
@@ -152,3 +159,64 @@ def test_batches_that_broadcast_and_bad_scores_take_the_general_way():
         linsat.project(wrong, cons)
     with pytest.warns(linsat.LinSATWarning, match="step_limit"):
         linsat.project(torch.rand(2, 4), cons, tau=0.001, solver=linsat.Newton(max_steps=1))
+
+
+def test_an_open_graph_keeps_no_tables():
+    """What a graph keeps in numpy is of the size of the scores, although the kernel's tables are 800 times that."""
+    rng = np.random.default_rng(0)
+    A = rng.uniform(size=(40, 100))
+    base = linsat.Constraints(A=A, b=A.sum(1) * 0.5)
+    scores = torch.zeros(50, 100, requires_grad=True)
+    upper = torch.tensor(rng.uniform(0.5, 1.5, (50, 100)))
+    linsat.project(scores, base.with_bounds(upper=upper)).sum().backward()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        loss = linsat.project(scores, base.with_bounds(upper=upper)).sum()
+        gc.collect()
+        kept, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert _is_short_node(loss.grad_fn.next_functions[0][0])
+    assert most - before > 50 * 100 * 40 * 40 / 2 * 8  # the tables were there
+    assert kept - before < 8 * 8 * scores.numel()
+
+
+def test_x_may_be_changed_in_place():
+    scores = torch.zeros(2, 3, dtype=F64, requires_grad=True)
+    for sides in (1.0, [[1.0], [2.0]]):
+        x = linsat.project(scores, linsat.Constraints(A=[[1.0, 1.0, 1.0]], b=sides), tau=0.5)
+        x.mul_(2.0)
+        (gradient,) = torch.autograd.grad(x.sum(), scores)
+        y = linsat.project(scores, linsat.Constraints(A=[[1.0, 1.0, 1.0]], b=sides), tau=0.5)
+        assert torch.allclose(gradient, 2 * torch.autograd.grad(y.sum(), scores)[0])
+
+
+def test_no_instances():
+    cons = linsat.constraints.simplex(3).with_rhs(f=torch.zeros(0, 1))
+    assert linsat.project(torch.zeros(0, 3), cons).shape == (0, 3)
+
+
+def test_a_frozen_parameter_is_copied_by_what_is_derived_from_it():
+    bound = torch.nn.Parameter(torch.tensor([1.0], dtype=F64))
+    cons = linsat.Constraints(A=[[1.0, 1.0, 1.0]], b=bound)
+    bound.requires_grad_(False)
+    derived = cons.with_bounds(upper=0.9)
+    with torch.no_grad():
+        bound.fill_(2.0)
+    assert derived.row_text(0).endswith("<= 1")
+    assert float(linsat.project(torch.full((3,), 5.0), derived, tau=0.01).sum()) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_tangents_and_overflow_are_refused():
+    cons = linsat.constraints.simplex(3)
+    with pytest.raises(linsat.ConstraintError, match="f carries a tangent of forward mode"):
+        torch.func.jvp(
+            lambda f: linsat.project(torch.zeros(1, 3), cons.with_rhs(f=f)), (torch.ones(1, 1),), (torch.ones(1, 1),)
+        )
+    with pytest.raises(linsat.ConstraintError, match=r"tau is 1000.*; expected a positive number"):
+        linsat.project(torch.zeros(3), cons, tau=10**400)
+    wide = linsat.Constraints(A=[[1.0, 1.0, 1.0]], b=1.0, upper=1e20)
+    for sides in (1.0, [[1.0]]):
+        with pytest.raises(linsat.ConstraintError, match="beyond the range of float64"):
+            linsat.project(torch.full((1, 3), 1e300, dtype=F64), wide.with_rhs(b=sides), on_failure="ignore")

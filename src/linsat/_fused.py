@@ -7,9 +7,10 @@ it can.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,9 @@ class GeneralWayError(Exception):
 class Lane:
     """One call's fixed part."""
 
-    tables: Tables
+    # Where numbers differ between instances the tables are built again for the backward pass: they are several times as
+    # large as what the solution needs, and an open graph would keep them.
+    tables: Callable[[], Tables]
     tau: np.ndarray  # (1,)
     tol: float
     max_steps: int
@@ -52,32 +55,29 @@ def fits(y: Any, tau: Any) -> bool:
         and y.layout == torch.strided
         and y.dim() > 0
         and isinstance(tau, (float, int))
-        and 0 < tau < math.inf
+        and 0 < tau <= sys.float_info.max
         and not transforming()
         and load().available
     )
 
 
-def tables_of(system: System) -> Tables | None:
-    """The kernel's tables of a compiled set, built once where all instances share its numbers.
+def tables_of(system: System) -> Callable[[], Tables] | None:
+    """Gives the kernel's tables of a compiled set, the same ones each time where all instances share its numbers.
 
     None where the kernel should not be used, or bounds alone show that some instance cannot hold its rows.
     """
-    if not system.shared:
-        return _build(system)
-    if "tables" not in system.memory:
-        system.memory["tables"] = _build(system)
-    return system.memory["tables"]
-
-
-def _build(system: System) -> Tables | None:
     pattern = pattern_of(system.equalities.rows)
     if pattern is None:
         return None
     reduction = system.reduce(system.equalities)
     if bool(reduction.infeasible.any()):
         return None
-    return build_tables(pattern, system.equalities, reduction)
+    build = partial(build_tables, pattern, system.equalities, reduction)
+    if not system.shared:
+        return build
+    if "tables" not in system.memory:
+        system.memory["tables"] = build()
+    return partial(system.memory.__getitem__, "tables")
 
 
 class FusedProjection(torch.autograd.Function):
@@ -86,16 +86,16 @@ class FusedProjection(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, lane: Lane) -> Tensor:
         scores = y.detach().reshape(-1, y.shape[-1]) if y.numel() else y.detach().reshape(0, y.shape[-1])
-        solved = solve_batch(lane.tables, scores.contiguous().numpy(), lane.tau, tol=lane.tol, max_steps=lane.max_steps)
+        tables = lane.tables()
+        solved = solve_batch(tables, scores.contiguous().numpy(), lane.tau, tol=lane.tol, max_steps=lane.max_steps)
         if solved.codes.any():
             lane.report(solved, scores)
         ctx.lane = lane
         ctx.save_for_backward(y, torch.from_numpy(solved.p), torch.from_numpy(solved.mu))
-        if lane.own_numbers:
-            # Rounded as the general way rounds it: which of the two serves must not show in the last bit.
-            point = lane.tables.lower + lane.tables.width * solved.p
-            return torch.from_numpy(point).to(y.dtype).reshape(y.shape)
-        return torch.from_numpy(solved.x).reshape(y.shape)
+        # Rounded as the general way rounds it: which of the two serves must not show in the last bit.
+        x = tables.lower + tables.width * solved.p if lane.own_numbers else solved.x
+        # Reshaped by numpy: a view, as torch's own reshape would give, could not be changed in place.
+        return torch.from_numpy(x.astype(scores.numpy().dtype, copy=False).reshape(y.shape))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None]:
@@ -105,7 +105,7 @@ class FusedProjection(torch.autograd.Function):
             return _general_gradient(ctx.lane, y, grad), None
         flat = grad.detach().reshape(p.shape).contiguous().numpy()
         try:
-            found = pull_back(ctx.lane.tables, p.numpy(), mu.numpy(), ctx.lane.tau, flat)
+            found = pull_back(ctx.lane.tables(), p.numpy(), mu.numpy(), ctx.lane.tau, flat)
         except KernelBrokenError:
             return _general_gradient(ctx.lane, y, grad), None
         return torch.from_numpy(found).reshape(grad.shape), None

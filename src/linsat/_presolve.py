@@ -104,8 +104,9 @@ def _compiled(run: Callable[..., None], equalities: Equalities, senses: Tensor) 
     )
     numbers = (rows.row, rows.col, rows.values, senses, equalities.lower, equalities.width, side)
     filled = (found.free, found.pinned, found.active, found.infeasible)
+    arrays = [t.detach().contiguous().numpy() for t in (*numbers, *filled)]
     with running():
-        run(*(t.detach().contiguous().numpy() for t in numbers), *(t.numpy() for t in filled))
+        run(*arrays)
     return found
 
 

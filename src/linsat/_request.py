@@ -173,8 +173,10 @@ def _joint_batch(scores: torch.Size, constraints: torch.Size) -> torch.Size:
 def _read_tau(tau: Any, batch_shape: torch.Size, device: torch.device) -> Tensor:
     try:
         tensor = tau if isinstance(tau, torch.Tensor) else torch.as_tensor(tau, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise ConstraintError(f"tau is {tau!r}; expected a positive number or tensor. Fix: tau=0.1, say.") from None
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ConstraintError(
+            f"tau is {repr(tau)[:40]}; expected a positive number or tensor. Fix: tau=0.1, say."
+        ) from None
     if tensor.is_complex():
         raise ConstraintError(f"tau has dtype {tensor.dtype}; expected a positive real number.")
     tensor = tensor.to(device, torch.float64)

@@ -67,7 +67,7 @@ def project(
     width = constraints.num_variables
     if scores.ndim == 0 or (width is not None and scores.shape[-1] != width):
         raise ConstraintError(f"y has shape {scores.shape}; expected (..., {width or 'variables'}).")
-    given = {name: jnp.asarray(side) for name, side in zip(_SIDES, (b, d, f), strict=True) if side is not None}
+    given = {name: _floating(side, scores) for name, side in zip(_SIDES, (b, d, f), strict=True) if side is not None}
     if not constraints.batch_shape and not given:
         constraints.check()  # contradictions come out here as they are, not from inside a callback
     fixed_tau = float(tau) if isinstance(tau, (int, float)) else None
@@ -83,7 +83,7 @@ def project(
     # Every array gets the full batch shape, so that vmap may put its axis in front of each alike.
     numbers |= {name: jnp.broadcast_to(side, (*batch, side.shape[-1])) for name, side in given.items()}
     if fixed_tau is None:
-        numbers["tau"] = jnp.broadcast_to(jnp.asarray(tau), batch)
+        numbers["tau"] = jnp.broadcast_to(_floating(tau, scores), batch)
     _check_numbers(numbers, fixed_tau)
     return _project(_Call(constraints, fixed_tau, on_failure), numbers)
 
@@ -172,6 +172,12 @@ def _backward(
         name: torch.zeros_like(leaf) if gradient is None else gradient
         for (name, leaf), gradient in zip(leaves.items(), found, strict=True)
     }
+
+
+def _floating(numbers: Any, scores: Array) -> Array:
+    """Whole numbers as floats: words of 32 bits mean doubles to `_on_host`."""
+    array = jnp.asarray(numbers)
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(scores.dtype)
 
 
 def _joint(name: str, first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:

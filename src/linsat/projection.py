@@ -161,7 +161,7 @@ def _fused(y: Tensor, constraints: Constraints, tau: float, solver: Solver | Non
 def _lane_for(y: Tensor, constraints: Constraints, options: tuple[float, Newton, str]) -> Lane | None:
     """The lane of earlier calls with the same arguments, or a new one."""
     if constraints.batch_shape:  # as large as the batch: not kept
-        return _lane(constraints, *options) if y.shape[:-1] == constraints.batch_shape else None
+        return _lane(constraints, *options) if y.numel() and y.shape[:-1] == constraints.batch_shape else None
     lanes = constraints.lanes
     if options not in lanes:
         if len(lanes) >= _MOST_LANES:  # a temperature that changes with every step must not pile up
@@ -277,6 +277,12 @@ def _second_look(outcome: Outcome, system: System, solver: Solver, program: Prog
 
 
 def _report(system: System, on_failure: str, rows: Equalities, outcome: Outcome) -> None:
+    if bool((outcome.codes >= len(Status)).any()):  # the kernel's word for numbers that are not finite
+        first = int((outcome.codes >= len(Status)).nonzero()[0])
+        raise ConstraintError(
+            f"y of instance {first}, times the width of the box, is beyond the range of float64. "
+            f"Fix: smaller scores, or a narrower box."
+        )
     failed = outcome.codes != Status.CONVERGED.code
     if on_failure == "ignore" or not bool(failed.any()):
         return

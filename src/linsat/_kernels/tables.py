@@ -179,8 +179,9 @@ def build_tables(pattern: Pattern, equalities: Equalities, reduction: Reduction)
     }
     numbers = (_numpy(rows.row), _numpy(rows.col), _numpy(rows.values), width, scale, free, active, slack)
     places = (pattern.order, pattern.variable_entries, pattern.row_entries, pattern.pair_first, pattern.pair_second)
+    arrays = [np.ascontiguousarray(array) for array in (*numbers, *places)]
     with running():
-        load().fold(*map(np.ascontiguousarray, (*numbers, *places)), *made.values())
+        load().fold(*arrays, *made.values())
     return Tables(
         pattern=pattern,
         lower=_contiguous(_numpy(equalities.lower)),

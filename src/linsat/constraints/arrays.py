@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
+from torch.autograd import forward_ad
 
 from linsat.errors import ConstraintError
 
@@ -37,6 +38,11 @@ def _to_tensor(name: str, value: Any) -> Tensor:
             _reject_dtype(name, value.dtype)
         if value.requires_grad:
             return value
+        if value.layout == torch.strided and forward_ad.unpack_dual(value).tangent is not None:
+            raise ConstraintError(
+                f"{name} carries a tangent of forward mode (torch.func.jvp, jacfwd), which linsat cannot follow. "
+                f"Fix: reverse mode, torch.func.vjp or jacrev."
+            )
         return value.detach().to(torch.float64, copy=True)
     if scipy.sparse.issparse(value):
         coo = scipy.sparse.coo_array(value)

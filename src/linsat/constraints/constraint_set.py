@@ -78,7 +78,8 @@ class Constraints:
         # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.
         self._compiled: dict[Any, Any] = {}
         live = any(matrix.live for matrix in self._matrices.values())
-        self._fixed = not live and not self.learned_tensors()
+        self._followed = tuple(self.learned_tensors())  # kept by reference: their numbers may change
+        self._fixed = not live and not self._followed
         self.lanes: dict[Any, Any] = {}  # what `linsat.projection` keeps of earlier calls
 
     # ------------------------------------------------------------------ what a person asks of it
@@ -211,6 +212,8 @@ class Constraints:
 
     def _derived(self, sides: dict[str, Tensor], bounds: dict[str, Tensor]) -> Constraints:
         """A set with the same rows: it shares the pattern, and with it everything derived from the pattern alone."""
+        if not self.learned_tensors().keys() >= set(self._followed):  # some were frozen since: from now on copies
+            return Constraints(**(self._arguments() | sides | bounds))
         made = copy.copy(self)
         made._right_sides = self._right_sides | sides
         made.lower, made.upper = (self._bounds() | bounds).values()
