@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
@@ -220,3 +221,31 @@ def test_tangents_and_overflow_are_refused():
     for sides in (1.0, [[1.0]]):
         with pytest.raises(linsat.ConstraintError, match="beyond the range of float64"):
             linsat.project(torch.full((1, 3), 1e300, dtype=F64), wide.with_rhs(b=sides), on_failure="ignore")
+
+
+def test_a_set_is_gone_with_its_last_name():
+    """Right sides per instance make a set for every batch: none may wait for the garbage collector."""
+    base = linsat.constraints.simplex(3)
+    gc.disable()
+    try:
+        for sides in ([[1.0], [2.0]], [1.0]):
+            cons = base.with_rhs(f=sides)
+            linsat.project(torch.zeros(2, 3), cons)
+            linsat.solve(torch.zeros(2, 3), cons)
+            last = weakref.ref(cons)
+            del cons
+            assert last() is None
+    finally:
+        gc.enable()
+
+
+def test_other_right_sides_after_other_bounds():
+    """What sets have in common is shared by those that differ in right sides alone."""
+    base = linsat.Constraints(A=[[1.0, 2.0]], b=1.0)
+    scores = torch.full((2,), 50.0, dtype=F64)
+    for upper in (1.0, 0.25, [0.5, 0.125]):
+        wide = base.with_bounds(upper=upper)
+        most = float(np.dot([1.0, 2.0], np.broadcast_to(upper, 2)))
+        for side in (0.4, 0.7, 9.0):
+            x = linsat.project(scores, wide.with_rhs(b=side), tau=0.01)
+            assert float(x[0] + 2 * x[1]) == pytest.approx(min(side, most), abs=0.02)

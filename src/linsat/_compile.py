@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,12 +30,20 @@ _WELL_INSIDE = 1e-5
 class System:
     """A compiled constraint set: equalities, and what presolve decided where that is settled once and for all."""
 
-    constraints: Constraints
+    owner: weakref.ref[Constraints]  # keeps the system: a cycle would leave both to the garbage collector
     equalities: Equalities
     senses: Tensor  # (k,) on the device of the equalities
     reduction: Reduction | None  # None: presolve runs with each solve (numbers that differ per instance or are learned)
 
     memory: dict[str, Any] = field(default_factory=dict)  # the kernel's tables, made on demand
+
+    @property
+    def constraints(self) -> Constraints:
+        """The set that was compiled."""
+        found = self.owner()
+        if found is None:
+            raise ReferenceError("the constraint set of a compiled system is gone; keep it while the system is used.")
+        return found
 
     @property
     def shared(self) -> bool:
@@ -97,9 +106,10 @@ def _compile(
         num_variables,
         constraints.batch_shape,
         gamma_shift=gamma_shift,
+        memory=constraints.box_memory if constraints.fixed else None,
     )
     _, _, senses = constraints.structure.on(device)
-    system = System(constraints, equalities, senses, None if presolve else no_reduction(equalities))
+    system = System(weakref.ref(constraints), equalities, senses, None if presolve else no_reduction(equalities))
     if not presolve or not system.shared or not constraints.fixed:
         return system
     return replace(system, reduction=system.reduce(equalities))

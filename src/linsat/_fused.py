@@ -22,6 +22,7 @@ from linsat._kernels import KernelBrokenError, load
 from linsat._kernels.run import Solved, pull_back, solve_batch
 from linsat._kernels.tables import Tables, build_tables, pattern_of
 from linsat._transforms import transforming
+from linsat.constraints.constraint_set import Constraints
 
 _DTYPES = (torch.float32, torch.float64)
 
@@ -43,7 +44,8 @@ class Lane:
     own_numbers: bool  # right sides or bounds differ between instances
     report: Callable[[Solved, Tensor], None]  # raises or warns; called when some instance did not converge
     # Raises GeneralWayError where the general way should look at such an instance again.
-    again: Callable[[Tensor], Tensor]  # the same projection by the general way, for gradients of gradients
+    # The same projection by the general way, for gradients of gradients. A lane does not hold the set that keeps it.
+    again: Callable[[Tensor, Constraints], Tensor]
 
 
 def fits(y: Any, tau: Any) -> bool:
@@ -84,13 +86,13 @@ class FusedProjection(torch.autograd.Function):
     """scores (..., l) -> x (..., l), one kernel call each way."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, lane: Lane) -> Tensor:
+    def forward(ctx: Any, y: Tensor, lane: Lane, constraints: Constraints) -> Tensor:
         scores = y.detach().reshape(-1, y.shape[-1]) if y.numel() else y.detach().reshape(0, y.shape[-1])
         tables = lane.tables()
         solved = solve_batch(tables, scores.contiguous().numpy(), lane.tau, tol=lane.tol, max_steps=lane.max_steps)
         if solved.codes.any():
             lane.report(solved, scores)
-        ctx.lane = lane
+        ctx.lane, ctx.constraints = lane, constraints
         ctx.save_for_backward(y, torch.from_numpy(solved.p), torch.from_numpy(solved.mu))
         # Rounded as the general way rounds it: which of the two serves must not show in the last bit.
         x = tables.lower + tables.width * solved.p if lane.own_numbers else solved.x
@@ -98,22 +100,22 @@ class FusedProjection(torch.autograd.Function):
         return torch.from_numpy(x.astype(scores.numpy().dtype, copy=False).reshape(y.shape))
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None]:
         (grad,) = grads
         y, p, mu = ctx.saved_tensors
         if torch.is_grad_enabled() or transforming(grad):  # a gradient of this gradient is wanted, or many at once
-            return _general_gradient(ctx.lane, y, grad), None
+            return _general_gradient(ctx, y, grad), None, None
         flat = grad.detach().reshape(p.shape).contiguous().numpy()
         try:
             found = pull_back(ctx.lane.tables(), p.numpy(), mu.numpy(), ctx.lane.tau, flat)
         except KernelBrokenError:
-            return _general_gradient(ctx.lane, y, grad), None
-        return torch.from_numpy(found).reshape(grad.shape), None
+            return _general_gradient(ctx, y, grad), None, None
+        return torch.from_numpy(found).reshape(grad.shape), None, None
 
 
-def _general_gradient(lane: Lane, y: Tensor, grad: Tensor) -> Tensor:
+def _general_gradient(ctx: Any, y: Tensor, grad: Tensor) -> Tensor:
     wanted = torch.is_grad_enabled()
     with torch.enable_grad():
         start = y if y.requires_grad else y.detach().requires_grad_()
-        x = lane.again(start)
+        x = ctx.lane.again(start, ctx.constraints)
     return torch.autograd.grad(x, start, grad, create_graph=wanted)[0]

@@ -153,7 +153,7 @@ def _fused(y: Tensor, constraints: Constraints, tau: float, solver: Solver | Non
         return None
     try:
         lane = _lane_for(y, constraints, (tau, solver, on_failure))
-        return None if lane is None else FusedProjection.apply(y, lane)
+        return None if lane is None else FusedProjection.apply(y, lane, constraints)
     except (KernelBrokenError, GeneralWayError):
         return None
 
@@ -188,7 +188,7 @@ def _lane(constraints: Constraints, tau: float, solver: Newton, on_failure: str)
         check_numbers(scores, torch.ones(1))
         _report(system, on_failure, system.equalities, Outcome(codes, codes, codes))
 
-    def again(y: Tensor) -> Tensor:
+    def again(y: Tensor, constraints: Constraints) -> Tensor:
         return solve(y, constraints, tau=tau, solver=solver, on_failure="ignore").x
 
     return Lane(tables, np.array([float(tau)]), solver.tol, solver.max_steps, not system.shared, report, again)

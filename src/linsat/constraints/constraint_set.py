@@ -81,6 +81,7 @@ class Constraints:
         self._followed = tuple(self.learned_tensors())  # kept by reference: their numbers may change
         self._fixed = not live and not self._followed
         self.lanes: dict[Any, Any] = {}  # what `linsat.projection` keeps of earlier calls
+        self.box_memory: dict[Any, Any] = {}  # what follows from coefficients and bounds alone
 
     # ------------------------------------------------------------------ what a person asks of it
 
@@ -222,6 +223,8 @@ class Constraints:
             if found.num_variables != self.num_variables:
                 made._structure = found
         made._settle()
+        if not bounds and self._fixed:
+            made.box_memory = self.box_memory
         return made
 
     def __and__(self, other: Constraints) -> Constraints:
@@ -348,7 +351,7 @@ class Constraints:
         return self._structure
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": {}, "lanes": {}}
+        return {**self.__dict__, "_compiled": {}, "lanes": {}, "box_memory": {}}
 
 
 def _matrix_argument(matrix: Matrix) -> Tensor:
