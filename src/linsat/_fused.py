@@ -33,18 +33,25 @@ class GeneralWayError(Exception):
 
 @dataclass(frozen=True)
 class Lane:
-    """One call's fixed part."""
+    """One call's fixed part. It does not hold the constraint set, which keeps it.
 
-    # Where numbers differ between instances the tables are built again for the backward pass: they are several times as
-    # large as what the solution needs, and an open graph would keep them.
+    Args:
+        tables: gives the kernel's numbers. Where they differ between instances they are built again for the backward
+            pass: they are several times as large as the solution, and an open graph would keep them.
+        tau: (1,).
+        tol, max_steps: the solver's.
+        own_numbers: right sides or bounds differ between instances.
+        report: called when some instance did not converge; warns, raises, or asks for the general way by
+            `GeneralWayError`.
+        again: the same projection by the general way, for gradients of gradients.
+    """
+
     tables: Callable[[], Tables]
-    tau: np.ndarray  # (1,)
+    tau: np.ndarray
     tol: float
     max_steps: int
-    own_numbers: bool  # right sides or bounds differ between instances
-    report: Callable[[Solved, Tensor], None]  # raises or warns; called when some instance did not converge
-    # Raises GeneralWayError where the general way should look at such an instance again.
-    # The same projection by the general way, for gradients of gradients. A lane does not hold the set that keeps it.
+    own_numbers: bool
+    report: Callable[[Solved, Tensor], None]
     again: Callable[[Tensor, Constraints], Tensor]
 
 
