@@ -49,6 +49,17 @@ def test_killed_twice_and_started_again(which, request, tmp_path):
     assert sum(trial.killed for trial in trials) == 2
 
 
+def test_killed_between_the_second_name_and_the_new_checkpoint(tmp_path):
+    """Both names then mean one file, and renaming one to the other would do nothing."""
+    from linsat_studies.training import _keep_previous
+
+    (tmp_path / "last.pt").write_bytes(b"written whole")
+    os.link(tmp_path / "last.pt", tmp_path / "previous.pt")
+    _keep_previous(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.pt", "previous.pt"]
+    assert (tmp_path / "previous.pt").read_bytes() == b"written whole"
+
+
 def test_killed_between_the_checkpoint_and_its_curve(training, tmp_path):
     """The last kill that could lose something: the run is over, but one of its two files is old."""
     program, expected = training

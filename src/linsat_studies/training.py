@@ -263,6 +263,7 @@ def _keep_previous(folder: Path) -> None:
             linked.unlink(missing_ok=True)
             os.link(last, linked)
             linked.replace(folder / PREVIOUS)
+            linked.unlink(missing_ok=True)  # renaming does nothing where both names mean the same file already
 
 
 def learning_rate(step: int, progress: float, warmup: int) -> float:
