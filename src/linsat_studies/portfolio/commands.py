@@ -136,7 +136,7 @@ def search(
     fold: Annotated[
         list[str] | None, typer.Option(help="Day that parts learning from validation; give it several times.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each candidate, seeds counted from 0.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each candidate, seeds counted from 0.")] = 3,
     steps: Annotated[
         list[int] | None, typer.Option(min=1, help="Lengths to try at the study's rate, in place of its candidates.")
     ] = None,

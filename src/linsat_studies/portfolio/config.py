@@ -136,7 +136,7 @@ class PortfolioConfig:
 _CHOSEN = {
     ("lstm", "softmax"): (480, 1e-3),
     ("lstm", "two-stage"): (120, 1e-3),
-    ("lstm", "layer"): (120, 1e-3),
+    ("lstm", "layer"): (480, 1e-3),
     ("stemgnn", "softmax"): (60, 3e-3),
     ("stemgnn", "two-stage"): (160, 3e-3),
     ("stemgnn", "layer"): (60, 3e-3),
@@ -148,8 +148,8 @@ def default_config(predictor: str, technique: str, seed: int = 0) -> PortfolioCo
     """The settings of the study's runs.
 
     Steps and rate are those with the highest Sharpe ratio of the technique's own weights on windows held out of the
-    training period (``linsat-studies portfolio search --seeds 1``, 494 assets); every technique of a predictor had the
-    same candidates.
+    training period (``linsat-studies portfolio search``, 494 assets); every technique of a predictor had the same
+    candidates.
     """
     network = NetworkConfig(kind=predictor)
     _expect(technique in TRAINED, "technique", technique, " or ".join(TRAINED))

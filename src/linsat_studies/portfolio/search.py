@@ -24,8 +24,9 @@ from linsat_studies.portfolio.programmes import Preference, two_stage
 from linsat_studies.portfolio.sharpe import annual_sharpe, daily_returns
 from linsat_studies.portfolio.train import PortfolioLearner, load_run, spread, train
 
-# Days that part learning from validation. After this one the training period holds 71 windows; before it, 326.
-FOLDS = ("2020-04-01",)
+# Days that part learning from validation. After the last one the training period holds 71 windows; before it, 326.
+FOLDS = ("2019-10-01", "2020-01-02", "2020-04-01")
+SEEDS = 3
 _JUDGED = 24  # windows of a validation, evenly spread; each costs two-stage a programme
 Note = Callable[[str], None]
 
@@ -84,7 +85,7 @@ def search(
     periods: Periods | None = None,
     candidates: tuple[Candidate, ...] | None = None,
     folds: tuple[str, ...] = FOLDS,
-    seeds: int = 1,
+    seeds: int = SEEDS,
     note: Note = lambda text: None,
 ) -> dict[str, Any]:
     """Every candidate on every fold with every seed.
