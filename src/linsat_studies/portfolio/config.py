@@ -137,7 +137,7 @@ _CHOSEN = {
     ("lstm", "softmax"): (480, 1e-3),
     ("lstm", "two-stage"): (120, 1e-3),
     ("lstm", "layer"): (480, 1e-3),
-    ("stemgnn", "softmax"): (60, 3e-3),
+    ("stemgnn", "softmax"): (80, 1e-2),
     ("stemgnn", "two-stage"): (160, 3e-3),
     ("stemgnn", "layer"): (60, 3e-3),
 }
