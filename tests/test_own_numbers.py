@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import tracemalloc
 import weakref
@@ -13,6 +14,7 @@ from scipy.optimize import linprog
 
 import linsat
 from linsat._compile import compile_constraints
+from linsat._kernels import load
 from linsat._presolve import propagate, propagate_each
 from oracles import System, entropic_optimum, is_feasible, random_system
 
@@ -249,3 +251,15 @@ def test_other_right_sides_after_other_bounds():
         for side in (0.4, 0.7, 9.0):
             x = linsat.project(scores, wide.with_rhs(b=side), tau=0.01)
             assert float(x[0] + 2 * x[1]) == pytest.approx(min(side, most), abs=0.02)
+
+
+def test_tensors_of_a_transform_do_not_switch_the_kernel_off():
+    """Unrolled Sinkhorn under torch.func.grad cannot read right sides per instance; later calls must not suffer."""
+    cons = linsat.Constraints(A=[[1.0, 2.0, 0.5]], b=1.0)
+
+    def total(b):
+        return linsat.project(torch.zeros(2, 3), cons.with_rhs(b=b), solver=linsat.Sinkhorn(gradient="unrolled")).sum()
+
+    with contextlib.suppress(RuntimeError):
+        torch.func.grad(total)(torch.ones(2, 1))
+    assert load().available
