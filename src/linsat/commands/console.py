@@ -12,7 +12,7 @@ from rich.console import Console
 
 from linsat.errors import InfeasibleError
 
-FINE, NOT_ALL_HOLD, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+NOT_ALL_HOLD, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 out = Console()
 err = Console(stderr=True)

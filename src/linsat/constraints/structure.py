@@ -53,9 +53,6 @@ class Numbers:
     lower: Tensor  # (batch..., variables) or a scalar
     upper: Tensor
 
-    def require_grad(self) -> bool:
-        return any(t.requires_grad for t in (self.values, self.rhs, self.lower, self.upper))
-
 
 def stack_rows(matrices: Mapping[str, Matrix], bounds: Mapping[str, Tensor]) -> Structure:
     """The pattern of all blocks, after a check that they and the bounds agree on the number of variables."""

@@ -36,7 +36,6 @@ TECHNIQUES = {
     "softmax + projection": "softmax",
     "two-stage, past covariance": "two-stage",
 }
-PREFERRED = tuple(name for name in TECHNIQUES if name != "softmax")
 
 # Rule sets beyond the paper's, each with the preference too; "all" is all of them at once.
 SHOWN_RULES = {
