@@ -11,6 +11,7 @@ from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, Li
 from linsat.files import load, save
 from linsat.layer import LinSAT
 from linsat.marginals import multi_set_sinkhorn, sinkhorn
+from linsat.objectives import Entropy, Euclidean, Objective
 from linsat.projection import project, project_each, solve
 from linsat.solution import Solution
 from linsat.solvers import Newton, Sinkhorn
@@ -22,11 +23,14 @@ __all__ = [
     "ConstraintError",
     "Constraints",
     "ConvergenceError",
+    "Entropy",
+    "Euclidean",
     "InfeasibleError",
     "LinSAT",
     "LinSATError",
     "LinSATWarning",
     "Newton",
+    "Objective",
     "Sinkhorn",
     "Solution",
     "Status",

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from linsat._request import Solver
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError, LinSATWarning
 from linsat.projection import solve
+from linsat.request import Solver
 from linsat.solvers import Newton, Sinkhorn
 
 _MODES = ("newton", "v1", "v2")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from linsat._compile import compile_constraints
-from linsat._request import Solver, check_options
+from linsat.backends.run import prepare
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError
+from linsat.objectives import Objective
 from linsat.projection import project
+from linsat.request import Solver, check_box, check_options, read_objective
 
 
 class LinSAT(nn.Module):
@@ -20,11 +22,13 @@ class LinSAT(nn.Module):
 
     Args:
         constraints: rows and box, compiled here once (so contradictory rows are refused here).
-        tau: temperature; an ``nn.Parameter`` is learned with the model.
+        tau: short for ``objective=linsat.Entropy(tau=tau)``; an ``nn.Parameter`` is learned with the model.
+        objective: what is optimised, as in `linsat.project`; its ``nn.Parameter`` fields are learned with the model.
         solver, on_failure: as in `linsat.project`.
 
-    The layer has no parameters of its own. ``nn.Parameter`` right sides, coefficients or bounds inside the constraint
-    set (and tau) are registered under their names, so optimisers, ``state_dict`` and ``.to(device)`` see them.
+    The layer adds no parameters. ``nn.Parameter`` right-hand sides, coefficients or bounds inside the constraint set,
+    and those of the objective (``tau``, ``weights``), are registered under their names, so optimisers, ``state_dict``
+    and ``.to(device)`` see them.
 
     Example::
 
@@ -35,7 +39,8 @@ class LinSAT(nn.Module):
         self,
         constraints: Constraints,
         *,
-        tau: Any = 0.1,
+        tau: Any = None,
+        objective: Objective | None = None,
         solver: Solver | None = None,
         on_failure: str = "warn",
     ) -> None:
@@ -45,18 +50,31 @@ class LinSAT(nn.Module):
                 f"constraints is a {type(constraints).__name__}; expected linsat.Constraints. "
                 f"Fix: linsat.Constraints(A=A, b=b)."
             )
+        objective = read_objective(objective, tau)
+        numbers = objective.parameters()
+        tau = numbers.get("tau", 1.0)
         if not isinstance(tau, torch.Tensor) and not (isinstance(tau, (int, float)) and 0 < tau < math.inf):
             raise ConstraintError(f"tau is {tau!r}; expected a positive number or tensor. Fix: tau=0.1, say.")
         check_options(solver, on_failure)
-        compile_constraints(constraints)
+        check_box(objective, constraints)
+        prepare(constraints, objective)
         self.constraints = constraints
+        self._objective = objective
         self.solver = solver
         self.on_failure = on_failure
         parameters = {n: t for n, t in constraints.learned_tensors().items() if isinstance(t, nn.Parameter)}
         self._learned = tuple(parameters)
         for name, parameter in parameters.items():
             self.register_parameter(name, parameter)
-        self.tau = tau
+        self._numbers = tuple(numbers)
+        for name, value in numbers.items():
+            setattr(self, name, value)
+
+    @property
+    def objective(self) -> Objective:
+        """What is optimised, with the present numbers of the layer."""
+        numbers = {name: getattr(self, name) for name in self._numbers}
+        return replace(self._objective, **numbers) if numbers else self._objective  # type: ignore[type-var]
 
     def forward(
         self,
@@ -82,16 +100,20 @@ class LinSAT(nn.Module):
             constraints = constraints.with_rhs(b=b, d=d, f=f)
         if not (lower is None and upper is None):
             constraints = constraints.with_bounds(lower=lower, upper=upper)
-        return project(
-            y,
-            constraints,
-            tau=self.tau if tau is None else tau,
-            solver=self.solver,
-            on_failure=self.on_failure,
-        )
+        objective = self.objective
+        if tau is not None:
+            if objective.temperature is None:
+                raise ConstraintError(f"tau was given, but {type(objective).__name__} has no temperature. Fix: leave it out.")
+            objective = objective.at(tau)
+        return project(y, constraints, objective=objective, solver=self.solver, on_failure=self.on_failure)
 
     def extra_repr(self) -> str:
-        tau = f"{float(self.tau):g}" if not isinstance(self.tau, torch.Tensor) else "learned or per instance"
-        if isinstance(self.tau, torch.Tensor) and self.tau.numel() == 1:
-            tau = f"{float(self.tau.detach()):g}"
-        return f"{repr(self.constraints).splitlines()[0]}, tau={tau}"
+        def shown(value: Any) -> str:
+            if isinstance(value, torch.Tensor) and value.numel() == 1:
+                value = float(value.detach())
+            return f"{value:g}" if isinstance(value, (int, float)) else "learned or per instance"
+
+        name = type(self._objective).__name__
+        numbers = ", ".join(f"{n}={shown(getattr(self, n))}" for n in self._numbers)
+        text = numbers if name == "Entropy" and self._objective.entropic_slack else f"objective={name}({numbers})"
+        return f"{repr(self.constraints).splitlines()[0]}, {text}"

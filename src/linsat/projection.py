@@ -10,22 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from linsat._adjoint import ImplicitCall, implicit_duals
-from linsat._compile import System, compile_constraints, implied_reduction, infeasible_error
-from linsat._equations import Equalities, Program, Reduction, Tensor
-from linsat._fused import FusedProjection, GeneralWayError, Lane, fits, tables_of
-from linsat._kernels import KernelBrokenError
-from linsat._kernels.run import Solved
-from linsat._request import DEFAULT, ON_FAILURE, Request, Solver, check_numbers, largest_bound
 from linsat._transforms import outside_graphs
+from linsat.backends.run import run, settle
+from linsat.compile.compiled import CompiledConstraints, compile_constraints, infeasible_error
+from linsat.compile.problem import Presolved, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
+from linsat.gradient.implicit import Call, differentiable
+from linsat.objectives import Objective
+from linsat.request import Request, Solver, check_numbers, read_objective
 from linsat.solution import Solution
-from linsat.solvers import Newton, Sinkhorn
-from linsat.solvers.outcome import Outcome
+from linsat.solvers import Sinkhorn
+from linsat.solvers.result import SolverResult
 from linsat.status import Status
-
-_MOST_LANES = 32
 
 
 @outside_graphs
@@ -33,38 +30,36 @@ def project(
     y: Any,
     constraints: Constraints,
     *,
-    tau: Any = 0.1,
+    tau: Any = None,
+    objective: Objective | None = None,
     solver: Solver | None = None,
     on_failure: str = "warn",
     start: Any = None,
 ) -> Any:
     """The point of the constraint set that fits the scores best, differentiably.
 
-    Solves, for each instance, ``max <y, x> + tau * entropy(x)`` over the rows and the box (`linsat._equations` has the
-    exact program). Small ``tau`` gives nearly discrete answers, large ``tau`` smooth ones.
+    Solves, for each instance, ``max <y, x> - Omega(x)`` over the rows and the box; the objective says what Omega is.
 
     Args:
         y: scores (..., variables), a floating torch tensor or numpy array; numpy in, numpy out.
-        constraints: the rows and the box; per-instance right sides broadcast against the leading dimensions of y.
-        tau: temperature, a positive number or tensor of the batch shape; may require gradients.
+        constraints: the rows and the box; per-instance numbers broadcast against the leading dimensions of y.
+        tau: short for ``objective=linsat.Entropy(tau=tau)``, the paper's layer; default 0.1.
+        objective: `Entropy` or `Euclidean`; docs/objectives.md says which to choose.
         solver: `Newton()` (default) or `Sinkhorn()`.
         on_failure: what to do when some instance does not converge: ``"warn"``, ``"raise"`` or ``"ignore"``.
         start: duals of an earlier, similar solve (`Solution.duals`) to start from.
 
     Returns:
-        x like y: same shape (broadcast with per-instance constraints), dtype and device. Gradients reach y, right
-        sides, coefficients, bounds and tau. Cost: see `Newton` and `Sinkhorn`.
+        x like y: same shape (broadcast with per-instance constraints), dtype and device. Gradients reach y, right-hand
+        sides, coefficients, bounds, tau and weights; those of an instance that did not converge are zero. Cost: see
+        `Newton` and `Sinkhorn`.
 
     Raises:
         InfeasibleError: rows shared by all instances contradict each other.
         ConstraintError: malformed arguments, NaN or infinite scores.
         ConvergenceError: with ``on_failure="raise"``.
     """
-    if start is None and fits(y, tau):
-        x = _fused(y, constraints, tau, solver, on_failure)
-        if x is not None:
-            return x
-    return solve(y, constraints, tau=tau, solver=solver, on_failure=on_failure, start=start).x
+    return solve(y, constraints, tau=tau, objective=objective, solver=solver, on_failure=on_failure, start=start).x
 
 
 @outside_graphs
@@ -72,61 +67,105 @@ def solve(
     y: Any,
     constraints: Constraints,
     *,
-    tau: Any = 0.1,
+    tau: Any = None,
+    objective: Objective | None = None,
     solver: Solver | None = None,
     on_failure: str = "warn",
     start: Any = None,
 ) -> Solution:
     """Like `project`, returning a `Solution`: x with status, violation, steps and duals of every instance."""
-    request = Request.read(y, constraints, tau, solver, on_failure, start)
-    system = compile_constraints(
+    request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
+    compiled = compile_constraints(
         constraints,
+        request.objective,
         num_variables=request.scores.shape[-1],
         device=request.scores.device,
         gamma_shift=request.solver.gamma_shift,
         presolve=request.solver.presolves,
     )
-    return _solve(system, request)
+    form = request.form(compiled)
+    solver = request.solver
+    if isinstance(solver, Sinkhorn) and solver.gradient == "unrolled":
+        result = _unrolled(compiled, request, form, solver)
+    else:
+        call = Call(form, request.objective, _Solve(compiled, request))
+        result, _ = differentiable(call, request.scores)
+    return request.solution(result, form)
+
+
+class _Solve:
+    """Everything that looks at numbers, out of sight of autograd and of function transforms."""
+
+    def __init__(self, compiled: CompiledConstraints, request: Request) -> None:
+        self.compiled, self.request = compiled, request
+
+    def __call__(self, form: StandardForm, scores: Tensor, objective: Objective) -> tuple[SolverResult, Presolved]:
+        with torch.no_grad():
+            check_numbers(scores, objective)
+            constant = form is self.compiled.form and self.compiled.presolved is not None
+            presolved = settle(self.compiled) if constant else self.compiled.presolve(form)
+            problem = form.problem(scores, objective, presolved, self.compiled.cache if constant else None)
+            start = None if self.request.start is None else self.request.start * form.scale
+            result = run(problem, self.request.solver, start)
+            _report(self.compiled, self.request.on_failure, form, result)
+            return result, presolved
+
+
+def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardForm, solver: Sinkhorn) -> SolverResult:
+    check_numbers(request.scores, request.objective)
+    presolved = compiled.presolve(form)
+    problem = form.problem(request.scores, request.objective, presolved)
+    start = None if request.start is None else request.start * form.scale.detach()
+    result = solver.unrolled(problem, start)
+    result.codes[presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code
+    _report(compiled, request.on_failure, form, result)
+    return result
 
 
 def project_each(
     scores: Sequence[Any],
     constraints: Sequence[Constraints],
     *,
-    tau: Any = 0.1,
+    tau: Any = None,
+    objective: Objective | None = None,
     solver: Solver | None = None,
     on_failure: str = "warn",
 ) -> list[Any]:
     """Project instances of different shapes: ``scores[i]`` onto ``constraints[i]``, in the given order.
 
-    Instances whose sets have the same rows and box are solved together as one batch, also where their right sides
-    differ; an infeasible one among those is reported by ``on_failure`` like any instance with right sides of its own.
+    Instances whose sets have the same rows and box are solved together as one batch, also where their right-hand sides
+    differ; an infeasible one among those is reported by ``on_failure`` like any instance with per-instance numbers.
     """
     if len(scores) != len(constraints):
         raise ConstraintError(
             f"scores has {len(scores)} entries and constraints {len(constraints)}. Fix: one constraint set per scores."
         )
-    options = {"tau": tau, "solver": solver, "on_failure": on_failure}
+    objective = read_objective(objective, tau)
     groups: dict[Any, list[int]] = {}
     for i, (y, cons) in enumerate(zip(scores, constraints, strict=True)):
         kind = (type(y).__name__, str(getattr(y, "dtype", None)), tuple(np.shape(y)))
         groups.setdefault((kind, _rows_key(cons)), []).append(i)
     results: list[Any] = [None] * len(scores)
     for members in groups.values():
-        if len(members) == 1:
-            results[members[0]] = project(scores[members[0]], constraints[members[0]], **options)
-            continue
-        stack = torch.stack if isinstance(scores[members[0]], torch.Tensor) else np.stack
-        batch_dims = len(np.shape(scores[members[0]])) - 1
-        joined = _joined_sides([constraints[i] for i in members], batch_dims)
-        together = project(stack([scores[i] for i in members]), joined, **options)
-        for position, i in enumerate(members):
-            results[i] = together[position]
+        together = _project_group([scores[i] for i in members], [constraints[i] for i in members], objective, solver, on_failure)
+        for i, x in zip(members, together, strict=True):
+            results[i] = x
     return results
 
 
+def _project_group(
+    scores: list[Any], sets: list[Constraints], objective: Objective, solver: Solver | None, on_failure: str
+) -> Any:
+    """Sets that differ in right-hand sides alone, as one batch."""
+    if len(scores) == 1:
+        return [project(scores[0], sets[0], objective=objective, solver=solver, on_failure=on_failure)]
+    stack = torch.stack if isinstance(scores[0], torch.Tensor) else np.stack
+    joined = _joined_sides(sets, len(np.shape(scores[0])) - 1)
+    return project(stack(scores), joined, objective=objective, solver=solver, on_failure=on_failure)
+
+
 def _rows_key(constraints: Any) -> Any:
-    """Equal for sets with the same rows and box; sets that cannot be joined get a key of their own."""
+    """Equal for sets with the same rows and box; a set that cannot be joined has a key that no other has."""
     if not isinstance(constraints, Constraints) or not constraints.fixed or constraints.batch_shape:
         return id(constraints)
     structure, numbers = constraints.structure, constraints.numbers()
@@ -135,7 +174,7 @@ def _rows_key(constraints: Any) -> Any:
 
 
 def _joined_sides(sets: Sequence[Constraints], batch_dims: int) -> Constraints:
-    """One set for scores (sets, batch..., variables) whose rows are the same: with each one's right sides."""
+    """One set for scores (sets, batch..., variables) whose rows are the same: with each one's right-hand sides."""
     first = sets[0]
     if all(cons is first or torch.equal(cons.rhs, first.rhs) for cons in sets):
         return first
@@ -144,149 +183,11 @@ def _joined_sides(sets: Sequence[Constraints], batch_dims: int) -> Constraints:
     return first.with_rhs(**{name: t.reshape(len(sets), *[1] * batch_dims, -1) for name, t in stacked.items()})
 
 
-def _fused(y: Tensor, constraints: Constraints, tau: float, solver: Solver | None, on_failure: str) -> Tensor | None:
-    """The projection in one kernel call each way, or None where the general way must serve."""
-    solver = DEFAULT if solver is None else solver
-    if not (isinstance(solver, Newton) and isinstance(constraints, Constraints) and isinstance(on_failure, str)):
-        return None
-    if constraints.num_variables != y.shape[-1]:
-        return None
-    try:
-        lane = _lane_for(y, constraints, (tau, solver, on_failure))
-        return None if lane is None else FusedProjection.apply(y, lane, constraints)
-    except (KernelBrokenError, GeneralWayError):
-        return None
-
-
-def _lane_for(y: Tensor, constraints: Constraints, options: tuple[float, Newton, str]) -> Lane | None:
-    """The lane of earlier calls with the same arguments, or a new one."""
-    if constraints.batch_shape:  # as large as the batch: not kept
-        return _lane(constraints, *options) if y.numel() and y.shape[:-1] == constraints.batch_shape else None
-    lanes = constraints.lanes
-    if options not in lanes:
-        if len(lanes) >= _MOST_LANES:  # a temperature that changes with every step must not pile up
-            lanes.clear()
-        lanes[options] = _lane(constraints, *options)
-    return lanes[options]
-
-
-def _lane(constraints: Constraints, tau: float, solver: Newton, on_failure: str) -> Lane | None:
-    """What calls with these arguments have in common; None where the general way must serve."""
-    if not constraints.fixed or solver.backend == "torch" or on_failure not in ON_FAILURE:
-        return None
-    if largest_bound(constraints) > torch.finfo(torch.float32).max:
-        return None  # the general way knows the dtype of the scores
-    system = compile_constraints(constraints, gamma_shift=solver.gamma_shift)
-    tables = tables_of(system)
-    if tables is None:
-        return None
-
-    def report(solved: Solved, scores: Tensor) -> None:
-        if not system.shared:
-            raise GeneralWayError
-        codes = torch.from_numpy(solved.codes)
-        check_numbers(scores, torch.ones(1))
-        _report(system, on_failure, system.equalities, Outcome(codes, codes, codes))
-
-    def again(y: Tensor, constraints: Constraints) -> Tensor:
-        return solve(y, constraints, tau=tau, solver=solver, on_failure="ignore").x
-
-    return Lane(tables, np.array([float(tau)]), solver.tol, solver.max_steps, not system.shared, report, again)
-
-
-def _solve(system: System, request: Request) -> Solution:
-    equalities = request.equalities(system)
-    solver = request.solver
-
-    def run(rows: Equalities, scores: Tensor, tau: Tensor) -> tuple[Outcome, Tensor, Reduction]:
-        """Everything that looks at numbers happens here, out of sight of autograd and of function transforms."""
-        check_numbers(scores, tau)
-        outcome, reduction = _run_solver(system, solver, rows, scores, tau, request.start)
-        _report(system, request.on_failure, rows, outcome)
-        return outcome, outcome.shares(rows.program(scores, reduction), tau), reduction
-
-    if isinstance(solver, Sinkhorn) and solver.gradient == "unrolled":
-        check_numbers(request.scores, request.tau)
-        reduction = system.reduce(equalities)
-        program = equalities.program(request.scores, reduction)
-        start = None if request.start is None else request.start * equalities.scale.detach()
-        outcome, shares = solver.unrolled(program, request.tau, start)
-        outcome.codes[reduction.infeasible.expand(outcome.codes.shape)] = Status.INFEASIBLE.code
-        _report(system, request.on_failure, equalities, outcome)
-        return request.solution(outcome, shares, equalities)
-    call = ImplicitCall(equalities.rows, system.shared, run)
-    outcome, p, reduction = implicit_duals(call, equalities, request.scores, request.tau)
-    program = equalities.program(request.scores, reduction)
-    shares, _ = program.shares(outcome.mu, request.tau[:, None])
-    # The derivatives are those of the duals' shares, the value is where the solver saw the rows hold.
-    shares = p + (shares - shares.detach())
-    return request.solution(outcome, shares, equalities)
-
-
-def _run_solver(
-    system: System, solver: Solver, rows: Equalities, scores: Tensor, tau: Tensor, start: Tensor | None
-) -> tuple[Outcome, Reduction]:
-    with torch.no_grad():
-        reduction = system.reduce(rows)
-        program = rows.program(scores, reduction)
-        mu = None if start is None else start * rows.scale
-        if system.shared:
-            return solver.run(program, tau, mu), reduction
-        outcome = Outcome.empty(program, scores.shape[0])
-        program = rows.program(scores, reduction.expand(scores.shape[0]))
-        outcome.p = program.shares(outcome.mu, tau[:, None])[0]
-        infeasible = program.reduction.infeasible
-        outcome.codes[infeasible] = Status.INFEASIBLE.code
-        _solve_some(outcome, solver, program, tau, mu, (~infeasible).nonzero().squeeze(-1))
-        _second_look(outcome, system, solver, program, tau)
-        return outcome, program.reduction
-
-
-def _solve_some(
-    outcome: Outcome, solver: Solver, program: Program, tau: Tensor, start: Tensor | None, index: Tensor
-) -> None:
-    """Solve the instances of ``index`` and write them into the outcome."""
-    if index.numel() == 0:
-        return
-    some = program.select(index)
-    part = solver.run(some, tau[index], None if start is None else start[index])
-    outcome.mu[index], outcome.codes[index], outcome.steps[index] = part.mu, part.codes, part.steps
-    assert outcome.p is not None
-    outcome.p[index] = part.shares(some, tau[index])
-
-
-def _second_look(outcome: Outcome, system: System, solver: Solver, program: Program, tau: Tensor) -> None:
-    """Give instances that did not converge the full presolve: rows of their own may force variables or contradict.
-
-    One linear programme for each set of numbers among them, then one more solve for all.
-    """
-    done = {Status.CONVERGED.code, Status.INFEASIBLE.code}
-    known: dict[bytes, Reduction] = {}
-    left = []
-    for instance in [i for i, code in enumerate(outcome.codes.tolist()) if code not in done]:
-        own = (program.lower, program.width, program.rhs, program.slack)
-        key = b"".join(t[min(instance, len(t) - 1)].cpu().numpy().tobytes() for t in own)
-        if key not in known:
-            known[key] = implied_reduction(program, system.senses, program.reduction, instance)
-        if bool(known[key].infeasible[0]):
-            outcome.codes[instance] = Status.INFEASIBLE.code
-            continue
-        program.reduction.replace(instance, known[key])
-        left.append(instance)
-    _solve_some(outcome, solver, program, tau, None, torch.tensor(left, dtype=torch.int64, device=tau.device))
-
-
-def _report(system: System, on_failure: str, rows: Equalities, outcome: Outcome) -> None:
-    if bool((outcome.codes >= len(Status)).any()):  # the kernel's word for numbers that are not finite
-        first = int((outcome.codes >= len(Status)).nonzero()[0])
-        raise ConstraintError(
-            f"y of instance {first}, times the width of the box, is beyond the range of float64. "
-            f"Fix: smaller scores, or a narrower box."
-        )
-    failed = outcome.codes != Status.CONVERGED.code
+def _report(compiled: CompiledConstraints, on_failure: str, form: StandardForm, result: SolverResult) -> None:
+    failed = result.codes != Status.CONVERGED.code
     if on_failure == "ignore" or not bool(failed.any()):
         return
-    codes = outcome.codes.tolist()
+    codes = result.codes.tolist()
     first = next(i for i, code in enumerate(codes) if code != Status.CONVERGED.code)
     status = Status.of(codes[first])
     count = sum(code != Status.CONVERGED.code for code in codes)
@@ -297,7 +198,7 @@ def _report(system: System, on_failure: str, rows: Equalities, outcome: Outcome)
         warnings.warn(text, LinSATWarning, stacklevel=_caller_level())
         return
     if status is Status.INFEASIBLE:
-        raise infeasible_error(system.constraints, rows, system.senses, first)
+        raise infeasible_error(compiled.constraints, form, compiled.senses, first)
     raise ConvergenceError(text)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from linsat.solvers.result import SOLVERS
 from linsat.status import Status
 
 
@@ -17,12 +18,16 @@ class Solution:
 
     Attributes:
         x: the projected scores (batch..., variables), of the dtype of the scores.
-        violation: worst violation of any row or bound at ``x``, in original units.
-        steps: Newton steps or Sinkhorn sweeps taken.
-        duals: (batch..., rows) multipliers of the rows as written: for rows solved by Newton,
-            ``x = lower + width * sigmoid(width * (y + A' duals) / tau)`` wherever nothing is forced. Differentiable,
-            and a warm start for a later solve.
+        violation: worst violation of any row or bound at ``x``, relative to the size of the row there,
+            ``max(1, sum_j |a_ij x_j|)``; measured on ``x`` as it is returned, in its dtype.
+        steps: steps or Sinkhorn sweeps taken.
+        duals: (batch..., rows) multipliers of the rows as written: x is what the objective makes of ``y + A' duals``,
+            for `Entropy` ``lower + width * sigmoid(width * (y + A' duals) / tau)``, for `Euclidean`
+            ``clip(y + A' duals, lower, upper)``. At most zero for ``<=`` rows and at least zero for ``>=`` rows, zero
+            where a row does not bind (with the paper's entropic slack: any sign, and never zero). Differentiable, and a
+            warm start for a later solve.
         codes: how each instance ended as positions in `Status`; see ``status``.
+        solver_codes: who solved each instance as positions in `linsat.solvers.result.SOLVERS`; see ``solved_by``.
     """
 
     x: Any
@@ -30,11 +35,18 @@ class Solution:
     steps: Any
     duals: Any
     codes: Any
+    solver_codes: Any
 
     @property
     def converged(self) -> Any:
-        """Whether each instance's rows hold to tolerance."""
+        """Whether each instance's rows hold, and x is optimal, to tolerance."""
         return self.codes == Status.CONVERGED.code
+
+    @property
+    def solved_by(self) -> np.ndarray:
+        """Who solved each instance: ``"newton"``, ``"interior_point"`` or ``"sinkhorn"``, of the batch shape."""
+        codes = self.solver_codes
+        return np.array(SOLVERS, dtype=object)[codes.cpu().numpy() if isinstance(codes, torch.Tensor) else codes]
 
     @property
     def status(self) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from linsat._compile import compile_constraints
+from linsat.compile.compiled import compile_constraints
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.feasibility import LARGEST_PROGRAMME
 from linsat.projection import solve

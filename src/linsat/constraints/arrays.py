@@ -160,5 +160,4 @@ def read_bound(name: str, value: Any) -> Tensor:
     tensor = to_tensor(name, value)
     if tensor.layout != torch.strided:
         raise ConstraintError(f"{name} is sparse; expected a dense vector. Fix: {name}.to_dense().")
-    check_finite(name, tensor)
     return tensor

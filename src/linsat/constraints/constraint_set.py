@@ -320,8 +320,6 @@ class Constraints:
             check_finite(name, side)
         for name, matrix in self._matrices.items():
             check_finite(name, matrix.values())
-        check_finite("lower", self.lower)
-        check_finite("upper", self.upper)
         check_bounds(self.lower, self.upper)
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Constraints:
@@ -330,9 +328,11 @@ class Constraints:
 
     def check(self) -> Constraints:
         """Compile now: raises `InfeasibleError` when the rows contradict each other; returns the set itself."""
-        from linsat._compile import compile_constraints
+        from linsat.backends.run import prepare
+        from linsat.objectives import Entropy, Euclidean
 
-        compile_constraints(self)
+        finite = bool(torch.isfinite(self.lower).all()) and bool(torch.isfinite(self.upper).all())
+        prepare(self, Entropy() if finite else Euclidean())
         return self
 
     def learned_tensors(self) -> dict[str, Tensor]:

@@ -6,23 +6,24 @@ step together. In terms of the row's log factor m = mu / tau:
 
     m += log(b1 / b2) - log(sum a p + s z) + log(sum a (1 - p) + s (1 - z))
 
-For rows whose non-zero coefficients are equal the fixed point is the optimum of the entropic program, as `Newton` finds
+For rows whose non-zero coefficients are equal the fixed point is the optimum of the entropic problem, as `Newton` finds
 it. For unequal coefficients it is another point, and where two rows share their support it need not exist at all.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 
-from linsat._equations import Program, Tensor
-from linsat._rows import disjoint_groups
+from linsat.compile.problem import Problem, Tensor
+from linsat.compile.rows import disjoint_groups
 from linsat.errors import ConstraintError
-from linsat.solvers.outcome import Outcome
+from linsat.objectives import Entropy
+from linsat.solvers.result import SolverResult
 from linsat.status import Status
 
 _PUBLISHED_TOLERANCE = 1e-3
@@ -69,7 +70,7 @@ class Sinkhorn:
                 raise ConstraintError(f"{name} is {value!r}; expected {choices[0]!r} or {choices[1]!r}.")
         if self.variant == "v1" and self.gradient == "implicit":
             raise ConstraintError(
-                "variant='v1' has no implicit gradient: its fixed point is not that of the entropic program. "
+                "variant='v1' has no implicit gradient: its fixed point is not that of the entropic problem. "
                 "Fix: gradient='unrolled', or variant='v2'."
             )
 
@@ -87,16 +88,16 @@ class Sinkhorn:
         """Whether forced variables and rows that cannot bind are taken out first."""
         return not self.as_published
 
-    def run(self, program: Program, tau: Tensor, start: Tensor | None = None) -> Outcome:
-        """Duals of every instance, without gradients through the iterations; tau is (N,)."""
-        _require_non_negative(program)
-        _require_equal_coefficients(program)
+    def run(self, problem: Problem, start: Tensor | None = None) -> SolverResult:
+        """Duals of every instance, without gradients through the iterations."""
+        _require_non_negative(problem)
+        _require_equal_coefficients(problem)
         with torch.no_grad():
-            return _Sweeps(self, program, tau[:, None], start).outcome()[0]
+            return _Sweeps(self, problem, start).result()
 
-    def unrolled(self, program: Program, tau: Tensor, start: Tensor | None = None) -> tuple[Outcome, Tensor]:
-        """Duals and shares p of every instance, differentiable through every sweep."""
-        return _Sweeps(self, program, tau[:, None], start).outcome()
+    def unrolled(self, problem: Problem, start: Tensor | None = None) -> SolverResult:
+        """Duals and x of every instance, differentiable through every sweep."""
+        return _Sweeps(self, problem, start).result()
 
 
 @dataclass(frozen=True)
@@ -112,34 +113,41 @@ class _Group:
 class _Sweeps:
     """The state of one batch: log odds of the shares, and log factors m = mu / tau of the rows."""
 
-    def __init__(self, options: Sinkhorn, program: Program, tau: Tensor, start: Tensor | None) -> None:
-        _require_non_negative(program)
-        self.options, self.program, self.tau = options, program, tau
-        r = program.reduction
-        count = program.scores.shape[0]
-        rows = program.rows
-        self.factors = program.scores.new_zeros((count, rows.shape[0])) if start is None else start / tau
-        support = (rows.values != 0).to(program.scores.dtype)
+    def __init__(self, options: Sinkhorn, problem: Problem, start: Tensor | None) -> None:
+        if not (isinstance(problem.objective, Entropy) and problem.objective.entropic_slack):
+            raise ConstraintError(
+                "Sinkhorn solves the paper's program, linsat.Entropy(tau=...), only. Fix: use linsat.Newton()."
+            )
+        _require_non_negative(problem)
+        tau = problem.objective.tau
+        self.options, self.problem, self.tau = options, problem, tau
+        self.width = problem.upper - problem.lower
+        r = problem.presolved
+        count = problem.scores.shape[0]
+        rows = problem.rows
+        self.factors = problem.scores.new_zeros((count, rows.shape[0])) if start is None else start / tau
+        support = (rows.values != 0).to(problem.scores.dtype)
         lift = self.factors.new_zeros(count, rows.shape[1]).index_add(1, rows.col, self.factors[:, rows.row] * support)
-        self.odds = program.width * program.scores / tau + lift
+        self.odds = self.width * problem.scores / tau + lift
         self.log_x = self.odds  # v1 only: log of the upper row, not yet normalised, as published
         self.complement = torch.zeros_like(self.odds[:, rows.col])  # v1 only: (N, nnz), log of the lower row
-        weights = rows.values * program.width[:, rows.col]
+        weights = rows.values * self.width[:, rows.col]
         free = r.free[:, rows.col] & (rows.values != 0)
         self.log_weights = torch.where(free, torch.log(torch.where(free, weights, 1.0)), -torch.inf)
-        slack = torch.where(r.tight | ~r.active, 0.0, program.slack)
+        slack = torch.where(r.tight | ~r.active, 0.0, problem.slack)
         self.log_slack = torch.where(slack > 0, torch.log(torch.where(slack > 0, slack, 1.0)), -torch.inf)
         self.log_upper, self.log_lower = self._log_marginals(weights, free, slack)
         # The published ungrouped code starts each slack pair at (1, 1) instead of (1/2, 1/2), until its first step.
         unnormalised = math.log(2.0) if options.variant == "v1" or not options.grouped else 0.0
         self.slack_start = torch.full_like(self.factors.detach(), unnormalised)
-        self.groups = _group_rows(program, grouped=options.grouped)
+        self.groups = _group_rows(problem, grouped=options.grouped)
 
     def _log_marginals(self, weights: Tensor, free: Tensor, slack: Tensor) -> tuple[Tensor, Tensor]:
-        program, r = self.program, self.program.reduction
+        problem, r = self.problem, self.problem.presolved
         total = torch.where(free, weights, 0.0)
-        total = total.new_zeros(total.shape[0], program.rows.shape[0]).index_add(1, program.rows.row, total) + slack
-        upper = program.linear_term() * program.scale
+        total = total.new_zeros(total.shape[0], problem.rows.shape[0]).index_add(1, problem.rows.row, total) + slack
+        base = problem.rows.matvec_each(torch.where(r.free, problem.lower, 0.0))
+        upper = problem.linear_term() * problem.scale - torch.where(r.active, base, 0.0)
         lower = total - upper
         active = r.active
         if self.options.as_published and bool(((upper.abs() <= 1e-12) | (lower.abs() <= 1e-12)).any()):
@@ -152,7 +160,7 @@ class _Sweeps:
             )
         return torch.log(torch.where(active, upper, 1.0)), torch.log(torch.where(active, lower, 1.0))
 
-    def outcome(self) -> tuple[Outcome, Tensor]:
+    def result(self) -> SolverResult:
         count = self.odds.shape[0]
         running = torch.ones(count, dtype=torch.bool, device=self.odds.device)
         steps = torch.zeros(count, dtype=torch.int64, device=self.odds.device)
@@ -166,7 +174,9 @@ class _Sweeps:
         shares = self._shares()
         done = self._residual(shares) <= max(self.options.tol, _PUBLISHED_TOLERANCE * self.options.as_published)
         codes = torch.where(done, Status.CONVERGED.code, Status.STEP_LIMIT.code)
-        return Outcome(self.factors * self.tau, codes, steps), shares
+        found = SolverResult.empty(self.problem, "sinkhorn")
+        x = self.problem.lower + self.width * shares
+        return replace(found, mu=self.factors * self.tau, x=x, codes=codes, steps=steps)
 
     def _shares(self) -> Tensor:
         """p (N, l) at the present iterate."""
@@ -174,10 +184,11 @@ class _Sweeps:
         if self.options.variant == "v1":
             by_rows = torch.exp(self.log_x)
             if not self.options.as_published:  # which leaves variables in no row unnormalised
-                covered = torch.zeros_like(self.odds[:1], dtype=torch.bool).index_fill(1, self.program.rows.col, True)
+                covered = torch.zeros_like(self.odds[:1], dtype=torch.bool).index_fill(1, self.problem.rows.col, True)
                 by_rows = torch.where(covered, by_rows, shares)
             shares = by_rows
-        return torch.where(self.program.reduction.free, shares, self.program.reduction.pinned)
+        p = self.problem.presolved
+        return torch.where(p.free, shares, p.at_upper.to(shares.dtype))
 
     def _still_running(self, running: Tensor, settled: list[bool], before: Tensor) -> Tensor:
         if not self.options.as_published:
@@ -186,17 +197,17 @@ class _Sweeps:
         if self.options.variant == "v2":
             return running & (not all(settled))
         moved = (self.log_x - before).norm(dim=-1).max()
-        program = self.program
-        activity = program.rows.apply(program.point(torch.exp(self.log_x)))
-        outside = (activity - program.rhs).clamp_min(0) + (program.rhs - program.slack - activity).clamp_min(0)
+        problem = self.problem
+        activity = problem.rows.matvec(problem.lower + self.width * torch.exp(self.log_x))
+        outside = (activity - problem.rhs).clamp_min(0) + (problem.rhs - problem.slack - activity).clamp_min(0)
         still = bool(moved > _PUBLISHED_TOLERANCE) or bool(outside.sum() >= _PUBLISHED_TOLERANCE)
         return running & still
 
     def _residual(self, shares: Tensor) -> Tensor:
         """Largest residual of any row, slack included, as `Newton` measures it."""
-        r = self.program.reduction
+        r = self.problem.presolved
         z = torch.where(r.tight, r.tight_share, torch.sigmoid(self.factors))
-        residual = self.program.residual_at(shares, z).detach().abs()
+        residual = self.problem.residual(self.problem.lower + self.width * shares, z).detach().abs()
         return residual.amax(-1) if residual.shape[-1] else residual.new_zeros(residual.shape[0])
 
     def _step(self, group: _Group, running: Tensor) -> bool:
@@ -215,7 +226,7 @@ class _Sweeps:
             off = torch.maximum((up - mass + held).abs(), (down - mass + held).abs())
             if bool((off < _PUBLISHED_TOLERANCE).all()):
                 return True
-        moves = running[:, None] & self.program.reduction.active[:, group.members]
+        moves = running[:, None] & self.problem.presolved.active[:, group.members]
         self._move(group, torch.where(moves, up - down, 0.0), moves)
         return False
 
@@ -247,9 +258,9 @@ def _log_row_sum(terms: Tensor, slack: Tensor) -> Tensor:
     return torch.logsumexp(torch.cat([terms, slack[:, :, None]], dim=-1), dim=-1)
 
 
-def _group_rows(program: Program, *, grouped: bool) -> list[_Group]:
+def _group_rows(problem: Problem, *, grouped: bool) -> list[_Group]:
     """The groups of rows that step together, padded."""
-    rows = program.rows
+    rows = problem.rows
     entries: list[list[int]] = [[] for _ in range(rows.shape[0])]
     for position, i in enumerate(rows.row.tolist()):
         entries[i].append(position)
@@ -268,22 +279,22 @@ def _group_rows(program: Program, *, grouped: bool) -> list[_Group]:
     return made
 
 
-def _require_non_negative(program: Program) -> None:
-    negative = program.rows.values < 0
+def _require_non_negative(problem: Problem) -> None:
+    negative = problem.rows.values < 0
     if bool(negative.any()):
-        at = int(negative.nonzero()[0])
+        at = int(negative.nonzero()[0, 1])
         raise ConstraintError(
-            f"Sinkhorn needs non-negative coefficients; row {int(program.rows.row[at])} has "
-            f"{float(program.rows.values[at]):g} at variable {int(program.rows.col[at])}. Fix: use linsat.Newton()."
+            f"Sinkhorn needs non-negative coefficients; row {int(problem.rows.row[at])} has "
+            f"{float(problem.rows.values[0, at]):g} at variable {int(problem.rows.col[at])}. Fix: use linsat.Newton()."
         )
 
 
-def _require_equal_coefficients(program: Program) -> None:
-    """The implicit gradient is that of the entropic program, which Sinkhorn solves only for equal coefficients."""
-    rows = program.rows
-    weights = (rows.values * program.width[:, rows.col]).detach()
-    used = program.reduction.free[:, rows.col] & (rows.values != 0)
-    ratio = weights / program.scale.detach()[:, rows.row]
+def _require_equal_coefficients(problem: Problem) -> None:
+    """The implicit gradient is that of the entropic problem, which Sinkhorn solves only for equal coefficients."""
+    rows = problem.rows
+    weights = (rows.values * (problem.upper - problem.lower)[:, rows.col]).detach()
+    used = problem.presolved.free[:, rows.col] & (rows.values != 0)
+    ratio = weights / problem.scale.detach()[:, rows.row]
     wrong = used & ((ratio - 1).abs() > 1e-9)
     if bool(wrong.any()):
         at = int(wrong.nonzero()[0, 1])

@@ -20,74 +20,96 @@ _FULL = 2**64 - 1
 
 
 class RowMatrix:
-    """All rows of a constraint set, shared by every instance; differentiable in its values.
+    """All rows of a constraint set, the values shared (1, nnz) or per instance (N, nnz); differentiable in its values.
 
-    Costs per instance: ``apply`` and ``pull`` O(nnz); ``gram`` O(sum over variables of (rows containing it)^2), from
-    pairs of rows that share a variable, or O(rows^2 variables) where the matrix is too full for that to pay.
+    Costs per instance: ``matvec`` and ``rmatvec`` O(nnz); ``gram`` O(sum over variables of (rows containing it)^2),
+    from pairs of rows that share a variable, or O(rows^2 variables) where the matrix is too full for that to pay.
     """
 
     def __init__(
-        self, row: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int], memory: dict[str, Any] | None = None
+        self, row: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int], cache: dict[str, Any] | None = None
     ) -> None:
         self.row, self.col, self.values, self.shape = row, col, values, shape
         # What is derived from the pattern alone, shared by every matrix of the same pattern.
-        self.memory: dict[str, Any] = {} if memory is None else memory
-        self.dense: Tensor | None = None
-        if shape[0] * shape[1] <= _DENSE_ENTRIES:
-            flat = values.new_zeros(shape[0] * shape[1]).index_add(0, row * shape[1] + col, values)
-            self.dense = flat.reshape(shape)
+        self.cache: dict[str, Any] = {} if cache is None else cache
+        self._dense: Tensor | None = None
 
-    def apply(self, x: Tensor) -> Tensor:
+    @property
+    def shared(self) -> bool:
+        """Whether all instances have the same coefficients."""
+        return self.values.shape[0] == 1
+
+    @property
+    def dense(self) -> Tensor | None:
+        """(1 or N, k, l), or None where that would be too large."""
+        k, l = self.shape
+        if self._dense is None and k * l * self.values.shape[0] <= _DENSE_ENTRIES:
+            flat = self.values.new_zeros((self.values.shape[0], k * l))
+            self._dense = flat.index_add(1, self.row * l + self.col, self.values).reshape(len(flat), k, l)
+        return self._dense
+
+    def matvec(self, x: Tensor) -> Tensor:
         """A x for x (N, l): (N, k)."""
-        return self.apply_each(x) if self.dense is None else x @ self.dense.T
+        dense = self.dense
+        if dense is None:
+            return self.matvec_each(x)
+        return x @ dense[0].T if self.shared else (dense @ x[:, :, None]).squeeze(-1)
 
-    def apply_each(self, x: Tensor) -> Tensor:
+    def matvec_each(self, x: Tensor) -> Tensor:
         """A x, summed coefficient by coefficient: to the last bit, no row of x depends on how many others there are.
 
         A product of matrices rounds differently for different numbers of rows.
         """
-        out = x.new_zeros((x.shape[0], self.shape[0]))
-        return out.index_add(1, self.row, x[:, self.col] * self.values)
+        terms = x[:, self.col] * self.values
+        return terms.new_zeros((terms.shape[0], self.shape[0])).index_add(1, self.row, terms)
 
-    def pull(self, mu: Tensor) -> Tensor:
+    def rmatvec(self, mu: Tensor) -> Tensor:
         """A' mu for mu (N, k): (N, l)."""
-        if self.dense is not None:
-            return mu @ self.dense
-        out = mu.new_zeros((mu.shape[0], self.shape[1]))
-        return out.index_add(1, self.col, mu[:, self.row] * self.values)
+        dense = self.dense
+        if dense is not None:
+            return mu @ dense[0] if self.shared else (mu[:, None, :] @ dense).squeeze(-2)
+        terms = mu[:, self.row] * self.values
+        return terms.new_zeros((terms.shape[0], self.shape[1])).index_add(1, self.col, terms)
 
-    def squares(self, weights: Tensor) -> Tensor:
+    def row_sums(self, terms: Tensor) -> Tensor:
+        """Sums over each row of one number per coefficient, (., nnz) -> (., k)."""
+        return terms.new_zeros((terms.shape[0], self.shape[0])).index_add(1, self.row, terms)
+
+    def gram_diagonal(self, weights: Tensor) -> Tensor:
         """The diagonal of A diag(weights) A' for weights (N, l): (N, k)."""
-        out = weights.new_zeros((weights.shape[0], self.shape[0]))
-        return out.index_add(1, self.row, weights[:, self.col] * self.values**2)
+        return self.row_sums(weights[:, self.col] * self.values**2)
 
     def gram(self, weights: Tensor) -> Tensor:
         """A diag(weights) A' for weights (N, l): (N, k, k)."""
         num_rows = self.shape[0]
-        first, second, col = self._shared_variables()
-        per_instance = len(col)
+        pairs = self._shared_variables()
+        per_instance = len(pairs[2])
         full = self.dense is not None and per_instance * 8 > num_rows * self.shape[1]
         size = num_rows * self.shape[1] if full else per_instance
         chunk = max(1, _CHUNK_ENTRIES // max(1, size))
-        parts = [self._gram_chunk(part, full, first, second, col) for part in weights.split(chunk)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        if weights.shape[0] <= chunk:
+            return self._gram(weights, full, pairs)
+        parts = torch.arange(weights.shape[0], device=weights.device).split(chunk)
+        return torch.cat([self.select(part)._gram(weights[part], full, pairs) for part in parts])
 
-    def _gram_chunk(self, weights: Tensor, full: bool, first: Tensor, second: Tensor, col: Tensor) -> Tensor:
+    def _gram(self, weights: Tensor, full: bool, pairs: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         num_rows = self.shape[0]
         if full:
-            assert self.dense is not None
-            return (self.dense * weights[:, None, :]) @ self.dense.T
-        products = self.values[first] * self.values[second] * weights[:, col]  # (N, pairs)
-        flat = weights.new_zeros((weights.shape[0], num_rows * num_rows))
+            dense = self.dense
+            assert dense is not None
+            return (dense * weights[:, None, :]) @ dense.transpose(1, 2)
+        first, second, col = pairs
+        products = self.values[:, first] * self.values[:, second] * weights[:, col]  # (N, pairs)
+        flat = products.new_zeros((products.shape[0], num_rows * num_rows))
         flat = flat.index_add(1, self.row[first] * num_rows + self.row[second], products)
-        return flat.reshape(weights.shape[0], num_rows, num_rows)
+        return flat.reshape(products.shape[0], num_rows, num_rows)
 
     def _shared_variables(self) -> tuple[Tensor, Tensor, Tensor]:
         """Every ordered pair of coefficients in the same column: positions of both, and the column."""
-        if "pairs" not in self.memory:
+        if "pairs" not in self.cache:
             with plain_tensors():  # kept, so it must be plain tensors even inside a transform
-                self.memory["pairs"] = self._find_pairs()
-        return self.memory["pairs"]
+                self.cache["pairs"] = self._find_pairs()
+        return self.cache["pairs"]
 
     def _find_pairs(self) -> tuple[Tensor, Tensor, Tensor]:
         order = torch.argsort(self.col, stable=True)
@@ -101,15 +123,19 @@ class RowMatrix:
 
     def groups(self) -> list[Tensor]:
         """The rows in groups of disjoint supports."""
-        if "groups" not in self.memory:
+        if "groups" not in self.cache:
             found = disjoint_groups(self.row.cpu().numpy(), self.col.cpu().numpy(), self.shape[0])
             with plain_tensors():
-                self.memory["groups"] = [torch.tensor(members, device=self.row.device) for members in found]
-        return self.memory["groups"]
+                self.cache["groups"] = [torch.tensor(members, device=self.row.device) for members in found]
+        return self.cache["groups"]
 
     def with_values(self, values: Tensor) -> RowMatrix:
-        """The same pattern with other values."""
-        return RowMatrix(self.row, self.col, values, self.shape, self.memory)
+        """The same pattern with other values, (1 or N, nnz)."""
+        return RowMatrix(self.row, self.col, values, self.shape, self.cache)
+
+    def select(self, index: Tensor) -> RowMatrix:
+        """The matrix of some instances."""
+        return self if self.shared else self.with_values(self.values[index])
 
 
 def disjoint_groups(row: Array, col: Array, num_rows: int) -> list[list[int]]:

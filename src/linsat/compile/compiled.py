@@ -1,4 +1,4 @@
-"""Constraints -> System: the rows as equalities and what presolve found, once per constraint set."""
+"""Constraints -> CompiledConstraints: standard form and what presolve found, once per constraint set and objective."""
 
 from __future__ import annotations
 
@@ -10,32 +10,28 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from linsat._equalities import to_equalities
-from linsat._equations import Equalities, Reduction, Tensor
-from linsat._presolve import no_reduction, propagate, propagate_each, row_sides
 from linsat._transforms import plain_tensors
+from linsat.compile.presolve import everything_free, propagate, row_sides
+from linsat.compile.problem import Presolved, StandardForm, Tensor
+from linsat.compile.standard_form import standard_form
 from linsat.constraints.certificate import exact_gap
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.feasibility import LARGEST_PROGRAMME, Rows, find_conflicts, implied, multipliers
 from linsat.constraints.structure import GREATER
 from linsat.errors import InfeasibleError
-from linsat.solvers.newton import Newton
-from linsat.status import Status
-
-# A set whose every share lies this far inside (0, 1) at scores 0 has an interior: nothing is forced.
-_WELL_INSIDE = 1e-5
+from linsat.objectives import Objective
 
 
 @dataclass(frozen=True)
-class System:
-    """A compiled constraint set: equalities, and what presolve decided where that is settled once and for all."""
+class CompiledConstraints:
+    """A constraint set in standard form, and what presolve decided where that is settled once and for all."""
 
-    owner: weakref.ref[Constraints]  # keeps the system: a cycle would leave both to the garbage collector
-    equalities: Equalities
-    senses: Tensor  # (k,) on the device of the equalities
-    reduction: Reduction | None  # None: presolve runs with each solve (numbers that differ per instance or are learned)
-
-    memory: dict[str, Any] = field(default_factory=dict)  # the kernel's tables, made on demand
+    owner: weakref.ref[Constraints]  # keeps what is compiled: a cycle would leave both to the garbage collector
+    form: StandardForm
+    senses: Tensor  # (k,) on the device of the form
+    objective: Objective  # of the kind it was compiled for
+    presolved: Presolved | None  # None: decided with each solve (numbers that differ per instance or are learned)
+    cache: dict[str, Any] = field(default_factory=dict)  # what back ends derive from it
 
     @property
     def constraints(self) -> Constraints:
@@ -47,125 +43,98 @@ class System:
 
     @property
     def shared(self) -> bool:
-        """Whether all instances have the same right sides and bounds."""
+        """Whether all instances have the same numbers."""
         return not self.constraints.batch_shape
 
-    def reduce(self, equalities: Equalities) -> Reduction:
+    def presolve(self, form: StandardForm) -> Presolved:
         """What presolve decides for these numbers: (1, .) where they are shared, else (instances, .)."""
-        if self.reduction is not None:
-            return self.reduction
+        if self.presolved is not None:
+            return self.presolved
         with torch.no_grad():
-            if self.shared:
-                return _shared_reduction(self.constraints, equalities, self.senses)
-            return propagate_each(equalities, self.senses)
+            return propagate(form, self.senses) if self.objective.interior else everything_free(form)
 
 
 def compile_constraints(
     constraints: Constraints,
+    objective: Objective,
     *,
     num_variables: int | None = None,
     device: torch.device | str = "cpu",
     gamma_shift: float = 0.0,
     presolve: bool = True,
-) -> System:
+) -> CompiledConstraints:
     """Compile, or return the compiled set.
 
     ``gamma_shift`` and ``presolve=False`` are there to reproduce the published package (`linsat.compat`). Sets with
     tensors that require gradients are compiled anew each time: an optimiser changes their numbers in place.
-
-    Raises:
-        InfeasibleError: the rows (shared by all instances) contradict each other; names a minimal conflicting set.
     """
     width = constraints.num_variables if num_variables is None else num_variables
     if width is None:
         width = 1  # no rows and scalar bounds: any number of variables will do
     if not constraints.fixed:
-        return _compile(constraints, width, device, gamma_shift, presolve)
-    key = (str(device), width, gamma_shift, presolve)
-    system = constraints._compiled.get(key)
-    if system is None:
+        constraints.check_numbers()
+        return _compile(constraints, objective, width, device, gamma_shift, presolve)
+    kind = (objective.entropic_slack, objective.finite_box, objective.interior)
+    key = (str(device), width, gamma_shift, presolve, kind)
+    compiled = constraints._compiled.get(key)
+    if compiled is None:
         # What is kept must be plain tensors, also when the first call comes from inside vmap or jacrev.
         with plain_tensors():
-            system = _compile(constraints, width, device, gamma_shift, presolve)
-        constraints._compiled[key] = system
-    return system
+            compiled = _compile(constraints, objective, width, device, gamma_shift, presolve)
+        constraints._compiled[key] = compiled
+    return compiled
 
 
 def _compile(
     constraints: Constraints,
+    objective: Objective,
     num_variables: int,
     device: torch.device | str,
     gamma_shift: float,
     presolve: bool,
-) -> System:
-    if not constraints.fixed:
-        constraints.check_numbers()
-    equalities = to_equalities(
+) -> CompiledConstraints:
+    form = standard_form(
         constraints.structure,
         constraints.numbers(device),
         num_variables,
         constraints.batch_shape,
+        objective,
         gamma_shift=gamma_shift,
-        memory=constraints.box_memory if constraints.fixed else None,
+        cache=constraints.box_memory if constraints.fixed else None,
     )
     _, _, senses = constraints.structure.on(device)
-    system = System(weakref.ref(constraints), equalities, senses, None if presolve else no_reduction(equalities))
-    if not presolve or not system.shared or not constraints.fixed:
-        return system
-    return replace(system, reduction=system.reduce(equalities))
+    compiled = CompiledConstraints(
+        weakref.ref(constraints), form, senses, objective, None if presolve else everything_free(form)
+    )
+    if not presolve or not compiled.shared or not constraints.fixed:
+        return compiled
+    return replace(compiled, presolved=compiled.presolve(form))
 
 
-def _shared_reduction(constraints: Constraints, equalities: Equalities, senses: Tensor) -> Reduction:
-    reduction = propagate(equalities, senses)
-    if bool(reduction.infeasible.any()):
-        raise infeasible_error(constraints, equalities, senses)
-    if not bool(reduction.active.any()) or _has_interior(equalities, reduction):
-        return reduction
-    reduced = implied_reduction(equalities, senses, reduction, 0)
-    if bool(reduced.infeasible.any()):
-        raise infeasible_error(constraints, equalities, senses)
-    return reduced
-
-
-def _has_interior(equalities: Equalities, reduction: Reduction) -> bool:
-    """Whether the point at scores 0, temperature 1 exists and lies well inside: then nothing else is forced."""
-    scores = torch.zeros_like(reduction.pinned)
-    program = equalities.program(scores, reduction)
-    tau = torch.ones(1, dtype=scores.dtype, device=scores.device)
-    outcome = Newton(max_steps=60).run(program, tau)
-    if int(outcome.codes[0]) != Status.CONVERGED.code:
-        return False
-    p, z = program.shares(outcome.mu, tau[:, None])
-    has_slack = reduction.active & (equalities.slack > 0)
-    inside_p = (p * (1 - p) > _WELL_INSIDE) | ~reduction.free
-    inside_z = (z * (1 - z) > _WELL_INSIDE) | ~has_slack
-    return bool(inside_p.all()) and bool(inside_z.all())
-
-
-def unit_rows(equalities: Equalities, senses: Tensor, instance: int) -> Rows:
+def unit_rows(form: StandardForm, senses: Tensor, instance: int) -> Rows:
     """One instance's rows over the unit box, as the linear programmes want them."""
 
     def of(tensor: Tensor) -> np.ndarray:
         picked = tensor[min(instance, tensor.shape[0] - 1)]
         return picked.detach().cpu().numpy()
 
-    rows = equalities.rows
+    rows = form.rows
     row, col = rows.row.cpu().numpy(), rows.col.cpu().numpy()
-    values = rows.values.detach().cpu().numpy()
-    lower, width, scale = of(equalities.lower), of(equalities.width), of(equalities.scale)
+    values = of(rows.values)
+    lower, width, scale = of(form.lower), of(form.upper - form.lower), of(form.scale)
     base = np.bincount(row, values * lower[col], minlength=rows.shape[0])
     matrix = sp.csr_array((values * width[col] / scale[row], (row, col)), shape=rows.shape)
-    side = (of(row_sides(equalities, senses)) - base) / scale
+    side = (of(row_sides(form, senses)) - base) / scale
     return Rows(matrix, side, senses.cpu().numpy())
 
 
-def implied_reduction(equalities: Equalities, senses: Tensor, reduction: Reduction, instance: int) -> Reduction:
-    """The reduction (1, .) of one instance after a linear programme has looked for everything that is forced.
+def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved, instance: int) -> Presolved:
+    """What is decided (1, .) for one instance after a linear program has looked for everything that is forced.
 
-    Unchanged where the programme would be too large.
+    Unchanged where the program would be too large.
     """
-    here = reduction.select(torch.tensor([min(instance, reduction.free.shape[0] - 1)]))
-    rows = unit_rows(equalities, senses, instance)
+    here = presolved.select(torch.tensor([min(instance, presolved.free.shape[0] - 1)]))
+    rows = unit_rows(form, senses, instance)
     if rows.size > LARGEST_PROGRAMME:
         return here
     found = implied(rows)
@@ -180,7 +149,7 @@ def implied_reduction(equalities: Equalities, senses: Tensor, reduction: Reducti
     return replace(
         here,
         free=free,
-        pinned=torch.where(at_upper, 1.0, here.pinned),
+        at_upper=here.at_upper | at_upper,
         active=here.active & torch.from_numpy(left).to(device),
         tight=tight,
         tight_share=torch.where(tight & (senses == GREATER), 1.0, 0.0),
@@ -188,13 +157,13 @@ def implied_reduction(equalities: Equalities, senses: Tensor, reduction: Reducti
 
 
 def infeasible_error(
-    constraints: Constraints, equalities: Equalities, senses: Tensor, instance: int | None = None
+    constraints: Constraints, form: StandardForm, senses: Tensor, instance: int | None = None
 ) -> InfeasibleError:
     """An error that names conflicting rows in the user's words, of one instance where they differ."""
     where = "" if instance is None else f" for instance {instance}"
-    position = min(instance or 0, equalities.rhs.shape[0] - 1)
-    rows = unit_rows(equalities, senses, instance or 0)
-    sides = row_sides(equalities, senses)[position].tolist()
+    position = min(instance or 0, form.rhs.shape[0] - 1)
+    rows = unit_rows(form, senses, instance or 0)
+    sides = row_sides(form, senses)[position].tolist()
     if rows.size > LARGEST_PROGRAMME:
         return InfeasibleError(
             f"The rows cannot hold together{where}. The set is too large to name the conflicting rows. "
@@ -221,14 +190,14 @@ def infeasible_error(
     if conflicts[1:]:
         others = " | ".join(", ".join(names[i] for i in conflict) for conflict in conflicts[1:])
         text += f" Further conflicts remain after that: {others}."
-    proof = _certificate(equalities, senses, position, rows, first)
+    proof = _certificate(form, senses, position, rows, first)
     return InfeasibleError(
         text, rows=[names[i] for i in first], indices=first, minimal=len(proof) > 0, certificate=proof
     )
 
 
 def _certificate(
-    equalities: Equalities, senses: Tensor, position: int, rows: Rows, conflict: list[int]
+    form: StandardForm, senses: Tensor, position: int, rows: Rows, conflict: list[int]
 ) -> tuple[float, ...]:
     """Multipliers of the conflicting rows as written that refute them in exact arithmetic; empty where none do."""
 
@@ -236,12 +205,12 @@ def _certificate(
         return tensor[min(position, tensor.shape[0] - 1)].detach().cpu().numpy()
 
     at = np.array(conflict)
-    weights = multipliers(rows.take(at)) / of(equalities.scale)[at]
-    numbers = equalities.rows
+    weights = multipliers(rows.take(at)) / of(form.scale)[at]
+    numbers = form.rows
     row, col = numbers.row.cpu().numpy(), numbers.col.cpu().numpy()
     here = np.isin(row, at)
-    coefficients = (np.searchsorted(at, row[here]), col[here], numbers.values.detach().cpu().numpy()[here])
-    lower, width = of(equalities.lower), of(equalities.width)
-    sides = of(row_sides(equalities, senses))[at]
-    gap = exact_gap(coefficients, sides, lower, lower + width, weights)
+    coefficients = (np.searchsorted(at, row[here]), col[here], of(numbers.values)[here])
+    lower, upper = of(form.lower), of(form.upper)
+    sides = of(row_sides(form, senses))[at]
+    gap = exact_gap(coefficients, sides, lower, upper, weights)
     return tuple(weights.tolist()) if gap > 0 else ()

@@ -8,25 +8,58 @@ from typing import Any
 import numpy as np
 import torch
 
-from linsat._compile import System
-from linsat._equations import Equalities, Tensor
+from linsat.compile.compiled import CompiledConstraints
+from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
+from linsat.objectives import Entropy, Objective
 from linsat.solution import Solution
 from linsat.solvers import Newton, Sinkhorn
-from linsat.solvers.outcome import Outcome
+from linsat.solvers.result import SolverResult
 
 Solver = Newton | Sinkhorn
 DEFAULT = Newton()
+DEFAULT_TAU = 0.1
 ON_FAILURE = ("warn", "raise", "ignore")
 
 
 def check_options(solver: Any, on_failure: Any) -> None:
-    """Refuse what is no solver, and unknown ways to handle failure."""
+    """Reject what is no solver, and unknown ways to handle failure."""
     if solver is not None and not isinstance(solver, (Newton, Sinkhorn)):
         raise ConstraintError(f"solver is {solver!r}; expected linsat.Newton(...) or linsat.Sinkhorn(...).")
     if on_failure not in ON_FAILURE:
         raise ConstraintError(f"on_failure is {on_failure!r}; expected one of {', '.join(ON_FAILURE)}.")
+
+
+def read_objective(objective: Any, tau: Any) -> Objective:
+    """The objective of a call: ``tau=`` is short for the paper's entropy at that temperature."""
+    if objective is None:
+        return Entropy(tau=DEFAULT_TAU if tau is None else tau)
+    if not isinstance(objective, Objective):
+        raise ConstraintError(
+            f"objective is {objective!r}; expected linsat.Entropy(...), linsat.Euclidean(...) or an Objective."
+        )
+    if tau is not None:
+        raise ConstraintError(
+            "tau and objective were both given; tau belongs to the entropic objective. "
+            "Fix: objective=linsat.Entropy(tau=...), or leave objective out."
+        )
+    return objective
+
+
+def check_box(objective: Objective, constraints: Constraints) -> None:
+    """Reject infinite bounds where the objective needs a finite box."""
+    if not objective.finite_box:
+        return
+    for name, bound in (("lower", constraints.lower), ("upper", constraints.upper)):
+        wrong = (~torch.isfinite(bound.detach())).nonzero()
+        if len(wrong):
+            index = tuple(int(i) for i in wrong[0])
+            where = f"{name}[{', '.join(map(str, index))}]" if index else name
+            raise ConstraintError(
+                f"{where} is {float(bound.detach()[index])}, but {type(objective).__name__} needs a finite box. Fix: "
+                f"give every variable two finite bounds, or objective=linsat.Euclidean(), which needs none."
+            )
 
 
 @dataclass(frozen=True)
@@ -34,10 +67,10 @@ class Request:
     """The arguments of one call, read and flattened to one batch dimension, in float64."""
 
     constraints: Constraints
+    objective: Objective  # its numbers spread over the batch
     solver: Solver
     on_failure: str
     scores: Tensor  # (N, l) float64
-    tau: Tensor  # (N,)
     start: Tensor | None  # (N, k)
     batch_shape: torch.Size
     like: Tensor  # the scores as given: dtype and device of the answer
@@ -45,7 +78,13 @@ class Request:
 
     @classmethod
     def read(
-        cls, y: Any, constraints: Constraints, tau: Any, solver: Solver | None, on_failure: str, start: Any
+        cls,
+        y: Any,
+        constraints: Constraints,
+        objective: Objective,
+        solver: Solver | None,
+        on_failure: str,
+        start: Any,
     ) -> Request:
         if not isinstance(constraints, Constraints):
             raise ConstraintError(
@@ -56,48 +95,48 @@ class Request:
         solver = DEFAULT if solver is None else solver
         like = _read_scores(y, constraints)
         check_range(like.dtype, constraints)
+        check_box(objective, constraints)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
         batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
         scores = like.to(device, torch.float64).expand(*batch_shape, like.shape[-1])
-        scores = scores.reshape(batch_shape.numel(), like.shape[-1])
         return cls(
             constraints=constraints,
+            objective=objective.spread(batch_shape, like.shape[-1], device),
             solver=solver,
             on_failure=on_failure,
-            scores=scores,
-            tau=_read_tau(tau, batch_shape, device),
+            scores=scores.reshape(batch_shape.numel(), like.shape[-1]),
             start=_read_start(start, (*batch_shape, len(constraints)), device),
             batch_shape=batch_shape,
             like=like,
             as_numpy=not isinstance(y, torch.Tensor),
         )
 
-    def equalities(self, system: System) -> Equalities:
+    def form(self, compiled: CompiledConstraints) -> StandardForm:
         """The rows, with per-instance numbers spread over the flattened batch."""
-        own, e = self.constraints.batch_shape, system.equalities
+        own, form = self.constraints.batch_shape, compiled.form
+        if not own:
+            return form
 
         def spread(tensor: Tensor) -> Tensor:
-            if not own or (tensor.shape[0] == 1 and own.numel() != 1):
+            if tensor.shape[0] == 1 and own.numel() != 1:
                 return tensor
             unflat = tensor.reshape(*own, tensor.shape[-1])
-            full = unflat.expand(*self.batch_shape, -1)
-            return full.reshape(self.batch_shape.numel(), tensor.shape[-1])
+            return unflat.expand(*self.batch_shape, -1).reshape(self.batch_shape.numel(), tensor.shape[-1])
 
-        return Equalities(e.rows, *(spread(t) for t in (e.lower, e.width, e.rhs, e.slack, e.scale)))
+        return form.with_tensors(tuple(spread(t) for t in form.tensors()))
 
-    def solution(self, outcome: Outcome, shares: Tensor, equalities: Equalities) -> Solution:
+    def solution(self, result: SolverResult, form: StandardForm) -> Solution:
         """Back to the shape, dtype and device of the scores."""
         batch = self.batch_shape
-        point = equalities.lower + equalities.width * shares
-        x = point.reshape(*batch, point.shape[-1]).to(self.like.device, self.like.dtype)
-        duals = outcome.mu / equalities.scale
+        x = result.x.reshape(*batch, result.x.shape[-1]).to(self.like.device, self.like.dtype)
         fields: dict[str, Any] = {
             "x": x,
             "violation": _violation(self.constraints, x),
-            "steps": outcome.steps.reshape(batch),
-            "duals": duals.reshape(*batch, len(self.constraints)),
-            "codes": outcome.codes.reshape(batch),
+            "steps": result.steps.reshape(batch),
+            "duals": (result.mu / form.scale).reshape(*batch, len(self.constraints)),
+            "codes": result.codes.reshape(batch),
+            "solver_codes": result.solved_by.reshape(batch),
         }
         if self.as_numpy:
             fields = {name: value.detach().cpu().numpy() for name, value in fields.items()}
@@ -117,10 +156,16 @@ def check_range(dtype: torch.dtype, constraints: Constraints) -> None:
 def largest_bound(constraints: Constraints) -> float:
     """The largest size of any bound."""
     bounds = (constraints.lower.detach(), constraints.upper.detach())
-    return max(float(bound.abs().max()) if bound.numel() else 0.0 for bound in bounds)
+    return max(_largest(bound) for bound in bounds)
 
 
-def check_numbers(scores: Tensor, tau: Tensor) -> None:
+def _largest(bound: Tensor) -> float:
+    finite = bound[torch.isfinite(bound)].abs()
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def check_numbers(scores: Tensor, objective: Objective) -> None:
+    """Reject scores and numbers of the objective that no solver could use."""
     bad = ~torch.isfinite(scores)
     if bool(bad.any()):
         instance, variable = (int(i) for i in bad.nonzero()[0])
@@ -128,9 +173,12 @@ def check_numbers(scores: Tensor, tau: Tensor) -> None:
             f"y holds {float(scores[instance, variable])} (instance {instance}, variable {variable}); expected finite "
             f"scores. Fix: clamp or mask the scores; to forbid a variable set its upper bound to its lower bound."
         )
-    if bool((~torch.isfinite(tau) | (tau <= 0)).any()):
-        worst = float(tau[(~torch.isfinite(tau) | (tau <= 0)).nonzero()[0, 0]])
-        raise ConstraintError(f"tau is {worst}; expected a positive, finite temperature. Fix: tau=0.1, say.")
+    for name, value in objective.parameters().items():
+        wrong = ~torch.isfinite(value) | (value <= 0)
+        if bool(wrong.any()):
+            index = tuple(int(i) for i in wrong.nonzero()[0])
+            expected = "a positive, finite temperature. Fix: tau=0.1, say." if name == "tau" else "positive numbers."
+            raise ConstraintError(f"{name} is {float(value[index])}; expected {expected}")
 
 
 def _violation(constraints: Constraints, x: Tensor) -> Tensor:
@@ -167,24 +215,6 @@ def _joint_batch(scores: torch.Size, constraints: torch.Size) -> torch.Size:
         raise ConstraintError(
             f"y has batch dimensions {tuple(scores)} but the constraints have {tuple(constraints)}; they do not "
             f"broadcast. Fix: one right side (or bound) per instance, or shared ones."
-        ) from None
-
-
-def _read_tau(tau: Any, batch_shape: torch.Size, device: torch.device) -> Tensor:
-    try:
-        tensor = tau if isinstance(tau, torch.Tensor) else torch.as_tensor(tau, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise ConstraintError(
-            f"tau is {repr(tau)[:40]}; expected a positive number or tensor. Fix: tau=0.1, say."
-        ) from None
-    if tensor.is_complex():
-        raise ConstraintError(f"tau has dtype {tensor.dtype}; expected a positive real number.")
-    tensor = tensor.to(device, torch.float64)
-    try:
-        return tensor.expand(batch_shape).reshape(batch_shape.numel())
-    except RuntimeError:
-        raise ConstraintError(
-            f"tau has shape {tuple(tensor.shape)}; expected a scalar or the batch shape {tuple(batch_shape)}."
         ) from None
 
 

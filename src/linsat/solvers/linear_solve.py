@@ -1,4 +1,4 @@
-"""Solving with the Hessian of a batch of programs: by Cholesky, or by conjugate gradients for thousands of rows."""
+"""Solving with the Hessian of a batch of problems: by Cholesky, or by conjugate gradients for thousands of rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from linsat._equations import Curvature, Program, Tensor
-from linsat._linalg import cholesky_solve, conjugate_gradients, scaled_cholesky, solve_refined
 from linsat._transforms import transforming
+from linsat.compile.problem import Curvature, Tensor
 from linsat.errors import ConstraintError
+from linsat.solvers.linear_algebra import cholesky_solve, conjugate_gradients, scaled_cholesky, solve_refined
 
 # Up to this many rows (32 MB and 3e9 operations an instance) a dense factor is faster than iterations.
 MOST_DENSE_ROWS = 2000
@@ -17,25 +17,21 @@ _STEPS_INEXACT, _STEPS_EXACT = 400, 4000
 _EXACT = 1e-13
 
 
-def is_dense(program: Program) -> bool:
-    """Whether the Hessian is small enough to be formed."""
-    return program.rows.shape[0] <= MOST_DENSE_ROWS
+def is_dense(num_rows: int) -> bool:
+    """Whether the Hessian of so many rows is small enough to be formed."""
+    return num_rows <= MOST_DENSE_ROWS
 
 
-def newton_direction(
-    program: Program, shares: tuple[Tensor, Tensor], tau: Tensor, damping: Tensor, ridge: Tensor, rhs: Tensor
-) -> tuple[Tensor, Tensor]:
+def newton_direction(curvature: Curvature, damping: Tensor, ridge: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
     """Solve (H + damping I) d = rhs well enough for a step, and say for which instances the factor failed.
 
     damping and ridge are (N, 1); the ridge is relative to the diagonal of H. Conjugate gradients stop the earlier the
     farther the residual is from zero: accuracy there would be wasted.
     """
-    if is_dense(program):
-        H = program.curvature(*shares, tau).dense()
-        H = H + torch.diag_embed(damping.expand(rhs.shape))
+    if is_dense(rhs.shape[-1]):
+        H = curvature.dense() + torch.diag_embed(damping.expand(rhs.shape))
         factor, scaling, failed = scaled_cholesky(H, ridge)
         return cholesky_solve(factor, scaling, rhs), failed
-    curvature = program.curvature(*shares, tau)
     diagonal = curvature.diagonal() + damping
 
     def product(v: Tensor) -> Tensor:
@@ -46,17 +42,16 @@ def newton_direction(
     return found, torch.zeros_like(tol, dtype=torch.bool)
 
 
-def solve_exactly(program: Program, mu: Tensor, tau: Tensor, rhs: Tensor) -> Tensor:
-    """H^{-1} rhs at the solution mu, for rhs (N, k) in the range of H; differentiable in the program and rhs."""
-    shares = program.shares(mu, tau)
-    if is_dense(program):
-        return solve_refined(program.curvature(*shares, tau).dense(), rhs)
+def solve_exactly(curvature: Curvature, rhs: Tensor) -> Tensor:
+    """H^{-1} rhs for rhs (N, k) in the range of H; differentiable in the problem and rhs."""
+    num_rows = rhs.shape[-1]
+    if is_dense(num_rows):
+        return solve_refined(curvature.dense(), rhs)
     if transforming(rhs):
         raise ConstraintError(
-            f"function transforms (vmap, jacrev) need a dense Hessian, which {program.rows.shape[0]} rows are too many "
+            f"function transforms (vmap, jacrev) need a dense Hessian, which {num_rows} rows are too many "
             f"for (limit: {MOST_DENSE_ROWS}). Fix: call backward or torch.autograd.grad once per output."
         )
-    curvature = program.curvature(*shares, tau)
     with torch.no_grad():
         found = _by_iteration(curvature, rhs)
     return found + _Correction.apply(rhs - curvature.product(found), curvature)

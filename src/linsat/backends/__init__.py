@@ -1,0 +1,1 @@
+"""Where a problem is solved: one module a back end."""

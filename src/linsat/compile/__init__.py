@@ -1,0 +1,1 @@
+"""What a user states -> what a solver reads: standard form, presolve, diagnosis."""

@@ -1,0 +1,256 @@
+r"""The mathematics, written once: x, residual, dual potential and Hessian of a batch of projections.
+
+Every projection minimises a smooth convex function of one dual per row, over a box of duals. With rows divided by their
+scale rho, and a slack share z of mass S where an inequality has the paper's entropic slack (S = 0 otherwise):
+
+    u = linear(y) + A' mu / rho              x = psi'(u)              z = sigmoid(mu / tau)
+    theta(mu) = sum_j psi_j(u_j) + tau sum_i (S_i / rho_i) softplus(mu_i / tau) - <B / rho, mu>
+    r(mu) = (A x + S z - B) / rho            the gradient of theta
+    H(mu) = A D A' / rho rho' + diag(S z (1 - z) / (rho tau)),     D = diag psi''(u)
+
+    minimise theta over  dual_lower <= mu <= dual_upper:   (-inf, 0] for a x <= b,  [0, inf) for c x >= d,  all of R for
+    equalities and for rows with entropic slack, and at most a price in absolute value for soft rows.
+
+psi is the conjugate of the objective (`linsat.objectives`). With entropic slacks and rows whose non-zero coefficients
+are equal, the minimum is the fixed point of the multi-set Sinkhorn algorithm of Wang et al., LinSATNet, ICML 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from linsat.compile.rows import RowMatrix
+from linsat.objectives import Objective
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Presolved:
+    """What presolve decided, per instance (N, .) or shared (1, .): nothing here is differentiated.
+
+    ``at_upper`` says of variables that every feasible point fixes at a bound at which one; ``tight`` marks inequality
+    rows that hold with equality at every feasible point (their slack share is ``tight_share``); rows that cannot bind
+    or have no free variable left are not ``active``.
+    """
+
+    free: Tensor  # (., l) bool
+    at_upper: Tensor  # (., l) bool, where not free
+    active: Tensor  # (., k) bool
+    tight: Tensor  # (., k) bool
+    tight_share: Tensor  # (., k) slack share of tight rows
+    infeasible: Tensor  # (.,) bool: no point of the box satisfies the rows
+
+    def select(self, index: Tensor) -> Presolved:
+        return Presolved(**{f.name: _select(getattr(self, f.name), index) for f in fields(self)})
+
+    def expand(self, count: int) -> Presolved:
+        """One for each of ``count`` instances, free to be changed."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Presolved(**{name: t.expand(count, *t.shape[1:]).clone() for name, t in parts.items()})
+
+    def replace_one(self, instance: int, other: Presolved) -> None:
+        """Overwrite one instance with the decisions (1, .) of another."""
+        for f in fields(self):
+            getattr(self, f.name)[instance] = getattr(other, f.name)[0]
+
+
+@dataclass(frozen=True)
+class StandardForm:
+    """Rows A x + S z = B over a box, with a box of duals; any first dimension of 1 is shared by all instances."""
+
+    rows: RowMatrix
+    lower: Tensor  # (., l)
+    upper: Tensor  # (., l)
+    rhs: Tensor  # (., k) B
+    slack: Tensor  # (., k) S; 0 without entropic slack
+    scale: Tensor  # (., k) rho
+    dual_lower: Tensor  # (., k) of the multipliers of the rows as written
+    dual_upper: Tensor  # (., k)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Everything that may carry a gradient, in the order of the fields; `with_tensors` takes it back."""
+        return (self.rows.values, *(getattr(self, f.name) for f in fields(StandardForm)[1:]))
+
+    def with_tensors(self, tensors: tuple[Tensor, ...]) -> StandardForm:
+        return StandardForm(self.rows.with_values(tensors[0]), *tensors[1:])
+
+    def problem(
+        self, scores: Tensor, objective: Objective, presolved: Presolved, cache: dict[str, Any] | None = None
+    ) -> Problem:
+        """The problem of scores (N, l) over these rows."""
+        parts = {f.name: getattr(self, f.name) for f in fields(StandardForm)}
+        return Problem(**parts, scores=scores, objective=objective, presolved=presolved, cache=cache)
+
+
+class Evaluation(NamedTuple):
+    """Everything at some duals."""
+
+    u: Tensor  # (N, l)
+    x: Tensor  # (N, l)
+    z: Tensor  # (N, k)
+    residual: Tensor  # (N, k)
+    theta: Tensor  # (N,)
+    size: Tensor  # (N,) sum of the absolute terms of theta: what its rounding is relative to
+
+
+@dataclass(frozen=True)
+class Problem(StandardForm):
+    """A batch of N instances: standard form, scores, objective and what presolve decided.
+
+    Duals mu are those of the rows divided by their scale: the multipliers of the rows as written, times the scale.
+    """
+
+    scores: Tensor  # (N, l) y
+    objective: Objective
+    presolved: Presolved
+    cache: dict[str, Any] | None = None  # where a back end may keep what it derives from numbers that never change
+
+    @property
+    def size(self) -> int:
+        """The number of instances."""
+        return self.scores.shape[0]
+
+    def select(self, index: Tensor) -> Problem:
+        """The problem of some instances only."""
+        tensors = {f.name: _select(getattr(self, f.name), index) for f in fields(StandardForm)[1:]}
+        return Problem(
+            rows=self.rows.select(index),
+            **tensors,
+            scores=self.scores[index],
+            objective=select_objective(self.objective, index, self.size),
+            presolved=self.presolved.select(index),
+            cache=self.cache,
+        )
+
+    def dual_bounds(self) -> tuple[Tensor, Tensor]:
+        """The box of the normalised duals; rows that always hold with equality are equalities."""
+        tight = self.presolved.tight
+        low = torch.where(tight, -torch.inf, self.dual_lower * self.scale)
+        high = torch.where(tight, torch.inf, self.dual_upper * self.scale)
+        return low, high
+
+    def anchor(self) -> Tensor:
+        """x of the variables that presolve fixed, 0 elsewhere."""
+        p = self.presolved
+        return torch.where(p.free, 0.0, torch.where(p.at_upper, self.upper, self.lower))
+
+    def adjusted(self, mu: Tensor) -> Tensor:
+        """u at duals mu."""
+        return self.objective.linear(self.scores) + self.rows.rmatvec(mu / self.scale)
+
+    def point(self, u: Tensor, objective: Objective | None = None) -> Tensor:
+        """x at u."""
+        p = self.presolved
+        fixed = torch.where(p.at_upper, self.upper, self.lower)
+        found = (objective or self.objective).point(u, self.lower, self.upper)
+        return torch.where(p.free, found, fixed)
+
+    def slack_shares(self, mu: Tensor, objective: Objective | None = None) -> Tensor:
+        """z at mu, (N, k)."""
+        if not self.objective.entropic_slack:
+            return torch.zeros_like(mu)
+        p = self.presolved
+        return torch.where(p.tight, p.tight_share, torch.sigmoid(mu / (objective or self.objective).temperature))
+
+    def residual(self, x: Tensor, z: Tensor) -> Tensor:
+        r = self.rows.matvec(x)
+        if self.objective.entropic_slack:
+            r = r + self.slack * z
+        r = (r - self.rhs) / self.scale
+        return torch.where(self.presolved.active, r, torch.zeros_like(r))
+
+    def linear_term(self) -> Tensor:
+        """What multiplies mu in theta: B less what fixed variables and tight slacks take up, over the scale."""
+        p = self.presolved
+        taken = self.rows.matvec_each(self.anchor())
+        if self.objective.entropic_slack:
+            taken = taken + self.slack * torch.where(p.tight, p.tight_share, 0.0)
+        return torch.where(p.active, (self.rhs - taken) / self.scale, 0.0)
+
+    def evaluate(self, mu: Tensor, objective: Objective, linear: Tensor) -> Evaluation:
+        """Everything at mu; ``objective`` may be hotter, ``linear`` is `linear_term`, which does not change with mu."""
+        p = self.presolved
+        u = self.adjusted(mu)
+        x, z = self.point(u, objective), self.slack_shares(mu, objective)
+        terms = torch.where(p.free, objective.conjugate(u, self.lower, self.upper), 0.0)
+        dual = linear * mu
+        theta, size = terms.sum(-1) - dual.sum(-1), terms.abs().sum(-1) + dual.abs().sum(-1)
+        if objective.entropic_slack:
+            weight = (self.slack / self.scale) * (p.active & ~p.tight)
+            slack = weight * (objective.temperature * F.softplus(mu / objective.temperature, threshold=40.0))
+            theta, size = theta + slack.sum(-1), size + slack.sum(-1)
+        return Evaluation(u, x, z, self.residual(x, z), theta, size)
+
+    def curvature(self, u: Tensor, z: Tensor, objective: Objective, moving: Tensor) -> Curvature:
+        """H at u, z over the rows that ``move``; the others get a unit diagonal and nothing else."""
+        p = self.presolved
+        weights = torch.where(p.free, objective.slope(u, self.lower, self.upper), 0.0)
+        inverse = torch.where(moving, 1.0 / self.scale, 0.0)
+        diagonal = torch.where(moving, 0.0, torch.ones_like(inverse))
+        if objective.entropic_slack:
+            own = self.slack * inverse * z * (1 - z) / objective.temperature
+            diagonal = torch.where(p.tight, diagonal, own + diagonal)
+        return Curvature(self.rows, weights, inverse, diagonal.expand(z.shape))
+
+    def drift(self, e: Evaluation, mu: Tensor, objective: Objective) -> Tensor:
+        """Derivative of the residual with respect to the temperature, mu held."""
+        p, T = self.presolved, objective.temperature
+        slope = torch.where(p.free, objective.slope(e.u, self.lower, self.upper), 0.0)
+        change = self.rows.matvec(-slope * e.u / T)
+        if objective.entropic_slack:
+            change = change + torch.where(p.tight, 0.0, -self.slack * e.z * (1 - e.z) * mu / T**2)
+        return torch.where(p.active, change / self.scale, 0.0)
+
+    def row_sizes(self, x: Tensor) -> Tensor:
+        """sum_j |a_ij x_j| of each row, (N, k): what a violation is relative to, where it exceeds one."""
+        return self.rows.row_sums((x[:, self.rows.col] * self.rows.values).abs())
+
+    def row_ranges(self) -> tuple[Tensor, Tensor]:
+        """The least and the largest value of A x, scaled, over what presolve left free, slack included; (., k) each."""
+        rows, p = self.rows, self.presolved
+        low, high = self.lower[:, rows.col] * rows.values, self.upper[:, rows.col] * rows.values
+        free = p.free[:, rows.col]
+        least = rows.row_sums(torch.where(free, torch.minimum(low, high), 0.0))
+        most = rows.row_sums(torch.where(free, torch.maximum(low, high), 0.0))
+        if self.objective.entropic_slack:
+            most = most + torch.where(p.tight, 0.0, self.slack)
+        return least / self.scale, most / self.scale
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """H = A D A' with the rows of A divided by their scale, plus a diagonal: as an operator or as a matrix."""
+
+    rows: RowMatrix
+    weights: Tensor  # (N, l) D
+    inverse: Tensor  # (., k) 1 / rho, 0 for rows that do not move
+    diagonal_term: Tensor  # (N, k)
+
+    def product(self, v: Tensor) -> Tensor:
+        """H v for v (N, k), in O(nnz) per instance."""
+        pulled = self.weights * self.rows.rmatvec(self.inverse * v)
+        return self.inverse * self.rows.matvec(pulled) + self.diagonal_term * v
+
+    def diagonal(self) -> Tensor:
+        """(N, k)."""
+        return self.inverse**2 * self.rows.gram_diagonal(self.weights) + self.diagonal_term
+
+    def dense(self) -> Tensor:
+        """(N, k, k)."""
+        H = self.rows.gram(self.weights) * (self.inverse[:, :, None] * self.inverse[:, None, :])
+        return H + torch.diag_embed(self.diagonal_term)
+
+
+def select_objective(objective: Objective, index: Tensor, count: int) -> Objective:
+    """The objective of some of ``count`` instances."""
+    numbers = {name: _select(value, index) for name, value in objective.parameters().items()}
+    return replace(objective, **numbers) if numbers and count != 1 else objective  # type: ignore[type-var]
+
+
+def _select(tensor: Tensor, index: Tensor) -> Tensor:
+    return tensor if tensor.shape[0] == 1 else tensor[index]

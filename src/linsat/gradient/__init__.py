@@ -1,0 +1,1 @@
+"""Gradients of a projection: the only place that knows autograd."""

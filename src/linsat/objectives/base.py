@@ -1,0 +1,73 @@
+r"""The socket of the objectives.
+
+A projection is a regularised argmax over the rows and the box,
+
+    x(y) = argmax <y, x> - Omega(x),   Omega(x) = sum_j omega_j(x_j),
+
+and everything the solvers need of Omega is the conjugate of each term over its interval,
+
+    psi(u) = max over lower <= x <= upper of  u x - omega(x),      x = psi'(u),      D = psi''(u).
+
+A new objective is a subclass with these three functions, elementwise on torch tensors; `Euclidean` is the shortest
+example. The array back end runs every objective; the fused kernel and the interior-point method know those of linsat
+only, and say so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+
+
+class Objective:
+    """What a projection optimises; subclasses are frozen dataclasses whose tensor fields may be learned.
+
+    Attributes:
+        finite_box: whether every variable needs two finite bounds.
+        interior: whether x only tends to a bound and never reaches it, so that variables which the rows force to a
+            bound must be taken out before solving.
+        entropic_slack: whether an inequality row has a slack with entropy of its own, as in the paper.
+    """
+
+    finite_box = False
+    interior = False
+
+    @property
+    def entropic_slack(self) -> bool:
+        return False
+
+    @property
+    def temperature(self) -> Any:
+        """The temperature of an objective that is solved by continuation in it, else None."""
+        return None
+
+    def at(self, temperature: Tensor) -> Objective:
+        """The same objective at another temperature; only asked for where `temperature` is not None."""
+        raise TypeError(f"{type(self).__name__} has no temperature.")
+
+    def parameters(self) -> dict[str, Any]:
+        """The numbers of the objective by field name; they may be tensors that require gradients."""
+        return {}
+
+    def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Objective:
+        """The same objective with its numbers as float64 tensors over the flattened batch, (N, 1) or (N or 1, l)."""
+        return self
+
+    def linear(self, y: Tensor) -> Tensor:
+        """The linear term that scores y stand for; y itself unless variables are weighted."""
+        return y
+
+    def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """psi(u)."""
+        raise NotImplementedError
+
+    def point(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """psi'(u), the x that u asks for."""
+        raise NotImplementedError
+
+    def slope(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """psi''(u), how fast x moves with u."""
+        raise NotImplementedError

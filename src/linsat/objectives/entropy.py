@@ -1,0 +1,82 @@
+"""The entropic objective: the paper's layer, and its variant in which rows act only where they bind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+
+from linsat.errors import ConstraintError
+from linsat.objectives.base import Objective, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Entropy(Objective):
+    r"""``max <y, x> - tau sum_j [p_j log p_j + (1 - p_j) log(1 - p_j)]`` with ``p = (x - lower) / (upper - lower)``.
+
+    Args:
+        tau: temperature, a positive number or a tensor of the batch shape, which may be learned. Small values give
+            nearly discrete answers, large ones smooth ones.
+        slack: ``"entropic"``, the paper's layer: the slack of an inequality row has entropy too, so the row pushes
+            before it binds. ``"none"``: a row does nothing until it binds, and x is continuous in every number.
+
+    x lies strictly inside the box wherever the rows allow it; every variable needs finite bounds. Cost and failure:
+    see `linsat.Newton`.
+    """
+
+    tau: Any = 0.1
+    slack: Literal["entropic", "none"] = "entropic"
+
+    finite_box = True
+    interior = True
+
+    def __post_init__(self) -> None:
+        if self.slack not in ("entropic", "none"):
+            raise ConstraintError(f"slack is {self.slack!r}; expected 'entropic' (the paper's layer) or 'none'.")
+
+    @property
+    def entropic_slack(self) -> bool:
+        return self.slack == "entropic"
+
+    @property
+    def temperature(self) -> Any:
+        return self.tau
+
+    def at(self, temperature: Tensor) -> Entropy:
+        return replace(self, tau=temperature)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"tau": self.tau}
+
+    def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Entropy:
+        try:
+            tau = self.tau if isinstance(self.tau, torch.Tensor) else torch.as_tensor(self.tau, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise ConstraintError(
+                f"tau is {repr(self.tau)[:40]}; expected a positive number or tensor. Fix: tau=0.1, say."
+            ) from None
+        if tau.is_complex():
+            raise ConstraintError(f"tau has dtype {tau.dtype}; expected a positive real number.")
+        tau = tau.to(device, torch.float64)
+        try:
+            return replace(self, tau=tau.expand(batch_shape).reshape(batch_shape.numel(), 1))
+        except RuntimeError:
+            raise ConstraintError(
+                f"tau has shape {tuple(tau.shape)}; expected a scalar or the batch shape {tuple(batch_shape)}."
+            ) from None
+
+    def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        width = upper - lower
+        # torch's softplus drops the exponential above its threshold of 20, an error that a line search would see.
+        return lower * u + self.tau * F.softplus(width * u / self.tau, threshold=40.0)
+
+    def point(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        width = upper - lower
+        return lower + width * torch.sigmoid(width * u / self.tau)
+
+    def slope(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        width = upper - lower
+        p = torch.sigmoid(width * u / self.tau)
+        return width**2 * p * (1 - p) / self.tau

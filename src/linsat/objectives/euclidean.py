@@ -1,0 +1,67 @@
+"""The Euclidean objective: the nearest point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from linsat.errors import ConstraintError
+from linsat.objectives.base import Objective, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Euclidean(Objective):
+    """``min sum_j q_j (x_j - y_j)^2 / 2``: the point of the set nearest to the scores.
+
+    Args:
+        weights: q, positive, (variables,) or (batch..., variables); may be learned. Default: all one.
+
+    Scores that satisfy the rows come back unchanged, answers are sparse (on the simplex it is sparsemax), and bounds may
+    be infinite. Piecewise linear in y: at a kink (a variable at a bound, a row tight with multiplier 0) the gradient is
+    that of the piece on which the variable or the row stays where it is. Cost and failure: see `linsat.Newton`.
+    """
+
+    weights: Any = None
+
+    def parameters(self) -> dict[str, Any]:
+        return {} if self.weights is None else {"weights": self.weights}
+
+    def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Euclidean:
+        if self.weights is None:
+            return self
+        try:
+            given = self.weights
+            weights = given if isinstance(given, torch.Tensor) else torch.as_tensor(given, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            raise ConstraintError(
+                f"weights is {type(self.weights).__name__}; expected positive numbers, one per variable."
+            ) from None
+        weights = weights.to(device, torch.float64)
+        try:
+            shape = (num_variables,) if weights.dim() <= 1 else (*batch_shape, num_variables)
+            weights = weights.expand(shape).reshape(-1, num_variables)
+        except RuntimeError:
+            raise ConstraintError(
+                f"weights has shape {tuple(weights.shape)}; expected ({num_variables},) or the batch shape "
+                f"{tuple(batch_shape)} and {num_variables}."
+            ) from None
+        return replace(self, weights=weights)
+
+    def linear(self, y: Tensor) -> Tensor:
+        return y if self.weights is None else self.weights * y
+
+    def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        x = self.point(u, lower, upper)
+        return x * (u - 0.5 * (x if self.weights is None else self.weights * x))
+
+    def point(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        x = u if self.weights is None else u / self.weights
+        # Not torch.clamp: its derivative at a bound is 1, where `slope` and the solvers say 0.
+        return torch.where(x <= lower, lower, torch.where(x >= upper, upper, x))
+
+    def slope(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        x = u if self.weights is None else u / self.weights
+        inside = (x > lower) & (x < upper)
+        return inside.to(u.dtype) if self.weights is None else inside / self.weights

@@ -1,0 +1,412 @@
+r"""A primal-dual interior-point method for one instance of any size and scale: what Newton does not solve comes here.
+
+    minimise  sum_j [q_j x_j^2 / 2 - c_j x_j]  +  entropy      subject to   A x = s,   x in [lower, upper],   s in [row_lower, row_upper]
+
+The entropy of a variable of width w is a w [p log p + (1 - p) log(1 - p)], p its share of the box; a = 0 where there is
+none, and the slack s of a row may have some. With t the distance to a bound and z >= 0 its multiplier, everything that
+is not linear in the optimality conditions is one curve per bound,
+
+    t z + a t log(t / w) = 0        (t z = 0 where a = 0),
+
+which the method follows as  t z + a t log(t / w) = nu  with nu -> 0: a linear program's complementarity, bent by the
+entropy. So cold and wide problems are solved as the linear programs that they nearly are. Mehrotra's predictor and
+corrector with Gondzio's further ones; rows and columns equilibrated; each step one sparse LDL' factorisation of
+
+    [ D   A' ]
+    [ A  -E  ]          D = q + sum over bounds of (z + a log(t / w) + a) / t,   E the same of the slacks, inverted,
+
+regularised as little as an accurate solution allows. References: Mehrotra, SIAM J. Optim. 2 (1992); Gondzio, Comput.
+Optim. Appl. 6 (1996); Saunders, PDCO (for entropies).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+Array = np.ndarray
+
+_MAX_STEPS = 200
+_PATIENCE = 20  # steps without an improvement of the worst of the three residuals
+_CORRECTORS = 2
+_TO_BOUNDARY = 0.995  # share of the way to the nearest bound that a step may go
+# Regularisation of the rows, relative to the diagonal of A D^-1 A' + E; the least that solves accurately is used.
+_REGULARISATION = (1e-13, 1e-11, 1e-9, 1e-7, 1e-5)
+_FIRST_LEVEL = 2
+_ACCURATE, _INACCURATE = 1e-9, 1e-6  # relative residual of the linear system
+_SMALLEST = 1e-300
+
+
+@dataclass(frozen=True)
+class Program:
+    """One instance in the user's units; bounds of variables and rows may be infinite."""
+
+    matrix: sp.csr_array  # (k, l)
+    row_lower: Array  # (k,)
+    row_upper: Array
+    lower: Array  # (l,)
+    upper: Array
+    linear: Array  # (l,) c
+    quadratic: Array  # (l,) q
+    entropy: Array  # (l,) a
+    row_entropy: Array  # (k,) a of the slacks
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """What the method found: in the user's units, with the worst relative residuals."""
+
+    x: Array  # (l,)
+    duals: Array  # (k,) c - q x - entropy' + A' duals = 0 inside the box; 0 where a row does not bind
+    steps: int
+    infeasibility: float  # of rows and bounds, relative to max(1, sum_j |a_ij x_j|)
+    stationarity: float  # relative to the terms
+    gap: float  # relative to 1 + |objective|
+
+    @property
+    def error(self) -> float:
+        return max(self.infeasibility, self.stationarity, self.gap)
+
+
+def minimise(program: Program, tol: float = 1e-10) -> Optimum:
+    """Solve one program to the relative tolerance, or as far as it gets; cost: one sparse factorisation a step."""
+    fixed = program.upper - program.lower <= 1e-13 * np.maximum(1.0, np.abs(np.nan_to_num(program.lower, posinf=0, neginf=0)))
+    kept_rows = np.flatnonzero(np.isfinite(program.row_lower) | np.isfinite(program.row_upper))
+    x = np.where(fixed, program.lower, 0.0)
+    base = (program.matrix @ x)[kept_rows]
+    matrix = program.matrix[kept_rows][:, np.flatnonzero(~fixed)]
+    row_scale, column_scale = _equilibrate(matrix)
+    scaled = sp.csr_array(sp.diags(row_scale) @ matrix @ sp.diags(column_scale))
+    free = ~fixed
+    path = _Path(
+        Program(
+            matrix=scaled,
+            row_lower=(program.row_lower[kept_rows] - base) * row_scale,
+            row_upper=(program.row_upper[kept_rows] - base) * row_scale,
+            lower=program.lower[free] / column_scale,
+            upper=program.upper[free] / column_scale,
+            linear=program.linear[free] * column_scale,
+            quadratic=program.quadratic[free] * column_scale**2,
+            entropy=program.entropy[free] * column_scale,
+            row_entropy=program.row_entropy[kept_rows] / row_scale,
+        )
+    )
+    best, steps = path.follow(tol)
+    x[free] = np.clip(best.x * column_scale, program.lower[free], program.upper[free])
+    duals = np.zeros(len(program.row_lower))
+    duals[kept_rows] = best.duals * row_scale
+    return Optimum(x, duals, steps, best.infeasibility, best.stationarity, best.gap)
+
+
+def _equilibrate(matrix: Any) -> tuple[Array, Array]:
+    """Powers of two that bring the largest entries of rows and columns close to one."""
+    rows, columns = np.ones(matrix.shape[0]), np.ones(matrix.shape[1])
+    sizes = sp.csr_array(abs(matrix))
+    if sizes.nnz == 0:
+        return rows, columns
+    for _ in range(8):
+        for axis, factors in ((1, rows), (0, columns)):
+            largest = sizes.max(axis=axis).toarray().ravel()
+            shrink = np.where(largest > 0, np.sqrt(np.where(largest > 0, largest, 1.0)), 1.0)
+            factors /= shrink
+            sizes = sp.csr_array(sp.diags(1 / shrink) @ sizes if axis == 1 else sizes @ sp.diags(1 / shrink))
+    return 2.0 ** np.round(np.log2(rows)), 2.0 ** np.round(np.log2(columns))
+
+
+class _Side(NamedTuple):
+    """One of the two bounds of every column: where there is one, and which way it faces (+1 lower, -1 upper)."""
+
+    present: Array
+    bound: Array
+    sign: float
+
+
+class _Point(NamedTuple):
+    """An iterate: columns x (variables, then slacks of inequality rows), duals of rows, t and z of both sides."""
+
+    x: Array
+    mu: Array
+    t: tuple[Array, Array]
+    z: tuple[Array, Array]
+
+    def moved(self, by: _Point, length: float) -> _Point:
+        def go(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+            return a[0] + length * b[0], a[1] + length * b[1]
+
+        return _Point(self.x + length * by.x, self.mu + length * by.mu, go(self.t, by.t), go(self.z, by.z))
+
+
+class _Scaled(NamedTuple):
+    x: Array
+    duals: Array
+    infeasibility: float
+    stationarity: float
+    gap: float
+
+    @property
+    def error(self) -> float:
+        return max(self.infeasibility, self.stationarity, self.gap)
+
+
+class _Path:
+    """The central path of one scaled program."""
+
+    def __init__(self, program: Program) -> None:
+        self.matrix, self.transposed = program.matrix, sp.csr_array(program.matrix.T)
+        self.sizes = sp.csr_array(abs(program.matrix))
+        k, l = program.matrix.shape
+        self.num_rows, self.num_variables = k, l
+        equal = program.row_lower == program.row_upper
+        self.slack_rows = np.flatnonzero(~equal)
+        self.rhs = np.where(equal, program.row_lower, 0.0)
+        none = np.zeros(len(self.slack_rows))
+        self.linear = np.concatenate([program.linear, none])
+        self.quadratic = np.concatenate([program.quadratic, none])
+        self.entropy = np.concatenate([program.entropy, program.row_entropy[self.slack_rows]])
+        lower = np.concatenate([program.lower, program.row_lower[self.slack_rows]])
+        upper = np.concatenate([program.upper, program.row_upper[self.slack_rows]])
+        self.sides = tuple(
+            _Side(np.isfinite(bound), np.where(np.isfinite(bound), bound, 0.0), sign)
+            for bound, sign in ((lower, 1.0), (upper, -1.0))
+        )
+        both = self.sides[0].present & self.sides[1].present
+        self.width = np.where(both, self.sides[1].bound - self.sides[0].bound, 1.0)
+        self.num_bounds = int(sum(side.present.sum() for side in self.sides))
+        self.system = _System(program.matrix, self.slack_rows)
+
+    def _bend(self, t: Array) -> Array:
+        """a log(t / w)."""
+        return self.entropy * np.log(np.maximum(t, _SMALLEST) / self.width)
+
+    def _products(self, point: _Point) -> tuple[Array, Array]:
+        """t z + a t log(t / w) of both sides, 0 where there is no bound."""
+        found = (
+            np.where(side.present, t * (z + self._bend(t)), 0.0)
+            for side, t, z in zip(self.sides, point.t, point.z, strict=True)
+        )
+        return next(found), next(found)
+
+    def _start(self) -> _Point:
+        """The least squares point, moved inside by as much as it lies outside."""
+        count = sum(side.present.astype(float) for side in self.sides)
+        curvature = self.quadratic + count
+        curvature[self.num_variables :] = np.maximum(curvature[self.num_variables :], 1.0)
+        self.system.factor(curvature)
+        pull = self.linear + sum(side.bound for side in self.sides)
+        x, mu = self.system.solve(pull, self.rhs)
+        t = tuple(np.where(side.present, side.sign * (x - side.bound), 1.0) for side in self.sides)
+        z = tuple(np.where(side.present, -distance, 0.0) for side, distance in zip(self.sides, t, strict=True))
+        reach = max(1.0, float(np.abs(x).max(initial=0.0)))
+        return _Point(x, mu, self._inside(t, reach), self._inside(z, reach))
+
+    def _inside(self, values: tuple[Array, ...], reach: float) -> tuple[Array, Array]:
+        least = min(v[side.present].min(initial=np.inf) for side, v in zip(self.sides, values, strict=True))
+        shift = 1.0 + max(0.0, -least) if least <= 1e-8 * reach else 0.0
+        moved = [np.where(side.present, v + shift, v) for side, v in zip(self.sides, values, strict=True)]
+        return moved[0], moved[1]
+
+    def follow(self, tol: float) -> tuple[_Scaled, int]:
+        """Steps until the worst residual is below the tolerance or no longer falls; the best point on the way."""
+        point, length = self._start(), 1.0
+        best: _Scaled | None = None
+        since, step = 0, 0
+        for step in range(_MAX_STEPS):
+            residuals = self._residuals(point)
+            measured = self._measure(point, residuals)
+            if not np.isfinite(measured.error):
+                break
+            since = 0 if best is None or measured.error < best.error else since + 1
+            best = measured if since == 0 else best
+            if measured.error < tol or since > _PATIENCE or (length < 1e-8 and since > 2):
+                break
+            direction, length = self._direction(point, residuals, measured.gap < tol, tol)
+            if not np.isfinite(length):
+                break
+            point = point.moved(direction, length)
+        if best is None:
+            empty = np.zeros(self.num_variables), np.zeros(self.num_rows)
+            best = _Scaled(*empty, np.inf, np.inf, np.inf)
+        return best, step
+
+    def _residuals(self, point: _Point) -> tuple[Array, Array, tuple[Array, Array]]:
+        """What is left of stationarity, rows and the definition of t."""
+        x, l = point.x, self.num_variables
+        pulled = np.concatenate([self.transposed @ point.mu, -point.mu[self.slack_rows]])
+        dual = self.linear - self.quadratic * x + pulled + point.z[0] - point.z[1]
+        primal = self.rhs - self.matrix @ x[:l]
+        primal[self.slack_rows] += x[l:]
+        off = [
+            np.where(side.present, side.sign * (x - side.bound) - t, 0.0)
+            for side, t in zip(self.sides, point.t, strict=True)
+        ]
+        return dual, primal, (off[0], off[1])
+
+    def _measure(self, point: _Point, residuals: tuple[Array, Array, tuple[Array, Array]]) -> _Scaled:
+        dual, primal, off = residuals
+        x, mu, l = point.x, point.mu, self.num_variables
+        room = np.maximum(1.0, self.sizes @ np.abs(x[:l]))
+        outside = max(float((np.abs(o) / np.maximum(1.0, np.abs(x))).max(initial=0.0)) for o in off)
+        weight = np.concatenate([self.sizes.T @ np.abs(mu), np.abs(mu[self.slack_rows])])
+        weight += 1.0 + np.abs(self.linear) + np.abs(self.quadratic * x) + point.z[0] + point.z[1]
+        value = np.abs(self.quadratic * x * x / 2 - self.linear * x).sum()
+        return _Scaled(
+            x=x[:l],
+            duals=self._snapped(point),
+            infeasibility=max(float((np.abs(primal) / room).max(initial=0.0)), outside),
+            stationarity=float((np.abs(dual) / weight).max(initial=0.0)),
+            gap=float(sum(np.abs(p).sum() for p in self._products(point)) / (1.0 + value)),
+        )
+
+    def _snapped(self, point: _Point) -> Array:
+        """The duals of the rows, 0 for inequalities without entropy that are farther from their bound than their dual."""
+        l = self.num_variables
+        t = np.minimum(*(np.where(side.present, t, np.inf)[l:] for side, t in zip(self.sides, point.t, strict=True)))
+        duals = point.mu.copy()
+        idle = (self.entropy[l:] == 0) & (t > np.abs(duals[self.slack_rows]))
+        duals[self.slack_rows[idle]] = 0.0
+        return duals
+
+    def _direction(
+        self, point: _Point, residuals: tuple[Array, Array, tuple[Array, Array]], closed: bool, tol: float
+    ) -> tuple[_Point, float]:
+        """Predictor, corrector and further correctors; and how far to go along their sum."""
+        dual, primal, off = residuals
+        products = self._products(point)
+        gap = sum(np.abs(p).sum() for p in products)
+        average = gap / max(self.num_bounds, 1)
+        # Where the curve bends up too early its slope would turn negative; the entropy's own is then the right one.
+        slopes = [np.maximum(z + self._bend(t) + self.entropy, self.entropy) for t, z in zip(point.t, point.z, strict=True)]
+        curvature = self.quadratic.copy()
+        for side, t, slope in zip(self.sides, point.t, slopes, strict=True):
+            curvature += np.where(side.present, slope / t, 0.0)
+        curvature[self.num_variables :] = np.maximum(curvature[self.num_variables :], 1e-14)
+
+        def towards(targets: tuple[Array, Array]) -> _Point:
+            pull = dual.copy()
+            for side, t, slope, o, target in zip(self.sides, point.t, slopes, off, targets, strict=True):
+                pull += np.where(side.present, side.sign * (target - slope * o) / t, 0.0)
+            dx, dmu = self.system.solve(pull, primal)
+            dt, dz = [], []
+            for side, t, slope, o, target in zip(self.sides, point.t, slopes, off, targets, strict=True):
+                dt.append(np.where(side.present, side.sign * dx + o, 0.0))
+                dz.append(np.where(side.present, (target - slope * dt[-1]) / t, 0.0))
+            return _Point(dx, dmu, (dt[0], dt[1]), (dz[0], dz[1]))
+
+        predictor = self._accurate(curvature, lambda: towards((-products[0], -products[1])))
+        length = self._longest(point, predictor)
+        ahead = sum(np.abs(p).sum() for p in self._products(point.moved(predictor, length)))
+        centring = min(1.0, max((ahead / max(gap, _SMALLEST)) ** 3, 1e-8))
+        nu = centring * average
+        if closed:  # the gap is small enough: shrinking it further would only cost accuracy
+            value = np.abs(self.quadratic * point.x**2 / 2 - self.linear * point.x).sum()
+            nu = max(nu, 1e-3 * tol * (1.0 + value) / max(self.num_bounds, 1))
+        targets = tuple(nu - p - dt * dz for p, dt, dz in zip(products, predictor.t, predictor.z, strict=True))
+        direction = towards((targets[0], targets[1]))
+        length = self._longest(point, direction)
+        for _ in range(_CORRECTORS):
+            tried = point.moved(direction, min(1.0, 1.5 * length + 0.1))
+            aimed = tuple(t + _recentre(p, nu) for t, p in zip(targets, self._products(tried), strict=True))
+            other = towards((aimed[0], aimed[1]))
+            longer = self._longest(point, other)
+            if not longer >= length + 0.01:
+                break
+            direction, length, targets = other, longer, aimed
+        if not self.num_bounds:
+            return direction, 1.0
+        return direction, min(0.9995, _TO_BOUNDARY * length if length < 1 else 1.0)
+
+    def _accurate(self, curvature: Array, solve: Any) -> _Point:
+        """Factor with as little regularisation as leaves the solution of the first system accurate."""
+        system = self.system
+        if system.quality < _ACCURATE:
+            system.level = max(system.level - 1, 0)
+        system.factor(curvature)
+        found = solve()
+        while not system.quality <= _INACCURATE and system.level < len(_REGULARISATION) - 1:
+            system.level += 1
+            system.factor(curvature)
+            found = solve()
+        return found
+
+    def _longest(self, point: _Point, direction: _Point) -> float:
+        """How far t and z stay positive, at most 1."""
+        length = 1.0
+        for now, change in ((*point.t, *point.z), (*direction.t, *direction.z)), :
+            for v, dv in zip(now, change, strict=True):
+                falling = dv < 0
+                length = min(length, float((-v[falling] / dv[falling]).min(initial=np.inf)))
+        return length
+
+
+def _recentre(products: Array, nu: float) -> Array:
+    """What brings products that are far from nu back to within a factor of ten."""
+    off = np.where(products < 0.1 * nu, 0.1 * nu - products, np.where(products > 10 * nu, 10 * nu - products, 0.0))
+    return np.clip(off, -10 * nu, 10 * nu)
+
+
+class _System:
+    """The linear system of a step, slacks eliminated, by a sparse LDL' factorisation with iterative refinement."""
+
+    def __init__(self, matrix: sp.csr_array, slack_rows: Array) -> None:
+        k, l = matrix.shape
+        self.matrix, self.transposed, self.squares = matrix, sp.csr_array(matrix.T), sp.csr_array(matrix.multiply(matrix))
+        self.slack_rows, self.num_variables = slack_rows, l
+        upper = sp.bmat([[sp.eye(l), matrix.T], [None, sp.eye(k)]], format="csc")
+        upper.sort_indices()
+        self.upper = upper
+        self.diagonal = upper.indptr[1:] - 1  # the last entry of each column of an upper triangle
+        self.solver: Any = None
+        self.level, self.quality = _FIRST_LEVEL, 0.0
+
+    def factor(self, curvature: Array) -> None:
+        import qdldl
+
+        l = self.num_variables
+        self.curvature = curvature
+        self.slack = np.zeros(self.matrix.shape[0])  # E
+        self.slack[self.slack_rows] = 1.0 / curvature[l:]
+        gram = self.squares @ (1.0 / curvature[:l]) + self.slack
+        regularised = self.slack + _REGULARISATION[self.level] * gram + _SMALLEST
+        self.upper.data[self.diagonal] = np.concatenate([curvature[:l] * (1 + 1e-14), -regularised])
+        self.row_weight = 1.0 / np.sqrt(np.maximum(gram, _SMALLEST))
+        self.column_weight = 1.0 / np.sqrt(curvature[:l])
+        if self.solver is None:
+            self.solver = qdldl.Solver(self.upper, upper=True)
+        else:
+            self.solver.update(self.upper, upper=True)
+
+    def solve(self, pull: Array, primal: Array) -> tuple[Array, Array]:
+        """Columns and duals with D dx - A' dmu = pull and A dx = primal, slack columns included."""
+        l, rows = self.num_variables, self.slack_rows
+        first, second = pull[:l], primal.copy()
+        second[rows] += pull[l:] / self.curvature[l:]
+        found = self.solver.solve(np.concatenate([first, second]))
+
+        def left(v: Array) -> tuple[Array, float]:
+            e = first - self.curvature[:l] * v[:l] - self.transposed @ v[l:]
+            g = second - self.matrix @ v[:l] + self.slack * v[l:]
+            return np.concatenate([e, g]), self._size(e, g)
+
+        whole = max(self._size(first, second), _SMALLEST)
+        rest, size = left(found)
+        for _ in range(8):
+            if size < 1e-14 * whole:
+                break
+            better = found + self.solver.solve(rest)
+            new_rest, new_size = left(better)
+            if not new_size < size:
+                break
+            slow = new_size > 0.7 * size
+            found, rest, size = better, new_rest, new_size
+            if slow:
+                break
+        self.quality = size / whole if np.isfinite(size) else np.inf
+        dmu = -found[l:]
+        return np.concatenate([found[:l], (pull[l:] - dmu[rows]) / self.curvature[l:]]), dmu
+
+    def _size(self, e: Array, g: Array) -> float:
+        columns = float((np.abs(e) * self.column_weight).max(initial=0.0))
+        return max(columns, float((np.abs(g) * self.row_weight).max(initial=0.0)))

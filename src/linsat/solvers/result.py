@@ -1,0 +1,66 @@
+"""What a back end hands back, and the proof of infeasibility every one can ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from linsat.compile.problem import Problem, Tensor
+from linsat.status import Status
+
+
+@dataclass
+class SolverResult:
+    """Duals of the scaled rows, x, how each instance ended, how many steps it took and who solved it.
+
+    ``x`` is the point at which the rows were seen to hold: computed again from mu, in another order of summation, it
+    may differ by more than the tolerance when the duals are large.
+    """
+
+    mu: Tensor  # (N, k)
+    x: Tensor  # (N, l)
+    codes: Tensor  # (N,) positions in Status
+    steps: Tensor  # (N,)
+    solved_by: Tensor  # (N,) positions in SOLVERS
+
+    @classmethod
+    def empty(cls, problem: Problem, solver: str) -> SolverResult:
+        scores, count = problem.scores, problem.size
+        whole = {"dtype": torch.int64, "device": scores.device}
+        return cls(
+            mu=scores.new_zeros((count, problem.rows.shape[0])),
+            x=torch.zeros_like(scores),
+            codes=torch.full((count,), Status.STEP_LIMIT.code, **whole),  # type: ignore[arg-type]
+            steps=torch.zeros(count, **whole),  # type: ignore[arg-type]
+            solved_by=torch.full((count,), SOLVERS.index(solver), **whole),  # type: ignore[arg-type]
+        )
+
+    def put(self, index: Tensor, part: SolverResult) -> None:
+        """Take over the results of the instances of ``index``."""
+        for name in ("mu", "x", "codes", "steps", "solved_by"):
+            getattr(self, name)[index] = getattr(part, name)
+
+
+SOLVERS = ("newton", "interior_point", "sinkhorn")
+
+
+def farkas_gap(problem: Problem, mu: Tensor) -> Tensor:
+    """By how much the weights mu prove an instance infeasible, (N,); positive is a proof, zero or less says nothing.
+
+    If <mu, B> exceeds the largest value of <mu, A x + S z> over the box, no point can satisfy the rows. The margin
+    left for rounding grows with the size of the terms. Weights of the wrong sign, and of soft rows, count nothing.
+    """
+    p = problem.presolved
+    low, high = problem.dual_bounds()
+    proves = p.active & ((mu <= 0) | torch.isposinf(high)) & ((mu >= 0) | torch.isneginf(low))
+    nu = torch.where(proves, mu, 0.0) / problem.scale
+    gain = problem.rows.rmatvec(nu)
+    least = torch.where(p.free | ~p.at_upper, problem.lower, problem.upper)
+    most = torch.where(p.free | p.at_upper, problem.upper, problem.lower)
+    best = torch.where(gain > 0, gain * most, torch.where(gain < 0, gain * least, 0.0))
+    slack = problem.slack * nu
+    best_slack = torch.where(p.tight, slack * p.tight_share, slack.clamp_min(0.0))
+    target = problem.rhs * nu
+    size = best.abs().sum(-1) + best_slack.abs().sum(-1) + target.abs().sum(-1)
+    return target.sum(-1) - best.sum(-1) - best_slack.sum(-1) - 1e-9 * size
