@@ -1,0 +1,215 @@
+"""Calling the kernel on a batch: tensors in, tensors out, over plain threads."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from linsat.backends.cpu_kernel import library
+from linsat.backends.cpu_kernel.layout import KernelLayout, layout_of
+from linsat.backends.cpu_kernel.library import Library, Numbers, load
+from linsat.backends.cpu_kernel.threads import run_shared
+from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
+from linsat.objectives import Entropy, Euclidean
+from linsat.solvers.newton import Newton
+from linsat.solvers.result import SOLVERS, SolverResult
+
+_ENTROPY, _EUCLIDEAN = 0, 1  # as in kernel.c
+_STEPS = 10  # a solve takes about this many, each an evaluation and a factorisation
+_FORM = ("lower", "upper", "rhs", "slack", "scale", "dual_lower", "dual_upper")
+_PRESOLVED = ("free", "at_upper", "active", "tight", "tight_share")
+
+
+class KernelBackend:
+    """Newton's method, its gradient and presolve in C: entropic and Euclidean problems on the CPU.
+
+    Cost per instance as in `linsat.solvers.newton.Newton`; nothing is allocated per instance. An instance's answer is
+    the same to the last bit whatever its batch and the number of threads.
+    """
+
+    name = "kernel"
+
+    def supports(self, problem: Problem) -> str | None:
+        """None, or the reason why the kernel cannot take the problem."""
+        kind = type(problem.objective)
+        if kind is not Entropy and kind is not Euclidean:
+            return f"the kernel knows Entropy and Euclidean, not {kind.__name__}"
+        return self.takes(problem)
+
+    def takes(self, form: StandardForm) -> str | None:
+        """None, or the reason why the kernel cannot take these rows."""
+        loaded = load()
+        if isinstance(loaded, str):
+            return f"the kernel is not available: {loaded}"
+        if form.rhs.device.type != "cpu":
+            return f"the kernel runs on the CPU, not on {form.rhs.device.type}"
+        layout = layout_of(form.rows, loaded)
+        return f"the set is too large for the kernel: {layout}" if isinstance(layout, str) else None
+
+    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> SolverResult:
+        """Solve every instance; ``start`` are duals (N, k) of an earlier solve.
+
+        Raises:
+            MemoryError: the results do not fit; the message says how much they need, and how to split the batch.
+        """
+        call, scores = _Call(problem), _dense(problem.scores)
+        count, k = problem.size, problem.rows.shape[0]
+        with _advice(problem):
+            x, mu = torch.empty_like(scores), torch.empty((count, k), dtype=torch.float64)
+            whole = torch.empty((2, count), dtype=torch.int64)
+        codes, steps = whole[0], whole[1]
+        given = None if start is None else _dense(start.to(torch.float64).expand(count, k))
+        arguments = library.Solve(
+            count,
+            options.max_steps,
+            scores.dtype is torch.float32,
+            options.tol,
+            call.loaded.constants_at,
+            scores.data_ptr(),
+            None if given is None else given.data_ptr(),
+            x.data_ptr(),
+            mu.data_ptr(),
+            codes.data_ptr(),
+            steps.data_ptr(),
+        )
+        call.run(call.loaded.functions.linsat_forward, arguments, count, _STEPS)
+        return SolverResult(mu, x, codes, steps, torch.full((count,), SOLVERS.index("newton")))
+
+    def vjp(
+        self, problem: Problem, mu: Tensor, grad_x: Tensor, *, codes: Tensor, grad_mu: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """dL/dy (N, l), like the scores, and q (N, k), zero outside the rows whose dual lies inside its bounds.
+
+        Instances that did not converge have no gradient: zeros.
+        """
+        call, scores = _Call(problem), _dense(problem.scores)
+        grad_x, mu = _dense(grad_x.to(scores.dtype)), _dense(mu)
+        with _advice(problem):
+            grad_y, q = torch.empty_like(scores), torch.empty_like(mu)
+        given = None if grad_mu is None else _dense(grad_mu.to(torch.float64))
+        codes = _dense(codes)
+        arguments = library.Pull(
+            problem.size,
+            scores.dtype is torch.float32,
+            call.loaded.constants_at,
+            scores.data_ptr(),
+            grad_x.data_ptr(),
+            mu.data_ptr(),
+            None if given is None else given.data_ptr(),
+            codes.data_ptr(),
+            grad_y.data_ptr(),
+            q.data_ptr(),
+        )
+        call.run(call.loaded.functions.linsat_backward, arguments, problem.size, 2)
+        return grad_y, q
+
+    def propagate(self, form: StandardForm, senses: Tensor, blank: Presolved) -> Presolved:
+        """`linsat.compile.presolve.propagate`, where `takes` says that the kernel can; ``blank`` has nothing fixed."""
+        count = max(getattr(form, name).shape[0] for name in ("lower", "upper", "rhs", "slack"))
+        count = max(count, form.rows.values.shape[0])
+        call = _Call(form.problem(form.lower, Euclidean(), blank))
+        k, l = form.rows.shape
+        variables = torch.empty((2, count, l), dtype=torch.bool)
+        active, infeasible = torch.empty((count, k), dtype=torch.bool), torch.empty(count, dtype=torch.bool)
+        senses = _dense(senses)
+        arguments = library.Presolve(
+            count,
+            call.loaded.constants_at,
+            senses.data_ptr(),
+            variables[0].data_ptr(),
+            variables[1].data_ptr(),
+            active.data_ptr(),
+            infeasible.data_ptr(),
+        )
+        call.run(call.loaded.functions.linsat_presolve, arguments, count, 1)
+        return Presolved(variables[0], variables[1], active, blank.tight, blank.tight_share, infeasible)
+
+
+class _Call:
+    """The structures one call points to, and the tensors behind them, which must live as long."""
+
+    def __init__(self, problem: Problem) -> None:
+        loaded = load()
+        assert isinstance(loaded, Library)
+        layout = layout_of(problem.rows, loaded)
+        assert isinstance(layout, KernelLayout)
+        self.loaded, self.layout = loaded, layout
+        self.structure, self.kept = _structure(problem)
+        self.kept_parameter = _add_parameter(self.structure, problem)
+
+    def run(self, function: Any, arguments: ctypes.Structure, count: int, passes: int) -> None:
+        """Work through the instances in as many threads as pay off."""
+        addresses = self.layout.address, ctypes.addressof(self.structure), ctypes.addressof(arguments)
+
+        def task(counter: int) -> None:
+            if function(*addresses, counter):
+                raise MemoryError("there is not enough memory for the kernel's work arrays.")
+
+        run_shared(task, count, passes * count * self.layout.seconds)
+
+
+def _structure(problem: Problem) -> tuple[ctypes.Structure, list[Tensor]]:
+    """The problem as the kernel reads it, without the numbers of the objective; kept where numbers never change."""
+    kept = None if problem.cache is None else problem.cache.get("kernel")
+    if kept is None or kept[0] is not problem.presolved:
+        kept = (problem.presolved, *_point_to(problem))
+        if problem.cache is not None:
+            problem.cache["kernel"] = kept
+    return library.Problem.from_buffer_copy(kept[1]), kept[2]
+
+
+def _point_to(problem: Problem) -> tuple[ctypes.Structure, list[Tensor]]:
+    entropy = type(problem.objective) is Entropy
+    structure = library.Problem(_ENTROPY if entropy else _EUCLIDEAN, problem.objective.entropic_slack)
+    tensors = {"values": problem.rows.values, **{name: getattr(problem, name) for name in _FORM}}
+    tensors |= {name: getattr(problem.presolved, name) for name in _PRESOLVED}
+    kept = []
+    for name, tensor in tensors.items():
+        tensor = _rows_of(tensor)
+        kept.append(tensor)
+        setattr(structure, name, _numbers(tensor))
+    return structure, kept
+
+
+def _add_parameter(structure: ctypes.Structure, problem: Problem) -> Tensor | None:
+    objective = problem.objective
+    parameter = objective.tau if isinstance(objective, Entropy) else getattr(objective, "weights", None)
+    if not isinstance(parameter, torch.Tensor):
+        return None
+    parameter = _rows_of(parameter.to(torch.float64))
+    structure.parameter = _numbers(parameter)  # type: ignore[attr-defined]
+    return parameter
+
+
+def _numbers(tensor: Tensor) -> Numbers:
+    return Numbers(tensor.data_ptr(), tensor.stride(0) if tensor.shape[0] > 1 else 0)
+
+
+def _rows_of(tensor: Tensor) -> Tensor:
+    """The tensor with neighbours in memory along its last dimension; the first may be expanded."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] <= 1 else tensor.contiguous()
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous()
+
+
+@contextmanager
+def _advice(problem: Problem) -> Iterator[None]:
+    """Say what a batch needs where there is not enough memory for it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        count, (k, l) = problem.size, problem.rows.shape
+        needed = 8 * count * (2 * l + k) / 2**30
+        raise MemoryError(
+            f"y holds {count:,} instances of {l:,} variables; there is not enough memory for the {needed:.2g} GB that "
+            f"solving them at once needs. Fix: smaller batches, for instance "
+            f"torch.cat([linsat.project(part, constraints) for part in y.split({max(1, min(4096, count // 8))})])."
+        ) from None
