@@ -169,7 +169,7 @@ def _point_to(problem: Problem) -> tuple[ctypes.Structure, list[Tensor]]:
     tensors |= {name: getattr(problem.presolved, name) for name in _PRESOLVED}
     kept = []
     for name, tensor in tensors.items():
-        tensor = _rows_of(tensor)
+        tensor = _rows_of(tensor if tensor.dtype is torch.bool else tensor.detach().to(torch.float64))
         kept.append(tensor)
         setattr(structure, name, _numbers(tensor))
     return structure, kept
