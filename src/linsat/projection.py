@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from linsat._transforms import outside_graphs
-from linsat.backends.run import run, settle
+from linsat.backends.run import presolve, run, settle
 from linsat.compile.compiled import CompiledConstraints, compile_constraints, infeasible_error
 from linsat.compile.problem import Presolved, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
@@ -103,7 +103,7 @@ class _Solve:
         with torch.no_grad():
             check_numbers(scores, objective, form)
             constant = form is self.compiled.form and self.compiled.presolved is not None
-            presolved = settle(self.compiled) if constant else self.compiled.presolve(form)
+            presolved = settle(self.compiled) if constant else presolve(self.compiled, form)
             problem = form.problem(scores, objective, presolved, self.compiled.cache if constant else None)
             start = None if self.request.start is None else self.request.start * form.scale
             result = run(problem, self.request.solver, start)

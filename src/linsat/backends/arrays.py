@@ -112,7 +112,8 @@ def first_state(setting: Setting, start: Tensor | None = None) -> State:
     mu = setting.clip(problem.scores.new_zeros((problem.size, problem.rows.shape[0])))
     at = None
     if start is not None:
-        given = setting.clip(start)
+        # The dual of a row that is not active would never move: from another right-hand side it may not be 0.
+        given = torch.where(problem.presolved.active, setting.clip(start), 0.0)
         there, here = setting.evaluate(given, tau), setting.evaluate(mu, tau)
         better = (there.theta <= here.theta)[:, None]
         mu, temperature = torch.where(better, given, mu), torch.where(better, tau, temperature)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 
 from linsat.backends.arrays import ArrayBackend
+from linsat.backends.cpu_kernel import KernelBackend
 from linsat.backends.interior_point import InteriorPointBackend
 from linsat.compile.compiled import CompiledConstraints, compile_constraints, infeasible_error, presolve_by_program
-from linsat.compile.problem import Presolved, Problem, Tensor
+from linsat.compile.presolve import everything_free
+from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
+from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.newton import STEPS_BEFORE_INTERIOR
@@ -21,13 +24,15 @@ _WELL_INSIDE = 1e-5
 # this many temperatures, or rows off by this many times the largest score.
 _MANY_ROWS = 300
 _COLD, _OFF = 1e3, 1e2
+_KERNEL, _ARRAYS = KernelBackend(), ArrayBackend()
 
 
 def run(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None = None) -> SolverResult:
     """Solve every instance that presolve has not found infeasible."""
-    infeasible = problem.presolved.infeasible.expand(problem.size)
+    infeasible = problem.presolved.infeasible
     if not bool(infeasible.any()):
         return _solve(problem, solver, start)
+    infeasible = infeasible.expand(problem.size)
     result = SolverResult.empty(problem, "newton")
     result.x = problem.point(problem.adjusted(result.mu))
     result.codes[infeasible] = Status.INFEASIBLE.code
@@ -43,15 +48,22 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
     second = InteriorPointBackend()
     if solver.backend == "interior_point":
         return second.solve(problem, solver, start)
+    first = first_backend(problem, solver)
     if second.supports(problem) is not None:
-        return ArrayBackend().solve(problem, solver, start)
-    far = _far(problem) if start is None else torch.zeros_like(problem.scores[:, 0], dtype=torch.bool)
-    result = SolverResult.empty(problem, second.name)
-    near = (~far).nonzero().squeeze(-1)
-    if near.numel():
-        few = Newton(tol=solver.tol, max_steps=min(solver.max_steps, STEPS_BEFORE_INTERIOR))
-        part = ArrayBackend().solve(problem.select(near), few, None if start is None else start[near])
-        result.put(near, part)
+        return first.solve(problem, solver, start)
+    few = solver
+    if solver.max_steps > STEPS_BEFORE_INTERIOR:
+        few = Newton(tol=solver.tol, max_steps=STEPS_BEFORE_INTERIOR)
+    far = _far(problem) if start is None and problem.rows.shape[0] > _MANY_ROWS else None
+    if far is None or not bool(far.any()):
+        result = first.solve(problem, few, start)
+    else:
+        result = SolverResult.empty(problem, second.name)
+        near = (~far).nonzero().squeeze(-1)
+        if near.numel():
+            result.put(near, first.solve(problem.select(near), few))
+    if not bool(result.codes.any()):  # everything has converged
+        return result
     left = result.codes == Status.STALLED.code
     if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
         left = left | (result.codes == Status.STEP_LIMIT.code)
@@ -63,14 +75,35 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
     return result
 
 
+def first_backend(problem: Problem, options: Newton) -> KernelBackend | ArrayBackend:
+    """The first back end that takes the problem: the kernel, then torch operations.
+
+    Raises:
+        ConstraintError: the options ask for the kernel, which cannot take the problem; the message says why.
+    """
+    if options.backend == "torch":
+        return _ARRAYS
+    reason = _KERNEL.supports(problem)
+    if reason is None:
+        return _KERNEL
+    if options.backend == "kernel":
+        raise ConstraintError(f"backend='kernel' cannot be used here: {reason}. Fix: leave backend out.")
+    return _ARRAYS
+
+
+def presolve(compiled: CompiledConstraints, form: StandardForm) -> Presolved:
+    """What presolve decides for these numbers, by the kernel where it can take them."""
+    if compiled.presolved is not None or not compiled.objective.interior or _KERNEL.takes(form) is not None:
+        return compiled.presolve(form)
+    return _KERNEL.propagate(form, compiled.senses, everything_free(form))
+
+
 def _far(problem: Problem) -> Tensor:
     """The instances of sets with many rows whose duals are so far from zero that Newton's steps would be wasted.
 
     An entropic problem whose scores are thousands of temperatures is nearly a linear program; a Euclidean one whose
     rows are off by many times the scores has most of its bounds still to find.
     """
-    if problem.rows.shape[0] <= _MANY_ROWS:
-        return torch.zeros_like(problem.scores[:, 0], dtype=torch.bool)
     tau = problem.objective.temperature
     if tau is not None:
         reach = ((problem.upper - problem.lower) * problem.scores * problem.presolved.free).abs().amax(-1)

@@ -24,12 +24,14 @@ from typing import Any
 import torch
 
 from linsat._transforms import transforming
+from linsat.backends.cpu_kernel import KernelBackend
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.objectives import Objective
 from linsat.solvers.linear_solve import solve_exactly
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
 
+_KERNEL = KernelBackend()
 _FORM = 8  # tensors of a standard form
 _RESULT = tuple(f.name for f in fields(SolverResult))
 
@@ -90,6 +92,10 @@ class Projection(torch.autograd.Function):
         tensors, mu, codes, presolved = saved[:count], saved[count], saved[count + 1], Presolved(*saved[count + 2 :])
         problem = ctx.call.problem(tensors, presolved)
         grad_mu, grad_x = grads[0], grads[1]
+        if grad_x is not None and not torch.is_grad_enabled() and _kernel_takes(problem, grad_x, grad_mu):
+            found = _by_kernel(problem, (mu, codes), grad_x, grad_mu, ctx.needs_input_grad[2:])
+            if found is not None:
+                return None, *found
         solved = (codes == Status.CONVERGED.code)[:, None]
         grad_x = torch.zeros_like(problem.scores) if grad_x is None else torch.where(solved, grad_x, 0.0)
         grad_mu = None if grad_mu is None else torch.where(solved, grad_mu, 0.0)
@@ -124,6 +130,41 @@ class Projection(torch.autograd.Function):
         whole = mapped * count
         split = [t.reshape(mapped, count, *t.shape[1:]) if t.shape[0] == whole else t for t in outputs]
         return tuple(split), tuple(0 if t.shape[0] == whole else None for t in outputs)
+
+
+# Positions of what has a closed form among the tensors behind the scores.
+_RHS, _SLACK, _PARAMETER = 3, 4, _FORM
+_CLOSED = {_RHS, _SLACK, _PARAMETER}
+
+
+def _kernel_takes(problem: Problem, grad_x: Tensor, grad_mu: Tensor | None) -> bool:
+    return _KERNEL.supports(problem) is None and not transforming(grad_x) and not transforming(grad_mu)
+
+
+def _by_kernel(
+    problem: Problem, solved: tuple[Tensor, Tensor], grad_x: Tensor, grad_mu: Tensor | None, needed: tuple[bool, ...]
+) -> tuple[Tensor | None, ...] | None:
+    """The gradients by the kernel, where only scores, right-hand sides, slacks and the objective's number need them."""
+    wanted = {i for i, wants in enumerate(needed) if wants}
+    if not wanted <= _CLOSED:
+        return None
+    mu, codes = solved
+    pulled = _KERNEL.vjp(problem, mu, grad_x, codes=codes, grad_mu=grad_mu, parameter=_PARAMETER in wanted)
+    found: list[Tensor | None] = [None] * (1 + len(needed))
+    found[0] = pulled.scores
+    if _RHS in wanted or _SLACK in wanted:
+        to_rhs = pulled.q / problem.scale
+        found[1 + _RHS] = _sum_to(to_rhs, problem.rhs)
+        if _SLACK in wanted:
+            found[1 + _SLACK] = _sum_to(-to_rhs * problem.slack_shares(mu), problem.slack)
+    if pulled.parameter is not None:
+        found[1 + _PARAMETER] = _sum_to(pulled.parameter, next(iter(problem.objective.parameters().values())))
+    return tuple(found)
+
+
+def _sum_to(gradient: Tensor, like: Tensor) -> Tensor:
+    """Summed over the instances where they share the number."""
+    return gradient if gradient.shape[0] == like.shape[0] else gradient.sum(0, keepdim=True)
 
 
 def moving_rows(problem: Problem, mu: Tensor) -> Tensor:

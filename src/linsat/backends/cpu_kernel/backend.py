@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,7 +21,15 @@ from linsat.solvers.result import SOLVERS, SolverResult
 _ENTROPY, _EUCLIDEAN = 0, 1  # as in kernel.c
 _STEPS = 10  # a solve takes about this many, each an evaluation and a factorisation
 _FORM = ("lower", "upper", "rhs", "slack", "scale", "dual_lower", "dual_upper")
-_PRESOLVED = ("free", "at_upper", "active", "tight", "tight_share")
+_PRESOLVED = ("free", "at_upper", "active", "tight", "infeasible", "tight_share")
+
+
+class Pulled(NamedTuple):
+    """What the gradient of a loss becomes."""
+
+    scores: Tensor  # (N, l) like the scores
+    q: Tensor  # (N, k) adjoint duals, zero outside the rows whose dual lies strictly inside its bounds
+    parameter: Tensor | None  # (N, 1) to tau or (N, l) to the weights, where asked for
 
 
 class KernelBackend:
@@ -80,11 +88,18 @@ class KernelBackend:
         return SolverResult(mu, x, codes, steps, torch.full((count,), SOLVERS.index("newton")))
 
     def vjp(
-        self, problem: Problem, mu: Tensor, grad_x: Tensor, *, codes: Tensor, grad_mu: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """dL/dy (N, l), like the scores, and q (N, k), zero outside the rows whose dual lies inside its bounds.
+        self,
+        problem: Problem,
+        mu: Tensor,
+        grad_x: Tensor,
+        *,
+        codes: Tensor,
+        grad_mu: Tensor | None = None,
+        parameter: bool = False,
+    ) -> Pulled:
+        """The gradient to the scores and q, from which all other gradients follow (`linsat.gradient.implicit`).
 
-        Instances that did not converge have no gradient: zeros.
+        Instances that did not converge have no gradient: zeros. ``parameter`` asks for that of tau or the weights too.
         """
         call, scores = _Call(problem), _dense(problem.scores)
         grad_x, mu = _dense(grad_x.to(scores.dtype)), _dense(mu)
@@ -92,6 +107,10 @@ class KernelBackend:
             grad_y, q = torch.empty_like(scores), torch.empty_like(mu)
         given = None if grad_mu is None else _dense(grad_mu.to(torch.float64))
         codes = _dense(codes)
+        to_parameter = None
+        if parameter:
+            width = 1 if type(problem.objective) is Entropy else scores.shape[1]
+            to_parameter = torch.empty((problem.size, width), dtype=torch.float64)
         arguments = library.Pull(
             problem.size,
             scores.dtype is torch.float32,
@@ -103,9 +122,10 @@ class KernelBackend:
             codes.data_ptr(),
             grad_y.data_ptr(),
             q.data_ptr(),
+            None if to_parameter is None else to_parameter.data_ptr(),
         )
         call.run(call.loaded.functions.linsat_backward, arguments, problem.size, 2)
-        return grad_y, q
+        return Pulled(grad_y, q, to_parameter)
 
     def propagate(self, form: StandardForm, senses: Tensor, blank: Presolved) -> Presolved:
         """`linsat.compile.presolve.propagate`, where `takes` says that the kernel can; ``blank`` has nothing fixed."""

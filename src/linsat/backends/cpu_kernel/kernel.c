@@ -70,7 +70,7 @@ typedef struct {
     int64_t objective, entropic_slack;
     Numbers values, lower, upper, rhs, slack, scale, dual_lower, dual_upper; /* doubles */
     Numbers parameter;                                                       /* tau, or weights; at is NULL without */
-    Numbers free, at_upper, active, tight;                                   /* bytes */
+    Numbers free, at_upper, active, tight, infeasible;                       /* bytes */
     Numbers tight_share;
 } Problem;
 
@@ -92,7 +92,7 @@ typedef struct {
     const double *mu, *grad_mu; /* grad_mu may be NULL */
     const int64_t *codes;
     void *grad_y;
-    double *q;
+    double *q, *grad_parameter; /* (count, 1) of tau or (count, variables) of the weights; may be NULL */
 } Pull;
 
 typedef struct {
@@ -947,11 +947,16 @@ static double V(start)(Work *w, const double *start) {
 
 static int V(newton)(Work *w, const Problem *problem, const Solve *call, int64_t n, int64_t *steps) {
     const Constants *c = w->constants;
+    *steps = 0;
+    if (*bytes(problem->infeasible, n)) { /* presolve has seen it */
+        memset(w->now.mu, 0, w->k * sizeof(double));
+        V(evaluate)(w, &w->now, w->tau);
+        return INFEASIBLE;
+    }
     double T = V(start)(w, call->start ? call->start + n * w->layout->rows : NULL);
     double damping = c->first_damping, ridge = c->first_ridge, stride = 1.0, length = 1.0;
     int64_t tries = 0;
     int searching = 0, cooled = 0, stalled = !isfinite(w->now.theta);
-    *steps = 0;
     for (int64_t number = 0; number <= call->max_steps * c->backtracks; number++) {
         if (w->now.error <= call->tol && T <= w->tau && !stalled) {
             V(polish)(w, T, ridge);
@@ -1023,6 +1028,24 @@ static int V(forward)(const Layout *a, const Problem *problem, const Solve *call
     return 0;
 }
 
+/* dL/dtau, or dL/dq: what the explicit dependence of x and r on them passes on. */
+static void V(to_parameter)(const Work *w, const Pull *call, const double *g, const double *pulled, int64_t n) {
+    const Layout *a = w->layout;
+    const State *at = &w->now;
+    if (w->objective == EUCLIDEAN) {
+        double *to = call->grad_parameter + n * a->variables;
+        for (int64_t j = 0; j < a->variables; j++)
+            to[j] = w->d[j] * (g[j] - pulled[j]) * (w->linear[j] - at->u[j]) / w->weights[j];
+        return;
+    }
+    double total = 0.0;
+    for (int64_t j = 0; j < a->variables; j++)
+        if (w->d[j] > 0) total -= at->u[j] * w->d[j] * (g[j] - pulled[j]);
+    for (int64_t i = 0; i < a->rows && w->has_slack; i++)
+        total += w->q[i] * w->s[i] * at->z[i] * (1.0 - at->z[i]) * at->mu[i] / w->tau;
+    call->grad_parameter[n] = total / w->tau;
+}
+
 /* q and dL/dy of one instance: H q = C (d g) + dL/dmu on the rows whose dual lies strictly inside its bounds. */
 static void V(pull_back)(Work *w, const Problem *problem, const Pull *call, int64_t n) {
     const Layout *a = w->layout;
@@ -1064,6 +1087,7 @@ static void V(pull_back)(Work *w, const Problem *problem, const Pull *call, int6
     }
     V(adjust)(w, w->q, NULL, pulled);
     for (int64_t i = 0; i < a->rows; i++) call->q[n * a->rows + a->order[i]] = w->q[i];
+    if (call->grad_parameter) V(to_parameter)(w, call, g, pulled, n);
     for (int64_t j = 0; j < a->variables; j++) {
         double found = w->d[j] * (g[j] - pulled[j]);
         if (entropy) found = free_[j] ? found * (upper[j] - lower[j]) : 0.0;
@@ -1080,12 +1104,14 @@ static int V(backward)(const Layout *a, const Problem *problem, const Pull *call
     void *block = V(begin)(&w, a, problem, call->constants);
     if (!block) return -1;
     const int shared = V(shares_numbers)(problem);
+    const size_t numbers = w.objective == ENTROPY ? 1 : (size_t)a->variables;
     const size_t wide = call->single ? sizeof(float) : sizeof(double);
     if (shared) V(fold)(&w, problem, 0);
     for (; n < call->count; n = claim(counter)) {
         if (call->codes[n] != CONVERGED) { /* an instance that was not solved has no gradient */
             memset((char *)call->grad_y + n * a->variables * wide, 0, a->variables * wide);
             memset(call->q + n * a->rows, 0, a->rows * sizeof(double));
+            if (call->grad_parameter) memset(call->grad_parameter + n * numbers, 0, numbers * sizeof(double));
             continue;
         }
         if (!shared) V(fold)(&w, problem, n);

@@ -48,7 +48,7 @@ Layout = _structure(
 Problem = _structure(
     "Problem",
     (_Whole, "objective entropic_slack"),
-    (Numbers, "values lower upper rhs slack scale dual_lower dual_upper parameter free at_upper active tight tight_share"),
+    (Numbers, "values lower upper rhs slack scale dual_lower dual_upper parameter free at_upper active tight infeasible tight_share"),
 )
 Solve = _structure(
     "Solve",
@@ -57,7 +57,7 @@ Solve = _structure(
     (_Address, "constants scores start x mu codes steps"),
 )
 Pull = _structure(
-    "Pull", (_Whole, "count single"), (_Address, "constants scores grad_x mu grad_mu codes grad_y q")
+    "Pull", (_Whole, "count single"), (_Address, "constants scores grad_x mu grad_mu codes grad_y q grad_parameter")
 )
 Presolve = _structure("Presolve", (_Whole, "count"), (_Address, "constants senses free at_upper active infeasible"))
 
