@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from linsat._transforms import outside_graphs
-from linsat.backends.run import presolve, run, settle
+from linsat.backends.run import by_kernel, presolve, run, settle
 from linsat.compile.compiled import CompiledConstraints, compile_constraints, infeasible_error
 from linsat.compile.problem import Presolved, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
@@ -59,7 +59,8 @@ def project(
         ConstraintError: malformed arguments, NaN or infinite scores.
         ConvergenceError: with ``on_failure="raise"``.
     """
-    return solve(y, constraints, tau=tau, objective=objective, solver=solver, on_failure=on_failure, start=start).x
+    request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
+    return request.answer(_solve(request)[0].x)
 
 
 @outside_graphs
@@ -75,8 +76,12 @@ def solve(
 ) -> Solution:
     """Like `project`, returning a `Solution`: x with status, violation, steps and duals of every instance."""
     request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
+    return request.solution(*_solve(request))
+
+
+def _solve(request: Request) -> tuple[SolverResult, StandardForm]:
     compiled = compile_constraints(
-        constraints,
+        request.constraints,
         request.objective,
         num_variables=request.scores.shape[-1],
         device=request.scores.device,
@@ -88,9 +93,10 @@ def solve(
     if isinstance(solver, Sinkhorn) and solver.gradient == "unrolled":
         result = _unrolled(compiled, request, form, solver)
     else:
-        call = Call(form, request.objective, _Solve(compiled, request))
-        result, _ = differentiable(call, request.scores)
-    return request.solution(result, form)
+        constant = form is compiled.form and compiled.presolved is not None
+        call = Call(form, request.objective, _Solve(compiled, request), compiled.cache if constant else None)
+        result = differentiable(call, request.scores)
+    return result, form
 
 
 class _Solve:
@@ -101,20 +107,24 @@ class _Solve:
 
     def __call__(self, form: StandardForm, scores: Tensor, objective: Objective) -> tuple[SolverResult, Presolved]:
         with torch.no_grad():
-            check_numbers(scores, objective, form)
             constant = form is self.compiled.form and self.compiled.presolved is not None
             presolved = settle(self.compiled) if constant else presolve(self.compiled, form)
             problem = form.problem(scores, objective, presolved, self.compiled.cache if constant else None)
             start = None if self.request.start is None else self.request.start * form.scale
+            # The kernel looks at the numbers as it reads them.
+            if not by_kernel(problem, self.request.solver):
+                check_numbers(scores, objective, form)
             result = run(problem, self.request.solver, start)
-            _report(self.compiled, self.request.on_failure, form, result)
+            if bool(result.codes.any()):
+                check_numbers(scores, objective, form)
+                _report(self.compiled, self.request.on_failure, form, result)
             return result, presolved
 
 
 def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardForm, solver: Sinkhorn) -> SolverResult:
     check_numbers(request.scores, request.objective, form)
     presolved = compiled.presolve(form)
-    problem = form.problem(request.scores, request.objective, presolved)
+    problem = form.problem(request.scores.to(torch.float64), request.objective, presolved)
     start = None if request.start is None else request.start * form.scale.detach()
     result = solver.unrolled(problem, start)
     result.codes[presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code

@@ -65,13 +65,13 @@ def check_box(objective: Objective, constraints: Constraints) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of one call, read and flattened to one batch dimension, in float64."""
+    """The arguments of one call, read and flattened to one batch dimension."""
 
     constraints: Constraints
     objective: Objective  # its numbers spread over the batch
     solver: Solver
     on_failure: str
-    scores: Tensor  # (N, l) float64
+    scores: Tensor  # (N, l) of the dtype of y
     start: Tensor | None  # (N, k)
     batch_shape: torch.Size
     like: Tensor  # the scores as given: dtype and device of the answer
@@ -95,18 +95,19 @@ class Request:
         check_options(solver, on_failure)
         solver = DEFAULT if solver is None else solver
         like = _read_scores(y, constraints)
-        check_range(like.dtype, constraints)
-        check_box(objective, constraints)
+        _check_bounds(like.dtype, constraints, objective)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
         batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
-        scores = like.to(device, torch.float64).expand(*batch_shape, like.shape[-1])
+        scores = like.to(device)
+        if scores.dim() != 2 or batch_shape != scores.shape[:-1]:
+            scores = scores.expand(*batch_shape, like.shape[-1]).reshape(batch_shape.numel(), like.shape[-1])
         return cls(
             constraints=constraints,
             objective=objective.spread(batch_shape, like.shape[-1], device),
             solver=solver,
             on_failure=on_failure,
-            scores=scores.reshape(batch_shape.numel(), like.shape[-1]),
+            scores=scores,
             start=_read_start(start, (*batch_shape, len(constraints)), device),
             batch_shape=batch_shape,
             like=like,
@@ -127,13 +128,17 @@ class Request:
 
         return form.with_tensors(tuple(spread(t) for t in form.tensors()))
 
+    def answer(self, x: Tensor) -> Any:
+        """x (N, l) in the shape, dtype and device of the scores."""
+        if x.shape[:-1] != self.batch_shape:
+            x = x.reshape(*self.batch_shape, x.shape[-1])
+        x = x.to(self.like.device, self.like.dtype)
+        return x.detach().cpu().numpy() if self.as_numpy else x
+
     def solution(self, result: SolverResult, form: StandardForm) -> Solution:
-        """Back to the shape, dtype and device of the scores."""
+        """Everything, in the shape of the scores."""
         batch = self.batch_shape
-        x = result.x.reshape(*batch, result.x.shape[-1]).to(self.like.device, self.like.dtype)
         fields: dict[str, Any] = {
-            "x": x,
-            "violation": _violation(self.constraints, x),
             "steps": result.steps.reshape(batch),
             "duals": (result.mu / form.scale).reshape(*batch, len(self.constraints)),
             "codes": result.codes.reshape(batch),
@@ -141,7 +146,20 @@ class Request:
         }
         if self.as_numpy:
             fields = {name: value.detach().cpu().numpy() for name, value in fields.items()}
-        return Solution(**fields)
+        solution = Solution(**fields, x=self.answer(result.x), constraints=self.constraints)
+        if not self.constraints.fixed:
+            _ = solution.violation  # now: an optimiser may change the numbers before anyone asks
+        return solution
+
+
+def _check_bounds(dtype: torch.dtype, constraints: Constraints, objective: Objective) -> None:
+    """Reject bounds that the objective or the answer cannot have; looked at once where they are constants."""
+    key = ("bounds", dtype, objective.finite_box)
+    if constraints.fixed and key in constraints.box_memory:
+        return
+    check_range(dtype, constraints)
+    check_box(objective, constraints)
+    constraints.box_memory[key] = True
 
 
 def check_range(dtype: torch.dtype, constraints: Constraints) -> None:
@@ -186,11 +204,6 @@ def check_numbers(scores: Tensor, objective: Objective, form: StandardForm) -> N
             index = tuple(int(i) for i in wrong.nonzero()[0])
             expected = "a positive, finite temperature. Fix: tau=0.1, say." if name == "tau" else "positive numbers."
             raise ConstraintError(f"{name} is {float(value[index])}; expected {expected}")
-
-
-def _violation(constraints: Constraints, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return constraints.violation(x.detach())
 
 
 def _read_scores(y: Any, constraints: Constraints) -> Tensor:

@@ -29,10 +29,13 @@ _KERNEL, _ARRAYS = KernelBackend(), ArrayBackend()
 
 def run(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None = None) -> SolverResult:
     """Solve every instance that presolve has not found infeasible."""
+    if not by_kernel(problem, solver):
+        problem = problem.in_double()
     infeasible = problem.presolved.infeasible
-    if not bool(infeasible.any()):
+    # Numbers that never change have been settled, and are feasible.
+    if problem.cache is not None or not bool(infeasible.any()):
         return _solve(problem, solver, start)
-    infeasible = infeasible.expand(problem.size)
+    infeasible, problem = infeasible.expand(problem.size), problem.in_double()
     result = SolverResult.empty(problem, "newton")
     result.x = problem.point(problem.adjusted(result.mu))
     result.codes[infeasible] = Status.INFEASIBLE.code
@@ -58,6 +61,7 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
     if far is None or not bool(far.any()):
         result = first.solve(problem, few, start)
     else:
+        problem = problem.in_double()
         result = SolverResult.empty(problem, second.name)
         near = (~far).nonzero().squeeze(-1)
         if near.numel():
@@ -69,10 +73,16 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
         left = left | (result.codes == Status.STEP_LIMIT.code)
     left = left.nonzero().squeeze(-1)
     if left.numel():
+        problem, result.x = problem.in_double(), result.x.to(torch.float64)
         part = second.solve(problem.select(left), solver)
         part.steps = part.steps + result.steps[left]
         result.put(left, part)
     return result
+
+
+def by_kernel(problem: Problem, solver: Newton | Sinkhorn) -> bool:
+    """Whether the kernel is the first to see the problem."""
+    return isinstance(solver, Newton) and solver.backend != "interior_point" and first_backend(problem, solver) is _KERNEL
 
 
 def first_backend(problem: Problem, options: Newton) -> KernelBackend | ArrayBackend:

@@ -105,7 +105,7 @@ class Problem(StandardForm):
     Duals mu are those of the rows divided by their scale: the multipliers of the rows as written, times the scale.
     """
 
-    scores: Tensor  # (N, l) y
+    scores: Tensor  # (N, l) y; x has its dtype, everything else is float64
     objective: Objective
     presolved: Presolved
     cache: dict[str, Any] | None = None  # where a back end may keep what it derives from numbers that never change
@@ -114,6 +114,10 @@ class Problem(StandardForm):
     def size(self) -> int:
         """The number of instances."""
         return self.scores.shape[0]
+
+    def in_double(self) -> Problem:
+        """The same with scores in float64, as torch operations need them; the kernel reads float32 too."""
+        return self if self.scores.dtype is torch.float64 else replace(self, scores=self.scores.to(torch.float64))
 
     def select(self, index: Tensor) -> Problem:
         """The problem of some instances only."""

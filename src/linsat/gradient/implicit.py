@@ -25,6 +25,7 @@ import torch
 
 from linsat._transforms import transforming
 from linsat.backends.cpu_kernel import KernelBackend
+from linsat.backends.cpu_kernel.backend import Pulled
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.objectives import Objective
 from linsat.solvers.linear_solve import solve_exactly
@@ -43,6 +44,7 @@ class Call:
     form: StandardForm  # whose pattern (not numbers) is used
     objective: Objective  # likewise
     solve: Callable[[StandardForm, Tensor, Objective], tuple[SolverResult, Presolved]]
+    cache: dict[str, Any] | None = None  # of numbers that never change, see `Problem`
 
     def parts(self, tensors: tuple[Tensor, ...]) -> tuple[StandardForm, Tensor, Objective]:
         """Standard form, scores and objective from scores, tensors of the form and numbers of the objective."""
@@ -59,17 +61,49 @@ class Call:
 
     def problem(self, tensors: tuple[Tensor, ...], presolved: Presolved) -> Problem:
         form, scores, objective = self.parts(tensors)
-        return form.problem(scores, objective, presolved)
+        return form.problem(scores, objective, presolved, self.cache if form is self.form else None)
 
 
-def differentiable(call: Call, scores: Tensor) -> tuple[SolverResult, Presolved]:
+def differentiable(call: Call, scores: Tensor) -> SolverResult:
     """Solve for scores (N, l), with gradients of x and the duals to every tensor that wants them."""
-    found = Projection.apply(call, scores, *call.tensors())
-    return SolverResult(*found[: len(_RESULT)]), Presolved(*found[len(_RESULT) :])
+    tensors = call.tensors()
+    if transforming():
+        return SolverResult(*Transformed.apply(call, scores, *tensors)[: len(_RESULT)])
+    learned = ()
+    if torch.is_grad_enabled():
+        learned = tuple(i for i, tensor in enumerate(tensors) if tensor.requires_grad)
+        if learned or scores.requires_grad:
+            return SolverResult(*Projection.apply(call, learned, scores, *(tensors[i] for i in learned)))
+    return call.solve(call.form, scores, call.objective)[0]
 
 
 class Projection(torch.autograd.Function):
-    """(scores, standard form, objective) -> fields of the result, fields of what presolve decided."""
+    """(scores, learned tensors) -> fields of the result: outside of function transforms, where it costs least."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, learned: tuple[int, ...], *given: Tensor) -> tuple[Tensor, ...]:
+        result, presolved = call.solve(call.form, given[0], call.objective)
+        ctx.call, ctx.learned, ctx.presolved = call, learned, presolved
+        ctx.save_for_backward(*given, result.mu, result.codes)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(result.codes, result.steps, result.solved_by)
+        return tuple(vars(result).values())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        *given, mu, codes = ctx.saved_tensors
+        tensors = [given[0], *ctx.call.tensors()]
+        for position, tensor in zip(ctx.learned, given[1:], strict=True):
+            tensors[1 + position] = tensor
+        needed = [ctx.needs_input_grad[2], *[False] * (len(tensors) - 1)]
+        for position, wants in zip(ctx.learned, ctx.needs_input_grad[3:], strict=True):
+            needed[1 + position] = wants
+        found = _backward(_Solved(ctx.call, tuple(tensors), mu, codes, ctx.presolved), grads[0], grads[1], tuple(needed))
+        return None, None, found[0], *(found[1 + i] for i in ctx.learned)
+
+
+class Transformed(torch.autograd.Function):
+    """(scores, standard form, objective) -> fields of the result, fields of what presolve decided; can be mapped."""
 
     @staticmethod
     def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -87,31 +121,10 @@ class Projection(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        count = 1 + _FORM + len(ctx.call.objective.parameters())
+        count = 1 + len(ctx.call.tensors())
         saved = ctx.saved_tensors
-        tensors, mu, codes, presolved = saved[:count], saved[count], saved[count + 1], Presolved(*saved[count + 2 :])
-        problem = ctx.call.problem(tensors, presolved)
-        grad_mu, grad_x = grads[0], grads[1]
-        if grad_x is not None and not torch.is_grad_enabled() and _kernel_takes(problem, grad_x, grad_mu):
-            found = _by_kernel(problem, (mu, codes), grad_x, grad_mu, ctx.needs_input_grad[2:])
-            if found is not None:
-                return None, *found
-        solved = (codes == Status.CONVERGED.code)[:, None]
-        grad_x = torch.zeros_like(problem.scores) if grad_x is None else torch.where(solved, grad_x, 0.0)
-        grad_mu = None if grad_mu is None else torch.where(solved, grad_mu, 0.0)
-        q = adjoint(problem, mu, grad_x, grad_mu)
-        scores_only = grad_mu is None and not any(ctx.needs_input_grad[2:])
-        if scores_only and not torch.is_grad_enabled() and not transforming(grad_x):
-            return None, _to_scores(problem, mu, grad_x, q), *[None] * (count - 1)
-
-        def explicit(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-            """x and residual as functions of everything but the duals."""
-            here = ctx.call.problem(tensors, presolved)
-            x = here.point(here.adjusted(mu))
-            return x, here.residual(x, here.slack_shares(mu))
-
-        pull_back: Callable[..., Any] = torch.func.vjp(explicit, *tensors)[1]
-        return None, *pull_back((grad_x, -q))
+        solved = _Solved(ctx.call, saved[:count], saved[count], saved[count + 1], Presolved(*saved[count + 2 :]))
+        return None, *_backward(solved, grads[0], grads[1], ctx.needs_input_grad[1:])
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: Tensor) -> tuple[Any, Any]:
@@ -126,31 +139,72 @@ class Projection(torch.autograd.Function):
             front = tensor.expand(mapped, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
             return front.expand(mapped, count, *front.shape[2:]).reshape(mapped * count, *front.shape[2:])
 
-        outputs = Projection.apply(call, *(join(t, dim) for t, dim in zip(tensors, dims, strict=True)))
+        outputs = Transformed.apply(call, *(join(t, dim) for t, dim in zip(tensors, dims, strict=True)))
         whole = mapped * count
         split = [t.reshape(mapped, count, *t.shape[1:]) if t.shape[0] == whole else t for t in outputs]
         return tuple(split), tuple(0 if t.shape[0] == whole else None for t in outputs)
 
 
-# Positions of what has a closed form among the tensors behind the scores.
+
+@dataclass(frozen=True)
+class _Solved:
+    """What a backward pass starts from."""
+
+    call: Call
+    tensors: tuple[Tensor, ...]  # scores and `Call.tensors`
+    mu: Tensor
+    codes: Tensor
+    presolved: Presolved
+
+    def problem(self) -> Problem:
+        return self.call.problem(self.tensors, self.presolved)
+
+    def masked(self, gradient: Tensor) -> Tensor:
+        """Zero for instances that were not solved; in float64."""
+        return torch.where((self.codes == Status.CONVERGED.code)[:, None], gradient, 0.0).to(self.mu.dtype)
+
+    def explicit(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        """x and residual as functions of everything but the duals."""
+        here = self.call.problem(tensors, self.presolved).in_double()
+        x = here.point(here.adjusted(self.mu))
+        return x, here.residual(x, here.slack_shares(self.mu))
+
+
+def _backward(
+    solved: _Solved, grad_mu: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """Gradients to scores and `Call.tensors`, where needed, from those of the duals and of x."""
+    problem = solved.problem()
+    if grad_x is None:
+        grad_x = torch.zeros_like(problem.scores)
+    wanted = {i for i, wants in enumerate(needed[1:]) if wants}
+    plain = not torch.is_grad_enabled() and not transforming(grad_x) and not transforming(grad_mu)
+    if plain and _KERNEL.supports(problem) is None:
+        pulled = _KERNEL.vjp(
+            problem, solved.mu, grad_x, codes=solved.codes, grad_mu=grad_mu, parameter=_PARAMETER in wanted
+        )
+        if wanted <= _CLOSED:
+            return _closed_forms(problem, solved.mu, pulled, wanted, len(needed))
+        q, grad_x = pulled.q, solved.masked(grad_x)
+    else:
+        grad_x = solved.masked(grad_x)
+        q = adjoint(problem.in_double(), solved.mu, grad_x, None if grad_mu is None else solved.masked(grad_mu))
+        if plain and not wanted:
+            return _to_scores(problem.in_double(), solved.mu, grad_x, q), *[None] * (len(needed) - 1)
+    pull_back: Callable[..., Any] = torch.func.vjp(solved.explicit, *solved.tensors)[1]
+    return pull_back((grad_x, -q))
+
+
+# Positions among `Call.tensors` of what has a short closed form.
 _RHS, _SLACK, _PARAMETER = 3, 4, _FORM
 _CLOSED = {_RHS, _SLACK, _PARAMETER}
 
 
-def _kernel_takes(problem: Problem, grad_x: Tensor, grad_mu: Tensor | None) -> bool:
-    return _KERNEL.supports(problem) is None and not transforming(grad_x) and not transforming(grad_mu)
-
-
-def _by_kernel(
-    problem: Problem, solved: tuple[Tensor, Tensor], grad_x: Tensor, grad_mu: Tensor | None, needed: tuple[bool, ...]
-) -> tuple[Tensor | None, ...] | None:
-    """The gradients by the kernel, where only scores, right-hand sides, slacks and the objective's number need them."""
-    wanted = {i for i, wants in enumerate(needed) if wants}
-    if not wanted <= _CLOSED:
-        return None
-    mu, codes = solved
-    pulled = _KERNEL.vjp(problem, mu, grad_x, codes=codes, grad_mu=grad_mu, parameter=_PARAMETER in wanted)
-    found: list[Tensor | None] = [None] * (1 + len(needed))
+def _closed_forms(
+    problem: Problem, mu: Tensor, pulled: Pulled, wanted: set[int], count: int
+) -> tuple[Tensor | None, ...]:
+    """Gradients to scores, right-hand sides, slack masses and the number of the objective: r = (A x + S z - B) / rho."""
+    found: list[Tensor | None] = [None] * count
     found[0] = pulled.scores
     if _RHS in wanted or _SLACK in wanted:
         to_rhs = pulled.q / problem.scale

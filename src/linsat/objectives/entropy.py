@@ -54,6 +54,9 @@ class Entropy(Objective):
         return {"tau": self.tau}
 
     def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Entropy:
+        if type(self.tau) is float:
+            tau = torch.full((batch_shape.numel(), 1), self.tau, dtype=torch.float64, device=device)
+            return Entropy(tau, self.slack) if type(self) is Entropy else replace(self, tau=tau)
         try:
             tau = self.tau if isinstance(self.tau, torch.Tensor) else torch.as_tensor(self.tau, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError, OverflowError):

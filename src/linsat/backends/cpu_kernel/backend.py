@@ -64,7 +64,7 @@ class KernelBackend:
         Raises:
             MemoryError: the results do not fit; the message says how much they need, and how to split the batch.
         """
-        call, scores = _Call(problem), _dense(problem.scores)
+        call, scores = _Call(problem), _scores(problem)
         count, k = problem.size, problem.rows.shape[0]
         with _advice(problem):
             x, mu = torch.empty_like(scores), torch.empty((count, k), dtype=torch.float64)
@@ -101,7 +101,7 @@ class KernelBackend:
 
         Instances that did not converge have no gradient: zeros. ``parameter`` asks for that of tau or the weights too.
         """
-        call, scores = _Call(problem), _dense(problem.scores)
+        call, scores = _Call(problem), _scores(problem)
         grad_x, mu = _dense(grad_x.to(scores.dtype)), _dense(mu)
         with _advice(problem):
             grad_y, q = torch.empty_like(scores), torch.empty_like(mu)
@@ -178,7 +178,7 @@ def _structure(problem: Problem) -> tuple[ctypes.Structure, list[Tensor]]:
     if kept is None or kept[0] is not problem.presolved:
         kept = (problem.presolved, *_point_to(problem))
         if problem.cache is not None:
-            problem.cache["kernel"] = kept
+            problem.cache.setdefault("kernel", kept)
     return library.Problem.from_buffer_copy(kept[1]), kept[2]
 
 
@@ -212,6 +212,12 @@ def _numbers(tensor: Tensor) -> Numbers:
 def _rows_of(tensor: Tensor) -> Tensor:
     """The tensor with neighbours in memory along its last dimension; the first may be expanded."""
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] <= 1 else tensor.contiguous()
+
+
+def _scores(problem: Problem) -> Tensor:
+    """The scores in a dtype that the kernel reads; float32 holds every shorter one exactly."""
+    scores = problem.scores
+    return _dense(scores if scores.dtype in (torch.float32, torch.float64) else scores.to(torch.float32))
 
 
 def _dense(tensor: Tensor) -> Tensor:

@@ -665,6 +665,7 @@ static int V(read_scores)(Work *w, const Problem *problem, const void *scores, i
             finite &= isfinite(w->weights[j]) && w->weights[j] > 0.0;
             term = w->weights[j] * y;
         }
+        finite &= isfinite(term) != 0;
         w->linear[j] = term;
     }
     return finite;
