@@ -129,9 +129,9 @@ class KernelBackend:
 
     def propagate(self, form: StandardForm, senses: Tensor, blank: Presolved) -> Presolved:
         """`linsat.compile.presolve.propagate`, where `takes` says that the kernel can; ``blank`` has nothing fixed."""
-        count = max(getattr(form, name).shape[0] for name in ("lower", "upper", "rhs", "slack"))
-        count = max(count, form.rows.values.shape[0])
-        call = _Call(form.problem(form.lower, Euclidean(), blank))
+        sizes = {tensor.shape[0] for tensor in form.tensors()}
+        count = max(sizes) if 0 not in sizes else 0
+        call = _Call(form.problem(form.lower[:1].expand(count, -1), Euclidean(), blank))
         k, l = form.rows.shape
         variables = torch.empty((2, count, l), dtype=torch.bool)
         active, infeasible = torch.empty((count, k), dtype=torch.bool), torch.empty(count, dtype=torch.bool)
@@ -191,7 +191,7 @@ def _point_to(problem: Problem) -> tuple[ctypes.Structure, list[Tensor]]:
     for name, tensor in tensors.items():
         tensor = _rows_of(tensor if tensor.dtype is torch.bool else tensor.detach().to(torch.float64))
         kept.append(tensor)
-        setattr(structure, name, _numbers(tensor))
+        setattr(structure, name, _numbers(tensor, problem.size))
     return structure, kept
 
 
@@ -201,12 +201,17 @@ def _add_parameter(structure: ctypes.Structure, problem: Problem) -> Tensor | No
     if not isinstance(parameter, torch.Tensor):
         return None
     parameter = _rows_of(parameter.to(torch.float64))
-    structure.parameter = _numbers(parameter)  # type: ignore[attr-defined]
+    structure.parameter = _numbers(parameter, problem.size)  # type: ignore[attr-defined]
     return parameter
 
 
-def _numbers(tensor: Tensor) -> Numbers:
-    return Numbers(tensor.data_ptr(), tensor.stride(0) if tensor.shape[0] > 1 else 0)
+def _numbers(tensor: Tensor, count: int) -> Numbers:
+    """Where the numbers of ``count`` instances are: one each, or shared by all."""
+    if tensor.shape[0] == 1:
+        return Numbers(tensor.data_ptr(), 0)
+    if tensor.shape[0] != count:  # the kernel would read beyond the end
+        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} does not fit a batch of {count} instances.")
+    return Numbers(tensor.data_ptr(), tensor.stride(0))
 
 
 def _rows_of(tensor: Tensor) -> Tensor:
