@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import outside_graphs
 from linsat.backends.run import by_kernel, presolve, run, settle
 from linsat.compile.compiled import CompiledConstraints, compile_constraints, infeasible_error
@@ -26,6 +27,7 @@ from linsat.status import Status
 
 
 @outside_graphs
+@one_thread_after_a_fork
 def project(
     y: Any,
     constraints: Constraints,
@@ -64,6 +66,7 @@ def project(
 
 
 @outside_graphs
+@one_thread_after_a_fork
 def solve(
     y: Any,
     constraints: Constraints,

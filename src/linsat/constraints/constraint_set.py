@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from linsat._forks import one_thread_after_a_fork
 from linsat.constraints.arrays import Matrix, Tensor, check_finite, read_bound, read_matrix, read_right_side
 from linsat.constraints.checks import check_bounds, check_empty_rows, check_names, joint_batch_shape
 from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, Numbers, Structure, stack_rows
@@ -34,6 +35,7 @@ class Constraints:
         ConstraintError: malformed input; the message names argument, index, value and fix.
     """
 
+    @one_thread_after_a_fork
     def __init__(
         self,
         *,

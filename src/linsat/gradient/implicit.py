@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import transforming
 from linsat.backends.cpu_kernel import KernelBackend
 from linsat.backends.cpu_kernel.backend import Pulled
@@ -170,6 +171,7 @@ class _Solved:
         return x, here.residual(x, here.slack_shares(self.mu))
 
 
+@one_thread_after_a_fork
 def _backward(
     solved: _Solved, grad_mu: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:

@@ -659,14 +659,14 @@ static int V(read_scores)(Work *w, const Problem *problem, const void *scores, i
         finite &= isfinite(y) != 0;
         double term = y;
         if (entropy) {
-            term = free_[j] ? (upper[j] - lower[j]) * y : -1e200; /* no variable: a share of nothing */
+            term = (upper[j] - lower[j]) * y;
             if (free_[j]) w->reach = fabs(term) > w->reach ? fabs(term) : w->reach;
         } else if (w->weights) {
             finite &= isfinite(w->weights[j]) && w->weights[j] > 0.0;
             term = w->weights[j] * y;
         }
         finite &= isfinite(term) != 0;
-        w->linear[j] = term;
+        w->linear[j] = entropy && !free_[j] ? -1e200 : term; /* fixed: it has a share of nothing */
     }
     return finite;
 }
