@@ -12,7 +12,7 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import outside_graphs
-from linsat.backends.run import by_kernel, presolve, run, settle
+from linsat.backends.run import first_backend, presolve, run, settle
 from linsat.compile.compiled import CompiledConstraints, compile_constraints, infeasible_error
 from linsat.compile.problem import Presolved, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
@@ -103,25 +103,25 @@ def _solve(request: Request) -> tuple[SolverResult, StandardForm]:
 
 
 class _Solve:
-    """Everything that looks at numbers, out of sight of autograd and of function transforms."""
+    """Everything that looks at numbers, out of sight of autograd and of function transforms; called without gradients."""
 
     def __init__(self, compiled: CompiledConstraints, request: Request) -> None:
         self.compiled, self.request = compiled, request
 
     def __call__(self, form: StandardForm, scores: Tensor, objective: Objective) -> tuple[SolverResult, Presolved]:
-        with torch.no_grad():
-            constant = form is self.compiled.form and self.compiled.presolved is not None
-            presolved = settle(self.compiled) if constant else presolve(self.compiled, form)
-            problem = form.problem(scores, objective, presolved, self.compiled.cache if constant else None)
-            start = None if self.request.start is None else self.request.start * form.scale
-            # The kernel looks at the numbers as it reads them.
-            if not by_kernel(problem, self.request.solver):
-                check_numbers(scores, objective, form)
-            result = run(problem, self.request.solver, start)
-            if bool(result.codes.any()):
-                check_numbers(scores, objective, form)
-                _report(self.compiled, self.request.on_failure, form, result)
-            return result, presolved
+        compiled, request = self.compiled, self.request
+        constant = form is compiled.form and compiled.presolved is not None
+        presolved = settle(compiled) if constant else presolve(compiled, form)
+        problem = form.problem(scores, objective, presolved, compiled.cache if constant else None)
+        start = None if request.start is None else request.start * form.scale
+        first = first_backend(problem, request.solver)
+        if first.name != "kernel":  # which looks at the numbers as it reads them
+            check_numbers(scores, objective, form)
+        result = run(problem, request.solver, start, first)
+        if bool(result.codes.any()):  # not everything has converged
+            check_numbers(scores, objective, form)
+            _report(compiled, request.on_failure, form, result)
+        return result, presolved
 
 
 def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardForm, solver: Sinkhorn) -> SolverResult:

@@ -230,6 +230,8 @@ def _read_scores(y: Any, constraints: Constraints) -> Tensor:
 
 
 def _joint_batch(scores: torch.Size, constraints: torch.Size) -> torch.Size:
+    if not constraints:
+        return scores
     try:
         return torch.broadcast_shapes(scores, constraints)
     except RuntimeError:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
+
 import torch
 
 from linsat.backends.arrays import ArrayBackend
@@ -24,81 +27,85 @@ _WELL_INSIDE = 1e-5
 # this many temperatures, or rows off by this many times the largest score.
 _MANY_ROWS = 300
 _COLD, _OFF = 1e3, 1e2
-_KERNEL, _ARRAYS = KernelBackend(), ArrayBackend()
+_KERNEL, _ARRAYS, _INTERIOR = KernelBackend(), ArrayBackend(), InteriorPointBackend()
 
 
-def run(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None = None) -> SolverResult:
-    """Solve every instance that presolve has not found infeasible."""
-    if not by_kernel(problem, solver):
+Backend = KernelBackend | ArrayBackend | InteriorPointBackend
+
+
+def run(
+    problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None = None, first: Backend | None = None
+) -> SolverResult:
+    """Solve every instance that presolve has not found infeasible; ``first`` is `first_backend`, if already known."""
+    first = first or first_backend(problem, solver)
+    if first is not _KERNEL:
         problem = problem.in_double()
     infeasible = problem.presolved.infeasible
     # Numbers that never change have been settled, and are feasible.
     if problem.cache is not None or not bool(infeasible.any()):
-        return _solve(problem, solver, start)
+        return _solve(problem, solver, start, first)
     infeasible, problem = infeasible.expand(problem.size), problem.in_double()
     result = SolverResult.empty(problem, "newton")
     result.x = problem.point(problem.adjusted(result.mu))
     result.codes[infeasible] = Status.INFEASIBLE.code
     rest = (~infeasible).nonzero().squeeze(-1)
     if rest.numel():
-        result.put(rest, _solve(problem.select(rest), solver, None if start is None else start[rest]))
+        result.put(rest, _solve(problem.select(rest), solver, None if start is None else start[rest], first))
     return result
 
 
-def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) -> SolverResult:
+def first_backend(problem: Problem, solver: Newton | Sinkhorn) -> Backend:
+    """The first back end that takes the problem: the kernel, then torch operations; Sinkhorn has the latter only.
+
+    Raises:
+        ConstraintError: the solver asks for the kernel, which cannot take the problem; the message says why.
+    """
+    if isinstance(solver, Sinkhorn) or solver.backend == "torch":
+        return _ARRAYS
+    if solver.backend == "interior_point":
+        return _INTERIOR
+    reason = _KERNEL.supports(problem)
+    if reason is None:
+        return _KERNEL
+    if solver.backend == "kernel":
+        raise ConstraintError(f"backend='kernel' cannot be used here: {reason}. Fix: leave backend out.")
+    return _ARRAYS
+
+
+def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None, first: Backend) -> SolverResult:
+    """Newton's method, and the interior-point method for what that does not solve."""
     if isinstance(solver, Sinkhorn):
         return solver.run(problem, start)
-    second = InteriorPointBackend()
-    if solver.backend == "interior_point":
-        return second.solve(problem, solver, start)
-    first = first_backend(problem, solver)
-    if second.supports(problem) is not None:
+    if first is _INTERIOR or _INTERIOR.supports(problem) is not None:
         return first.solve(problem, solver, start)
-    few = solver
-    if solver.max_steps > STEPS_BEFORE_INTERIOR:
-        few = Newton(tol=solver.tol, max_steps=STEPS_BEFORE_INTERIOR)
+    few = _shortened(solver)
     far = _far(problem) if start is None and problem.rows.shape[0] > _MANY_ROWS else None
     if far is None or not bool(far.any()):
         result = first.solve(problem, few, start)
     else:
         problem = problem.in_double()
-        result = SolverResult.empty(problem, second.name)
+        result = SolverResult.empty(problem, _INTERIOR.name)
         near = (~far).nonzero().squeeze(-1)
         if near.numel():
             result.put(near, first.solve(problem.select(near), few))
     if not bool(result.codes.any()):  # everything has converged
         return result
     left = result.codes == Status.STALLED.code
-    if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
+    if few is not solver:  # else the limit is the user's, and final
         left = left | (result.codes == Status.STEP_LIMIT.code)
     left = left.nonzero().squeeze(-1)
     if left.numel():
         problem, result.x = problem.in_double(), result.x.to(torch.float64)
-        part = second.solve(problem.select(left), solver)
+        part = _INTERIOR.solve(problem.select(left), solver)
         part.steps = part.steps + result.steps[left]
         result.put(left, part)
     return result
 
 
-def by_kernel(problem: Problem, solver: Newton | Sinkhorn) -> bool:
-    """Whether the kernel is the first to see the problem."""
-    return isinstance(solver, Newton) and solver.backend != "interior_point" and first_backend(problem, solver) is _KERNEL
-
-
-def first_backend(problem: Problem, options: Newton) -> KernelBackend | ArrayBackend:
-    """The first back end that takes the problem: the kernel, then torch operations.
-
-    Raises:
-        ConstraintError: the options ask for the kernel, which cannot take the problem; the message says why.
-    """
-    if options.backend == "torch":
-        return _ARRAYS
-    reason = _KERNEL.supports(problem)
-    if reason is None:
-        return _KERNEL
-    if options.backend == "kernel":
-        raise ConstraintError(f"backend='kernel' cannot be used here: {reason}. Fix: leave backend out.")
-    return _ARRAYS
+@functools.lru_cache(maxsize=64)
+def _shortened(solver: Newton) -> Newton:
+    """The solver with no more steps than the interior-point method waits for; itself where it has no more."""
+    return solver if solver.max_steps <= STEPS_BEFORE_INTERIOR else replace(solver, max_steps=STEPS_BEFORE_INTERIOR)
 
 
 def presolve(compiled: CompiledConstraints, form: StandardForm) -> Presolved:

@@ -74,7 +74,16 @@ class StandardForm:
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Everything that may carry a gradient, in the order of the fields; `with_tensors` takes it back."""
-        return (self.rows.values, *(getattr(self, f.name) for f in fields(StandardForm)[1:]))
+        return (
+            self.rows.values,
+            self.lower,
+            self.upper,
+            self.rhs,
+            self.slack,
+            self.scale,
+            self.dual_lower,
+            self.dual_upper,
+        )
 
     def with_tensors(self, tensors: tuple[Tensor, ...]) -> StandardForm:
         return StandardForm(self.rows.with_values(tensors[0]), *tensors[1:])
@@ -83,8 +92,7 @@ class StandardForm:
         self, scores: Tensor, objective: Objective, presolved: Presolved, cache: dict[str, Any] | None = None
     ) -> Problem:
         """The problem of scores (N, l) over these rows."""
-        parts = {f.name: getattr(self, f.name) for f in fields(StandardForm)}
-        return Problem(**parts, scores=scores, objective=objective, presolved=presolved, cache=cache)
+        return Problem(self.rows, *self.tensors()[1:], scores, objective, presolved, cache)
 
 
 class Evaluation(NamedTuple):

@@ -48,8 +48,11 @@ class Call:
     cache: dict[str, Any] | None = None  # of numbers that never change, see `Problem`
 
     def parts(self, tensors: tuple[Tensor, ...]) -> tuple[StandardForm, Tensor, Objective]:
-        """Standard form, scores and objective from scores, tensors of the form and numbers of the objective."""
-        if all(given is own for given, own in zip(tensors[1:], self.tensors(), strict=True)):
+        """Standard form, scores and objective from scores, tensors of the form and numbers of the objective.
+
+        Scores alone stand for those with the form and the objective as they are.
+        """
+        if len(tensors) == 1 or all(given is own for given, own in zip(tensors[1:], self.tensors(), strict=True)):
             return self.form, tensors[0], self.objective
         names = self.objective.parameters()
         own = dict(zip(names, tensors[1 + _FORM :], strict=True))
@@ -75,7 +78,8 @@ def differentiable(call: Call, scores: Tensor) -> SolverResult:
         learned = tuple(i for i, tensor in enumerate(tensors) if tensor.requires_grad)
         if learned or scores.requires_grad:
             return SolverResult(*Projection.apply(call, learned, scores, *(tensors[i] for i in learned)))
-    return call.solve(call.form, scores, call.objective)[0]
+    with torch.no_grad():
+        return call.solve(call.form, scores, call.objective)[0]
 
 
 class Projection(torch.autograd.Function):
@@ -93,6 +97,9 @@ class Projection(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         *given, mu, codes = ctx.saved_tensors
+        if not ctx.learned:
+            solved = _Solved(ctx.call, (given[0],), mu, codes, ctx.presolved)
+            return None, None, _backward(solved, grads[0], grads[1], (True,))[0]
         tensors = [given[0], *ctx.call.tensors()]
         for position, tensor in zip(ctx.learned, given[1:], strict=True):
             tensors[1 + position] = tensor
@@ -152,7 +159,7 @@ class _Solved:
     """What a backward pass starts from."""
 
     call: Call
-    tensors: tuple[Tensor, ...]  # scores and `Call.tensors`
+    tensors: tuple[Tensor, ...]  # scores and `Call.tensors`; scores alone where nothing else needs a gradient
     mu: Tensor
     codes: Tensor
     presolved: Presolved

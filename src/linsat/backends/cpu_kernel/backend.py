@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +14,7 @@ from linsat.backends.cpu_kernel.threads import run_shared
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.objectives import Entropy, Euclidean
 from linsat.solvers.newton import Newton
-from linsat.solvers.result import SOLVERS, SolverResult
+from linsat.solvers.result import SolverResult
 
 _ENTROPY, _EUCLIDEAN = 0, 1  # as in kernel.c
 _STEPS = 10  # a solve takes about this many, each an evaluation and a factorisation
@@ -66,10 +64,11 @@ class KernelBackend:
         """
         call, scores = _Call(problem), _scores(problem)
         count, k = problem.size, problem.rows.shape[0]
-        with _advice(problem):
+        try:
             x, mu = torch.empty_like(scores), torch.empty((count, k), dtype=torch.float64)
-            whole = torch.empty((2, count), dtype=torch.int64)
-        codes, steps = whole[0], whole[1]
+            codes, steps, solved_by = torch.zeros((3, count), dtype=torch.int64).unbind()
+        except RuntimeError as error:
+            raise _memory_error(problem, error) from None
         given = None if start is None else _dense(start.to(torch.float64).expand(count, k))
         arguments = library.Solve(
             count,
@@ -85,7 +84,7 @@ class KernelBackend:
             steps.data_ptr(),
         )
         call.run(call.loaded.functions.linsat_forward, arguments, count, _STEPS)
-        return SolverResult(mu, x, codes, steps, torch.full((count,), SOLVERS.index("newton")))
+        return SolverResult(mu, x, codes, steps, solved_by)  # solved by the first of SOLVERS
 
     def vjp(
         self,
@@ -102,9 +101,11 @@ class KernelBackend:
         Instances that did not converge have no gradient: zeros. ``parameter`` asks for that of tau or the weights too.
         """
         call, scores = _Call(problem), _scores(problem)
-        grad_x, mu = _dense(grad_x.to(scores.dtype)), _dense(mu)
-        with _advice(problem):
+        grad_x, mu = _dense(grad_x if grad_x.dtype is scores.dtype else grad_x.to(scores.dtype)), _dense(mu)
+        try:
             grad_y, q = torch.empty_like(scores), torch.empty_like(mu)
+        except RuntimeError as error:
+            raise _memory_error(problem, error) from None
         given = None if grad_mu is None else _dense(grad_mu.to(torch.float64))
         codes = _dense(codes)
         to_parameter = None
@@ -200,7 +201,7 @@ def _add_parameter(structure: ctypes.Structure, problem: Problem) -> Tensor | No
     parameter = objective.tau if isinstance(objective, Entropy) else getattr(objective, "weights", None)
     if not isinstance(parameter, torch.Tensor):
         return None
-    parameter = _rows_of(parameter.to(torch.float64))
+    parameter = _rows_of(parameter if parameter.dtype is torch.float64 else parameter.to(torch.float64))
     structure.parameter = _numbers(parameter, problem.size)  # type: ignore[attr-defined]
     return parameter
 
@@ -226,21 +227,17 @@ def _scores(problem: Problem) -> Tensor:
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous()
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
-@contextmanager
-def _advice(problem: Problem) -> Iterator[None]:
-    """Say what a batch needs where there is not enough memory for it."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "memory" not in str(error):
-            raise
-        count, (k, l) = problem.size, problem.rows.shape
-        needed = 8 * count * (2 * l + k) / 2**30
-        raise MemoryError(
-            f"y holds {count:,} instances of {l:,} variables; there is not enough memory for the {needed:.2g} GB that "
-            f"solving them at once needs. Fix: smaller batches, for instance "
-            f"torch.cat([linsat.project(part, constraints) for part in y.split({max(1, min(4096, count // 8))})])."
-        ) from None
+def _memory_error(problem: Problem, error: RuntimeError) -> Exception:
+    """What a batch needs where there is not enough memory for it; any other error as it is."""
+    if "memory" not in str(error):
+        return error
+    count, (k, l) = problem.size, problem.rows.shape
+    needed = 8 * count * (2 * l + k) / 2**30
+    return MemoryError(
+        f"y holds {count:,} instances of {l:,} variables; there is not enough memory for the {needed:.2g} GB that "
+        f"solving them at once needs. Fix: smaller batches, for instance "
+        f"torch.cat([linsat.project(part, constraints) for part in y.split({max(1, min(4096, count // 8))})])."
+    )
