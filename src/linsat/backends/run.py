@@ -17,10 +17,6 @@ from linsat.status import Status
 
 # A set whose every share lies this far inside (0, 1) at scores 0 has an interior: nothing is forced.
 _WELL_INSIDE = 1e-5
-# Sets with more rows than this go straight to the interior-point method where Newton's would have far to go: scores of
-# this many temperatures, or rows off by this many times the largest score.
-_MANY_ROWS = 300
-_COLD, _OFF = 1e3, 1e2
 
 
 def run(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None = None) -> SolverResult:
@@ -45,13 +41,11 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
         return second.solve(problem, solver, start)
     if second.supports(problem) is not None:
         return ArrayBackend().solve(problem, solver, start)
-    far = _far(problem) if start is None else torch.zeros_like(problem.scores[:, 0], dtype=torch.bool)
-    result = SolverResult.empty(problem, second.name)
-    near = (~far).nonzero().squeeze(-1)
-    if near.numel():
+    if problem.rows.sparse and start is None:
+        result = _idle(problem, solver.tol)
+    else:
         few = Newton(tol=solver.tol, max_steps=min(solver.max_steps, STEPS_BEFORE_INTERIOR))
-        part = ArrayBackend().solve(problem.select(near), few, None if start is None else start[near])
-        result.put(near, part)
+        result = ArrayBackend().solve(problem, few, start)
     left = result.codes == Status.STALLED.code
     if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
         left = left | (result.codes == Status.STEP_LIMIT.code)
@@ -63,22 +57,16 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
     return result
 
 
-def _far(problem: Problem) -> Tensor:
-    """The instances of sets with many rows whose duals are so far from zero that Newton's steps would be wasted.
-
-    An entropic problem whose scores are thousands of temperatures is nearly a linear program; a Euclidean one whose
-    rows are off by many times the scores has most of its bounds still to find.
-    """
-    if problem.rows.shape[0] <= _MANY_ROWS:
-        return torch.zeros_like(problem.scores[:, 0], dtype=torch.bool)
-    tau = problem.objective.temperature
-    if tau is not None:
-        reach = ((problem.upper - problem.lower) * problem.scores * problem.presolved.free).abs().amax(-1)
-        return reach > _COLD * tau[:, 0]
-    none = problem.scores.new_zeros((problem.size, problem.rows.shape[0]))
-    x = problem.point(problem.adjusted(none))
-    residual = problem.residual(x, none).abs().amax(-1)
-    return residual > _OFF * (1.0 + problem.scores.abs().amax(-1))
+def _idle(problem: Problem, tol: float) -> SolverResult:
+    """The result of no step at all: solved where no row binds, a step limit elsewhere."""
+    result = SolverResult.empty(problem, "newton")
+    result.mu = problem.mu_at_rest()
+    objective = problem.objective
+    at = problem.evaluate(result.mu, objective, problem.linear_term())
+    idle = problem.error(result.mu, at.residual) <= tol
+    result.x = at.x
+    result.codes[idle] = Status.CONVERGED.code
+    return result
 
 
 def prepare(constraints: Constraints, objective: Objective) -> CompiledConstraints:
