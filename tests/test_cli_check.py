@@ -176,10 +176,14 @@ def test_an_lp_model_with_an_objective(tmp_path, capsys):
 def test_out_of_time_is_said(tmp_path, capsys):
     save(linsat.constraints.doubly_stochastic(4), tmp_path / "set.json")
     code, found = _check(capsys, str(tmp_path / "set.json"), "--seconds", "0")
-    assert code == 0
-    assert (found["redundant"], found["tau"]) == (None, None)
-    main(["check", str(tmp_path / "set.json"), "--seconds", "0"])
-    assert "not established" in capsys.readouterr().out
+    assert code == 3
+    assert (found["feasible"], found["redundant"], found["tau"]) == (None, None, None)
+    with pytest.raises(SystemExit) as caught:
+        main(["check", str(tmp_path / "set.json"), "--seconds", "0"])
+    assert caught.value.code == 3
+    shown = capsys.readouterr().out
+    assert "unknown: time ran out" in shown
+    assert "feasible" not in shown
     with pytest.raises(SystemExit) as caught:
         main(["check", str(tmp_path / "set.json"), "--seconds", "nan"])
     assert caught.value.code == 2

@@ -14,9 +14,9 @@ from linsat._equalities import to_equalities
 from linsat._equations import Equalities, Reduction, Tensor
 from linsat._presolve import no_reduction, propagate, propagate_each, row_sides
 from linsat._transforms import plain_tensors
-from linsat.constraints.certificate import exact_gap
+from linsat.compile.implied import LARGEST_PROGRAM, Rows, implied
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.feasibility import LARGEST_PROGRAMME, Rows, find_conflicts, implied, multipliers
+from linsat.constraints.diagnosis import conflict_error, nearest_instance
 from linsat.constraints.structure import GREATER
 from linsat.errors import InfeasibleError
 from linsat.solvers.newton import Newton
@@ -100,6 +100,7 @@ def _compile(
 ) -> System:
     if not constraints.fixed:
         constraints.check_numbers()
+    constraints.require_finite_box()
     equalities = to_equalities(
         constraints.structure,
         constraints.numbers(device),
@@ -166,7 +167,7 @@ def implied_reduction(equalities: Equalities, senses: Tensor, reduction: Reducti
     """
     here = reduction.select(torch.tensor([min(instance, reduction.free.shape[0] - 1)]))
     rows = unit_rows(equalities, senses, instance)
-    if rows.size > LARGEST_PROGRAMME:
+    if rows.size > LARGEST_PROGRAM:
         return here
     found = implied(rows)
     if found is None:
@@ -190,58 +191,13 @@ def implied_reduction(equalities: Equalities, senses: Tensor, reduction: Reducti
 def infeasible_error(
     constraints: Constraints, equalities: Equalities, senses: Tensor, instance: int | None = None
 ) -> InfeasibleError:
-    """An error that names conflicting rows in the user's words, of one instance where they differ."""
-    where = "" if instance is None else f" for instance {instance}"
+    """An error that names conflicting rows in the user's words and numbers, of one instance where they differ."""
     position = min(instance or 0, equalities.rhs.shape[0] - 1)
-    rows = unit_rows(equalities, senses, instance or 0)
-    sides = row_sides(equalities, senses)[position].tolist()
-    if rows.size > LARGEST_PROGRAMME:
-        return InfeasibleError(
-            f"The rows cannot hold together{where}. The set is too large to name the conflicting rows. "
-            f"Fix: check the right sides, or call Constraints.check() on a part of the rows."
-        )
-    conflicts = find_conflicts(rows)
-    names = constraints.names
-
-    def described(i: int) -> str:
-        text = constraints.row_text(i, rhs=sides[i])
-        return text if text == names[i] else f"{names[i]}: {text}"
-
-    def listed(indices: list[int]) -> str:
-        shown = "; ".join(described(i) for i in indices[:8])
-        return shown + (f"; and {len(indices) - 8} more" if len(indices) > 8 else "")
-
-    first = conflicts[0]
-    text = (
-        f"The row cannot hold within the bounds{where}: {listed(first)}. Fix: change it or widen the bounds."
-        if len(first) == 1
-        else f"These rows cannot hold together within the bounds{where}: {listed(first)}. "
-        f"Fix: drop or loosen any one of them."
-    )
-    if conflicts[1:]:
-        others = " | ".join(", ".join(names[i] for i in conflict) for conflict in conflicts[1:])
-        text += f" Further conflicts remain after that: {others}."
-    proof = _certificate(equalities, senses, position, rows, first)
-    return InfeasibleError(
-        text, rows=[names[i] for i in first], indices=first, minimal=len(proof) > 0, certificate=proof
-    )
-
-
-def _certificate(
-    equalities: Equalities, senses: Tensor, position: int, rows: Rows, conflict: list[int]
-) -> tuple[float, ...]:
-    """Multipliers of the conflicting rows as written that refute them in exact arithmetic; empty where none do."""
 
     def of(tensor: Tensor) -> np.ndarray:
         return tensor[min(position, tensor.shape[0] - 1)].detach().cpu().numpy()
 
-    at = np.array(conflict)
-    weights = multipliers(rows.take(at)) / of(equalities.scale)[at]
-    numbers = equalities.rows
-    row, col = numbers.row.cpu().numpy(), numbers.col.cpu().numpy()
-    here = np.isin(row, at)
-    coefficients = (np.searchsorted(at, row[here]), col[here], numbers.values.detach().cpu().numpy()[here])
-    lower, width = of(equalities.lower), of(equalities.width)
-    sides = of(row_sides(equalities, senses))[at]
-    gap = exact_gap(coefficients, sides, lower, lower + width, weights)
-    return tuple(weights.tolist()) if gap > 0 else ()
+    lower = of(equalities.lower)
+    sides = of(row_sides(equalities, senses))
+    own = nearest_instance(constraints, sides, lower, lower + of(equalities.width))
+    return conflict_error(constraints, own, where="" if instance is None else f" for instance {instance}")

@@ -1,7 +1,7 @@
 """Presolve by bounds: variables that a row at the edge of its range fixes, rows that cannot bind, plain contradictions.
 
 Batched: every instance of a batch has its own right sides and bounds and gets its own verdict. What bounds alone cannot
-see (two rows that fix a variable together) is left to the linear programme in `linsat.constraints.feasibility`.
+see (two rows that fix a variable together) is left to the linear program in `linsat.compile.implied`.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def _to_tensor(name: str, value: Any) -> Tensor:
 
 
 def check_finite(name: str, values: Tensor) -> None:
-    """Refuse NaN and infinity, naming the first offender by its index."""
+    """Reject NaN and infinity, naming the first offender by its index."""
     bad = ~torch.isfinite(values.detach())
     if bool(bad.any()):
         index = tuple(int(i) for i in bad.nonzero()[0])
@@ -160,5 +160,18 @@ def read_bound(name: str, value: Any) -> Tensor:
     tensor = to_tensor(name, value)
     if tensor.layout != torch.strided:
         raise ConstraintError(f"{name} is sparse; expected a dense vector. Fix: {name}.to_dense().")
-    check_finite(name, tensor)
+    check_bound(name, tensor)
     return tensor
+
+
+def check_bound(name: str, values: Tensor) -> None:
+    """Reject NaN, and an infinity on the wrong side, naming the first offender by its index."""
+    missing = -torch.inf if name == "lower" else torch.inf
+    bad = ~(torch.isfinite(values.detach()) | (values.detach() == missing))
+    if bool(bad.any()):
+        index = tuple(int(i) for i in bad.nonzero()[0])
+        where = f"{name}[{', '.join(map(str, index))}]" if index else name
+        raise ConstraintError(
+            f"{where} is {float(values.detach()[index])}; expected a finite number, or {missing} for no {name} bound. "
+            f"Fix: {name}={missing} where nothing is meant to bind."
+        )

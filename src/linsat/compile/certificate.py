@@ -1,0 +1,264 @@
+"""Proofs of infeasibility: multipliers of rows, made and checked in exact arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from linsat.compile.system import Array, Deadline, LinearSystem
+
+Multiplier = float | Fraction
+
+_NEGLIGIBLE = 1e-11  # multipliers below this share of the largest (weighted by its row) are rounding
+# Shares of its terms below which an entry of A'v counts as zero but for rounding, in the order in which they are tried.
+_ROUNDING = (1e-9, 1e-12, 1e-6)
+_DEPENDENT = 1e-10  # pivot share below which columns count as linearly dependent but for rounding
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Multipliers that refute some rows over the box, proved by `exact_gap`.
+
+    Attributes:
+        rows: the rows with a multiplier, ascending.
+        multipliers: one for each of them, positive for the upper end of a row and negative for the lower end; floats
+            where floats prove it, else fractions.
+    """
+
+    rows: tuple[int, ...]
+    multipliers: tuple[Multiplier, ...]
+
+
+def exact_gap(system: LinearSystem, rows: Sequence[int], multipliers: Sequence[Multiplier]) -> Fraction | None:
+    """By how much multipliers refute rows over a box: positive is a proof that no point satisfies them.
+
+    A positive multiplier stands for ``a x <= row_upper``, a negative one for ``a x >= row_lower``. Weighted by them the
+    rows say ``v x <= c``, with ``v = A' multipliers``. The gap is the smallest ``v x`` of the box less c. None where
+    nothing follows: a row end is infinite, or ``v x`` has no smallest value because a bound is infinite. Floats are
+    taken as the fractions they are, so no rounding has to be allowed for. Cost: about a microsecond a coefficient.
+    """
+    weights = _whole_numbers([Fraction(m) for m in multipliers])
+    total = Fraction(0)
+    for row, weight in zip(rows, weights, strict=True):
+        if weight:
+            end = float(system.row_upper[row] if weight > 0 else system.row_lower[row])
+            if not math.isfinite(end):
+                return None
+            total -= weight * Fraction(end)
+    combined: dict[int, Fraction] = {}
+    matrix = system.matrix
+    for row, weight in zip(rows, weights, strict=True):
+        here = slice(matrix.indptr[row], matrix.indptr[row + 1])
+        for j, value in zip(matrix.indices[here].tolist(), matrix.data[here].tolist(), strict=True):
+            combined[j] = combined.get(j, Fraction(0)) + weight * Fraction(value)
+    for j, v in combined.items():
+        if v:
+            bound = float(system.lower[j] if v > 0 else system.upper[j])
+            if not math.isfinite(bound):
+                return None
+            total += v * Fraction(bound)
+    factor = next((Fraction(m) / w for m, w in zip(multipliers, weights, strict=True) if w), Fraction(1))
+    return total * factor
+
+
+def certify(system: LinearSystem, multipliers: Array, deadline: Deadline) -> Certificate | None:
+    """Turn approximate multipliers (k,) into a proof; None where they prove nothing exactly or time ran out.
+
+    Tried as they are first. Where that fails, entries of ``A'v`` that are zero but for rounding are made exactly zero
+    by solving for the multipliers in rational numbers: infinite bounds need that, and wide ones profit.
+    """
+    kept, weights = _support(system, multipliers)
+    if len(kept) == 0:
+        return None
+    rows = kept.tolist()
+    if _proves(system, rows, weights.tolist()):
+        return Certificate(tuple(rows), tuple(weights.tolist()))
+    for share in _ROUNDING:
+        exact = _with_exact_zeros(system, kept, weights, share, deadline)
+        if exact is not None and _proves(system, rows, exact):
+            used = [(row, weight) for row, weight in zip(rows, exact, strict=True) if weight]
+            return _in_floats(system, Certificate(tuple(r for r, _ in used), tuple(w for _, w in used)))
+        if deadline.passed:
+            break
+    return None
+
+
+def _proves(system: LinearSystem, rows: Sequence[int], multipliers: Sequence[Multiplier]) -> bool:
+    gap = exact_gap(system, rows, multipliers)
+    return gap is not None and gap > 0
+
+
+def _in_floats(system: LinearSystem, certificate: Certificate) -> Certificate:
+    """The certificate with floats in place of fractions, where these prove it too."""
+    largest = max(abs(Fraction(m)) for m in certificate.multipliers)
+    floats = tuple(float(Fraction(m) / largest) for m in certificate.multipliers)
+    plain = Certificate(certificate.rows, floats)
+    return plain if all(floats) and _proves(system, plain.rows, plain.multipliers) else certificate
+
+
+def _row_sizes(system: LinearSystem) -> Array:
+    sizes = np.zeros(system.num_rows)
+    filled = np.flatnonzero(np.diff(system.matrix.indptr))
+    if len(filled):
+        sizes[filled] = np.maximum.reduceat(np.abs(system.matrix.data), system.matrix.indptr[filled])
+    return np.where(sizes > 0, sizes, 1.0)
+
+
+def rounding_conditions(system: LinearSystem, multipliers: Array, deadline: Deadline) -> sp.csr_array | None:
+    """Columns (k, m) whose product with the multipliers has the sign of an entry of ``A'v`` that is lost in rounding.
+
+    Where columns of the rows depend on each other in the numbers that were meant but not in the floats that were
+    given, the entries of ``A'v`` that are not solved for are far below rounding, yet an infinite bound asks for their
+    sign. Written in the multipliers that the equations leave free, and scaled, the sign is a linear condition of
+    ordinary size. None: there are no such entries, or time ran out.
+    """
+    kept, weights = _support(system, multipliers)
+    part = system.matrix[kept].tocsc()
+    zero, solved_for = _near_zeros(part, weights, _ROUNDING[0])
+    pivots = _eliminate([_equation(part, j) for j in zero[solved_for].tolist()], len(kept), deadline)
+    if pivots is None:
+        return None
+    columns: list[tuple[list[int], list[float]]] = []
+    for j in np.setdiff1d(zero, zero[solved_for]).tolist():
+        condition = _equation(part, j)
+        for variable, equation in pivots:
+            if variable in condition:
+                condition = _combine(condition, equation, variable)
+        signs = [1.0] * bool(np.isinf(system.upper[j])) + [-1.0] * bool(np.isinf(system.lower[j]))
+        if condition and signs:
+            largest = max(abs(value) for value in condition.values())
+            rows = [int(kept[i]) for i in condition]
+            values = [float(Fraction(value, largest)) for value in condition.values()]
+            columns += [(rows, [sign * value for value in values]) for sign in signs]
+    if not columns:
+        return None
+    row = np.concatenate([rows for rows, _ in columns])
+    column = np.repeat(np.arange(len(columns)), [len(rows) for rows, _ in columns])
+    data = np.concatenate([values for _, values in columns])
+    return sp.csr_array((data, (row, column)), shape=(system.num_rows, len(columns)))
+
+
+def _support(system: LinearSystem, multipliers: Array) -> tuple[Array, Array]:
+    """The rows whose multiplier is more than rounding, and these multipliers in a common scale near 1."""
+    size = np.abs(multipliers) * _row_sizes(system)
+    kept = np.flatnonzero(size > _NEGLIGIBLE * size.max(initial=0.0))
+    weights = multipliers[kept]
+    return kept, weights / 2.0 ** round(math.log2(np.abs(weights).max())) if len(kept) else weights
+
+
+def _near_zeros(part: Any, weights: Array, share: float) -> tuple[Array, Array]:
+    """Columns whose combination is zero but for rounding, and the positions among them of independent ones."""
+    combined, terms = part.T @ weights, abs(part).T @ np.abs(weights)
+    zero = np.flatnonzero((np.abs(combined) <= share * terms) & (terms > 0))
+    return zero, _independent(part[:, zero], weights)
+
+
+def _equation(part: Any, column: int) -> dict[int, int]:
+    """A column as an equation for the multipliers, in whole numbers."""
+    here = slice(part.indptr[column], part.indptr[column + 1])
+    values = _whole_numbers([Fraction(value) for value in part.data[here].tolist()])
+    return {i: value for i, value in zip(part.indices[here].tolist(), values, strict=True) if value}
+
+
+def _with_exact_zeros(
+    system: LinearSystem, rows: Array, weights: Array, share: float, deadline: Deadline
+) -> list[Fraction] | None:
+    """Multipliers near ``weights`` with ``(A'v)_j = 0`` exactly wherever it is zero but for rounding.
+
+    The multipliers of a vertex of the dual program are determined by those equations up to a factor; so are they here,
+    by sparse elimination in whole numbers. Multipliers that the equations leave free keep their value.
+    """
+    part = system.matrix[rows].tocsc()
+    zero, solved_for = _near_zeros(part, weights, share)
+    pivots = _eliminate([_equation(part, j) for j in zero[solved_for].tolist()], len(rows), deadline)
+    if pivots is None:
+        return None
+    solved: dict[int, Fraction] = {}
+    free = set(range(len(rows))) - {variable for variable, _ in pivots}
+    for variable in free:
+        # One free multiplier is only a factor: 1 keeps the numbers short.
+        weight = float(weights[variable])
+        solved[variable] = Fraction(weight) if len(free) > 1 else Fraction(int(math.copysign(1, weight)))
+    for variable, equation in reversed(pivots):
+        rest = sum((value * solved[i] for i, value in equation.items() if i != variable), Fraction(0))
+        solved[variable] = -rest / equation[variable]
+    return [solved[i] for i in range(len(rows))]
+
+
+def _independent(part: Any, weights: Array) -> Array:
+    """Columns that are linearly independent also when rounding is allowed for.
+
+    Others follow from these in the numbers that were meant, though often not in the numbers as floats: as equations
+    they would leave zero as the only solution.
+    """
+    from scipy.linalg import qr
+
+    scaled = part.toarray() * weights[:, None]
+    scaled = scaled / np.maximum(np.abs(scaled).max(0, initial=0.0), 1e-300)
+    if scaled.shape[1] == 0:
+        return np.zeros(0, dtype=np.int64)
+    triangle, order = qr(scaled, mode="r", pivoting=True, check_finite=False)
+    sizes = np.abs(np.diag(triangle))
+    return order[: int((sizes > _DEPENDENT * sizes[0]).sum())]
+
+
+def _eliminate(
+    equations: list[dict[int, int]], count: int, deadline: Deadline
+) -> list[tuple[int, dict[int, int]]] | None:
+    """Gaussian elimination of homogeneous equations in whole numbers, shortest equation first.
+
+    Returns the pivots in order, each with its equation, which holds no earlier pivot. Stops when one variable is left:
+    equations that still remain either follow or have no solution but zero, and the exact check of the result decides.
+    """
+    left = {number: equation for number, equation in enumerate(equations) if equation}
+    holders: dict[int, set[int]] = {}
+    for number, equation in left.items():
+        for variable in equation:
+            holders.setdefault(variable, set()).add(number)
+    pivots: list[tuple[int, dict[int, int]]] = []
+    while left and len(pivots) < count - 1:
+        if deadline.passed:
+            return None
+        number = min(left, key=lambda n: len(left[n]))
+        equation = left.pop(number)
+        variable = min(equation, key=lambda i: len(holders[i]))
+        for i in equation:
+            holders[i].discard(number)
+        pivots.append((variable, equation))
+        for other in list(holders[variable]):
+            combined = _combine(left[other], equation, variable)
+            for i in left[other].keys() - combined.keys():
+                holders[i].discard(other)
+            for i in combined.keys() - left[other].keys():
+                holders[i].add(other)
+            if combined:
+                left[other] = combined
+            else:
+                del left[other]
+    return pivots
+
+
+def _combine(equation: dict[int, int], pivot: dict[int, int], variable: int) -> dict[int, int]:
+    """A positive multiple of the equation, without ``variable`` and common factors, by adding the pivot equation."""
+    divisor = math.gcd(equation[variable], pivot[variable]) * (1 if pivot[variable] > 0 else -1)
+    own, other = pivot[variable] // divisor, equation[variable] // divisor
+    combined = {i: own * value for i, value in equation.items()}
+    for i, value in pivot.items():
+        combined[i] = combined.get(i, 0) - other * value
+    combined = {i: value for i, value in combined.items() if value}
+    common = math.gcd(*combined.values()) if combined else 1
+    return {i: value // common for i, value in combined.items()} if common > 1 else combined
+
+
+def _whole_numbers(values: list[Fraction]) -> list[int]:
+    """The same numbers times one positive factor, as whole numbers without a common factor."""
+    denominator = math.lcm(*(value.denominator for value in values)) if values else 1
+    whole = [value.numerator * (denominator // value.denominator) for value in values]
+    common = math.gcd(*whole) if whole else 1
+    return [value // common for value in whole] if common > 1 else whole

@@ -1,0 +1,124 @@
+"""Whether rows can hold within a box: a point, a proof of the contrary, or neither."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+
+from linsat.compile.certificate import Certificate, certify, rounding_conditions
+from linsat.compile.programs import interior_multipliers, least_violation
+from linsat.compile.system import Array, Deadline, LinearSystem
+
+HOLDS = 1e-9  # relative violation at which a row holds; see LinearSystem.violation
+CLEAN = 1e-13  # relative violation that is only rounding: no need to look closer
+_MAGNIFY = 2.0**20  # how much closer each further look is
+_LOOKS = 3
+_ATTEMPTS = 3  # to find multipliers whose signs rounding spares
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known about a system.
+
+    Attributes:
+        kind: "feasible" comes with a ``point`` that satisfies every row to 1e-9 (relative to ``max(1, sum_j |a_ij
+            x_j|)``) and lies in the box, and no proof of the contrary was found; "infeasible" comes with a
+            ``certificate`` checked in exact arithmetic; "unknown" claims nothing.
+        reason: for "unknown", why.
+    """
+
+    kind: Literal["feasible", "infeasible", "unknown"]
+    point: Array | None = None
+    certificate: Certificate | None = None
+    reason: str = ""
+
+
+def judge(system: LinearSystem, *, seconds: float | None = None, deadline: Deadline | None = None) -> Verdict:
+    """Decide whether some point of the box satisfies all rows, within ``seconds`` (or a shared ``deadline``).
+
+    The proof comes first: rows that miss each other by less than any tolerance are still infeasible, where exact
+    arithmetic says so. A point that violates rows by more than rounding is looked at again, magnified around that
+    point, before it counts. Cost: one linear program; more in close cases.
+    """
+    limit = Deadline(seconds) if deadline is None else deadline
+    if system.num_rows == 0:
+        return Verdict("feasible", point=system.clip(np.zeros(len(system.lower))))
+    best: Array | None = None
+    worst = np.inf
+    zoomed, origin, factor = system, np.zeros(len(system.lower)), 1.0
+    for _ in range(_LOOKS):
+        if limit.passed:
+            break
+        found = least_violation(zoomed, limit) or least_violation(zoomed, limit, method="highs-ipm")
+        if found is None:
+            break
+        proof = _prove(system, found.multipliers, found.amount / factor, limit)
+        if proof is not None:
+            return Verdict("infeasible", certificate=proof)
+        point = system.clip(origin + found.point / factor)
+        violation = system.violation(point)
+        if violation < worst:
+            best, worst = point, violation
+        if worst <= CLEAN:
+            break
+        origin, factor = (point if best is None else best), factor * _MAGNIFY
+        zoomed = _magnified(system, origin, factor)
+    if best is not None and worst <= HOLDS:
+        return Verdict("feasible", point=best)
+    if limit.passed:
+        return Verdict("unknown", reason="time ran out")
+    return Verdict(
+        "unknown", reason="no point was found that satisfies the rows, and no exact proof that there is none"
+    )
+
+
+def _prove(system: LinearSystem, multipliers: Array, amount: float, limit: Deadline) -> Certificate | None:
+    """A certificate from the multipliers of a linear program, or from others that rounding spares; None without."""
+    if not amount > 0:
+        return None
+    proof = certify(system, multipliers, limit)
+    if proof is not None:
+        return proof
+    for rows in (np.flatnonzero(multipliers), np.arange(system.num_rows)):
+        part = system.take(rows)
+        conditioned = part
+        for _ in range(_ATTEMPTS):
+            if len(rows) == 0 or limit.passed:
+                return None
+            found = interior_multipliers(conditioned, amount, limit)
+            if found is None:
+                break
+            proof = certify(part, found, limit)
+            if proof is not None:
+                return Certificate(tuple(int(rows[i]) for i in proof.rows), proof.multipliers)
+            conditions = rounding_conditions(part, found, limit)
+            if conditions is None:
+                break
+            conditioned = _with_columns(conditioned, conditions)
+    return None
+
+
+def _with_columns(system: LinearSystem, columns: sp.csr_array) -> LinearSystem:
+    """The system with columns of further variables that are at least zero: conditions on its multipliers."""
+    count = columns.shape[1]
+    return replace(
+        system,
+        matrix=sp.csr_array(sp.hstack([system.matrix, columns])),
+        lower=np.append(system.lower, np.zeros(count)),
+        upper=np.append(system.upper, np.full(count, np.inf)),
+    )
+
+
+def _magnified(system: LinearSystem, origin: Array, factor: float) -> LinearSystem:
+    """The system in the variables ``factor * (x - origin)``: violations become visible that were below tolerance."""
+    activity = np.asarray(system.matrix.astype(np.longdouble) @ origin.astype(np.longdouble))
+    return replace(
+        system,
+        row_lower=(factor * (system.row_lower - activity)).astype(np.float64),
+        row_upper=(factor * (system.row_upper - activity)).astype(np.float64),
+        lower=factor * (system.lower - origin),
+        upper=factor * (system.upper - origin),
+    )
