@@ -58,10 +58,11 @@ def read_box(box: object) -> Box | None:
 def to_constraints(rows: TwoSided, box: Box | None) -> tuple[Constraints, list[str]]:
     """The same feasible set as `Constraints`, and what a user should know about the conversion.
 
-    A row with two finite, different ends becomes two rows. A row with one coefficient supplies a bound that is missing
-    (infinite) and then is no row any more; ``box``, if any, supplies what is still missing after that. The set knows
-    where such bounds come from and names them in conflicts. Rows without a finite end, and rows without coefficients
-    that always hold, are dropped.
+    A row with two finite, different ends becomes two rows. For a finite box, a row with one coefficient supplies a
+    bound that is missing (infinite) and then is no row any more, and ``box`` supplies what is still missing after that.
+    The set knows where such bounds come from and names them in conflicts. Where no box is given and some bounds stay
+    infinite all the same, rows stay rows. Rows without a finite end, and rows without coefficients that always hold,
+    are dropped.
 
     Raises:
         ConstraintError: NaN, ends that cross, or a box that leaves a variable no room.
@@ -70,7 +71,11 @@ def to_constraints(rows: TwoSided, box: Box | None) -> tuple[Constraints, list[s
     notes: list[str] = []
     named: list[NamedBound] = []
     rows = _without_empty_rows(rows, notes)
-    rows = _bounds_from_single_coefficients(rows, named)
+    absorbed = _bounds_from_single_coefficients(rows, named)
+    if box is None and not (np.isfinite(absorbed.lower).all() and np.isfinite(absorbed.upper).all()):
+        named.clear()
+    else:
+        rows = absorbed
     rows = _fill_box(rows, box, notes, named)
     lower_ends, upper_ends = np.isfinite(rows.row_lower), np.isfinite(rows.row_upper)
     equal = lower_ends & upper_ends & (rows.row_lower == rows.row_upper)
@@ -146,7 +151,7 @@ def _bounds_from_single_coefficients(rows: TwoSided, named: list[NamedBound]) ->
         low, high = float(ends[0]), float(ends[1])
         if low > upper[column] or high < lower[column]:
             continue  # it contradicts the box: as a row it will be named when the set is checked
-        label, source = rows.variable_names[column], f"row {rows.row_names[row]!r}"
+        label, source = rows.variable_names[column], rows.row_names[row]
         if np.isfinite(low) and not np.isfinite(lower[column]):
             lower[column], low = low, -np.inf
             named.append(NamedBound("lower", column, label, source))
@@ -175,6 +180,6 @@ def _fill_box(rows: TwoSided, box: Box | None, notes: list[str], named: list[Nam
             f"{rows.lower[i]:g} and {rows.upper[i]:g}. Fix: a box that contains every bound of the model."
         )
     for side, missing in (("lower", no_lower), ("upper", no_upper)):
-        named += [NamedBound(side, i, rows.variable_names[i], "box") for i in np.flatnonzero(missing).tolist()]
+        named += [NamedBound(side, i, rows.variable_names[i], None) for i in np.flatnonzero(missing).tolist()]
     notes.append(f"{count} variables without finite bounds put into the box [{box[0]:g}, {box[1]:g}]")
     return filled

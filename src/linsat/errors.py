@@ -21,7 +21,8 @@ class InfeasibleError(LinSATError, ValueError):
     Attributes:
         rows: names of rows that cannot hold together (with the bounds). Minimal where ``minimal`` is true:
             drop any one of them and the rest can hold.
-        indices: the same rows as positions in the constraint set (rows of A first, then C, then E).
+        indices: the same rows as positions in the constraint set (rows of A first, then C, then E). Rows of a file that
+            became bounds have no position; their names come last in ``rows``.
         minimal: whether minimality was established (each smaller set has a point that satisfies it).
         certificate: one multiplier per row of ``indices``: at least zero for ``<=``, at most zero for ``>=``, any sign
             for ``==``. Weighted by them the rows say ``v x <= c``, while ``v x`` exceeds c everywhere in the box: a

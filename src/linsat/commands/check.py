@@ -32,6 +32,7 @@ class Findings:
     verdict: str = "feasible"  # or "infeasible", "unknown"
     conflict: list[int] = field(default_factory=list)
     bounds: list[str] = field(default_factory=list)  # that the conflict needs and that come from rows or the box
+    absorbed: list[str] = field(default_factory=list)  # rows of the file that became such bounds
     minimal: bool = False
     why: str = ""  # the verdict is unknown
     infeasible_instances: list[int] | None = None
@@ -96,6 +97,7 @@ def _with_conflict(findings: Findings, found: Diagnosis) -> Findings:
     findings.verdict, findings.why, findings.minimal = found.verdict.kind, found.verdict.reason, found.minimal
     findings.conflict = list(found.rows)
     findings.bounds = [bound.text(value) for bound, value in found.bounds]
+    findings.absorbed = found.absorbed_rows
     return findings
 
 
@@ -161,6 +163,7 @@ def as_content(file: Path, model: Model, findings: Findings) -> dict[str, Any]:
         "feasible": {"feasible": True, "infeasible": False}.get(findings.verdict),
         "conflict": [{"row": names[i], "text": row_words(model, i)} for i in findings.conflict],
         "conflict_bounds": findings.bounds,
+        "conflict_rows_read_as_bounds": findings.absorbed,
         "conflict_is_minimal": findings.minimal,
         "infeasible_instances": findings.infeasible_instances,
         "unknown_instances": findings.unknown_instances,
@@ -212,7 +215,7 @@ def _print(file: Path, model: Model, findings: Findings) -> None:
     _print_list("redundant rows (all can go at once)", rows, findings.redundant is None)
     if findings.unbounded:
         say(
-            f"tau: not tried; {findings.unbounded:,} variables have an infinite bound, and the entropic objective works "
+            f"tau: not tried; {findings.unbounded:,} variables have an infinite bound; the entropic objective works "
             f"in a finite box. Fix: bounds for each of them, or --box LOWER UPPER for all; "
             f"objective=linsat.Euclidean() needs none"
         )
@@ -228,7 +231,7 @@ def _print_conflict(model: Model, findings: Findings) -> None:
         say(f"infeasible: {len(wrong):,} of {model.constraints.batch_shape.numel():,} instances: {shown}", style="red")
         if findings.unknown_instances:
             say(f"unknown: {len(findings.unknown_instances):,} instances (--seconds)", style="yellow")
-    one = len(findings.conflict) == 1
+    one = len(findings.conflict) + len(findings.bounds) == 1
     where = "" if wrong is None else f" for instance {wrong[0]}"
     text = "this row cannot hold within the bounds" if one else "these rows cannot hold together within the bounds"
     say(f"infeasible: {text}{where}", style="red")

@@ -18,6 +18,7 @@ Multiplier = float | Fraction
 _NEGLIGIBLE = 1e-11  # multipliers below this share of the largest (weighted by its row) are rounding
 # Shares of its terms below which an entry of A'v counts as zero but for rounding, in the order in which they are tried.
 _ROUNDING = (1e-9, 1e-12, 1e-6)
+_SMALL = 400  # columns
 _DEPENDENT = 1e-10  # pivot share below which columns count as linearly dependent but for rounding
 
 
@@ -79,8 +80,14 @@ def certify(system: LinearSystem, multipliers: Array, deadline: Deadline) -> Cer
     rows = kept.tolist()
     if _proves(system, rows, weights.tolist()):
         return Certificate(tuple(rows), tuple(weights.tolist()))
+    tried: list[Array] = []
     for share in _ROUNDING:
-        exact = _with_exact_zeros(system, kept, weights, share, deadline)
+        part = system.matrix[kept].tocsc()
+        zero = _near_zeros(part, weights, share)
+        if any(np.array_equal(zero, other) for other in tried):
+            continue
+        tried.append(zero)
+        exact = _with_exact_zeros(part, zero, weights, deadline)
         if exact is not None and _proves(system, rows, exact):
             used = [(row, weight) for row, weight in zip(rows, exact, strict=True) if weight]
             return _in_floats(system, Certificate(tuple(r for r, _ in used), tuple(w for _, w in used)))
@@ -120,7 +127,8 @@ def rounding_conditions(system: LinearSystem, multipliers: Array, deadline: Dead
     """
     kept, weights = _support(system, multipliers)
     part = system.matrix[kept].tocsc()
-    zero, solved_for = _near_zeros(part, weights, _ROUNDING[0])
+    zero = _near_zeros(part, weights, _ROUNDING[0])
+    solved_for = _independent(part[:, zero], weights)
     pivots = _eliminate([_equation(part, j) for j in zero[solved_for].tolist()], len(kept), deadline)
     if pivots is None:
         return None
@@ -152,11 +160,10 @@ def _support(system: LinearSystem, multipliers: Array) -> tuple[Array, Array]:
     return kept, weights / 2.0 ** round(math.log2(np.abs(weights).max())) if len(kept) else weights
 
 
-def _near_zeros(part: Any, weights: Array, share: float) -> tuple[Array, Array]:
-    """Columns whose combination is zero but for rounding, and the positions among them of independent ones."""
+def _near_zeros(part: Any, weights: Array, share: float) -> Array:
+    """Columns whose combination is zero but for rounding."""
     combined, terms = part.T @ weights, abs(part).T @ np.abs(weights)
-    zero = np.flatnonzero((np.abs(combined) <= share * terms) & (terms > 0))
-    return zero, _independent(part[:, zero], weights)
+    return np.flatnonzero((np.abs(combined) <= share * terms) & (terms > 0))
 
 
 def _equation(part: Any, column: int) -> dict[int, int]:
@@ -166,21 +173,18 @@ def _equation(part: Any, column: int) -> dict[int, int]:
     return {i: value for i, value in zip(part.indices[here].tolist(), values, strict=True) if value}
 
 
-def _with_exact_zeros(
-    system: LinearSystem, rows: Array, weights: Array, share: float, deadline: Deadline
-) -> list[Fraction] | None:
-    """Multipliers near ``weights`` with ``(A'v)_j = 0`` exactly wherever it is zero but for rounding.
+def _with_exact_zeros(part: Any, zero: Array, weights: Array, deadline: Deadline) -> list[Fraction] | None:
+    """Multipliers near ``weights`` with ``(A'v)_j = 0`` exactly in the columns ``zero`` that are independent.
 
     The multipliers of a vertex of the dual program are determined by those equations up to a factor; so are they here,
     by sparse elimination in whole numbers. Multipliers that the equations leave free keep their value.
     """
-    part = system.matrix[rows].tocsc()
-    zero, solved_for = _near_zeros(part, weights, share)
-    pivots = _eliminate([_equation(part, j) for j in zero[solved_for].tolist()], len(rows), deadline)
+    solved_for = zero[_independent(part[:, zero], weights)]
+    pivots = _eliminate([_equation(part, j) for j in solved_for.tolist()], len(weights), deadline)
     if pivots is None:
         return None
     solved: dict[int, Fraction] = {}
-    free = set(range(len(rows))) - {variable for variable, _ in pivots}
+    free = set(range(len(weights))) - {variable for variable, _ in pivots}
     for variable in free:
         # One free multiplier is only a factor: 1 keeps the numbers short.
         weight = float(weights[variable])
@@ -188,7 +192,7 @@ def _with_exact_zeros(
     for variable, equation in reversed(pivots):
         rest = sum((value * solved[i] for i, value in equation.items() if i != variable), Fraction(0))
         solved[variable] = -rest / equation[variable]
-    return [solved[i] for i in range(len(rows))]
+    return [solved[i] for i in range(len(weights))]
 
 
 def _independent(part: Any, weights: Array) -> Array:
@@ -197,15 +201,30 @@ def _independent(part: Any, weights: Array) -> Array:
     Others follow from these in the numbers that were meant, though often not in the numbers as floats: as equations
     they would leave zero as the only solution.
     """
-    from scipy.linalg import qr
-
     scaled = part.toarray() * weights[:, None]
     scaled = scaled / np.maximum(np.abs(scaled).max(0, initial=0.0), 1e-300)
     if scaled.shape[1] == 0:
         return np.zeros(0, dtype=np.int64)
-    triangle, order = qr(scaled, mode="r", pivoting=True, check_finite=False)
-    sizes = np.abs(np.diag(triangle))
-    return order[: int((sizes > _DEPENDENT * sizes[0]).sum())]
+    if scaled.shape[1] > _SMALL:
+        from scipy.linalg import qr
+
+        triangle, order = qr(scaled, mode="r", pivoting=True, check_finite=False)
+        sizes = np.abs(np.diag(triangle))
+        return order[: int((sizes > _DEPENDENT * sizes[0]).sum())]
+    # The same by hand: threads of LAPACK cost more than they save on small matrices, most of all on a busy machine.
+    chosen: list[int] = []
+    first = 0.0
+    while len(chosen) < min(scaled.shape):
+        lengths = np.sqrt(np.square(scaled).sum(0))
+        best = int(lengths.argmax())
+        first = max(first, float(lengths[best]))
+        if not lengths[best] > _DEPENDENT * first:
+            break
+        chosen.append(best)
+        direction = scaled[:, best] / lengths[best]
+        scaled -= direction[:, None] * np.einsum("ij,i->j", scaled, direction)[None, :]
+        scaled[:, best] = 0.0
+    return np.array(chosen, dtype=np.int64)
 
 
 def _eliminate(

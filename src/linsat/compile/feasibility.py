@@ -13,7 +13,7 @@ from linsat.compile.programs import interior_multipliers, least_violation
 from linsat.compile.system import Array, Deadline, LinearSystem
 
 HOLDS = 1e-9  # relative violation at which a row holds; see LinearSystem.violation
-CLEAN = 1e-13  # relative violation that is only rounding: no need to look closer
+CLEAN = 1e-13  # relative violation that is only rounding of the numbers as given: no need to look closer
 _MAGNIFY = 2.0**20  # how much closer each further look is
 _LOOKS = 3
 _ATTEMPTS = 3  # to find multipliers whose signs rounding spares
@@ -39,9 +39,10 @@ class Verdict:
 def judge(system: LinearSystem, *, seconds: float | None = None, deadline: Deadline | None = None) -> Verdict:
     """Decide whether some point of the box satisfies all rows, within ``seconds`` (or a shared ``deadline``).
 
-    The proof comes first: rows that miss each other by less than any tolerance are still infeasible, where exact
-    arithmetic says so. A point that violates rows by more than rounding is looked at again, magnified around that
-    point, before it counts. Cost: one linear program; more in close cases.
+    A point that satisfies the rows up to rounding (1e-13) settles it. Otherwise the proof comes first: rows that miss
+    each other by less than the tolerance of any solver are still infeasible, where exact arithmetic says so. A point
+    that violates rows by more than rounding is looked at again, magnified around that point, before it counts. Cost:
+    one linear program; more in close cases.
     """
     limit = Deadline(seconds) if deadline is None else deadline
     if system.num_rows == 0:
@@ -55,16 +56,16 @@ def judge(system: LinearSystem, *, seconds: float | None = None, deadline: Deadl
         found = least_violation(zoomed, limit) or least_violation(zoomed, limit, method="highs-ipm")
         if found is None:
             break
+        point = system.clip(origin + found.point / factor)
+        violation = system.violation(point)
+        if violation <= CLEAN:
+            return Verdict("feasible", point=point)
         proof = _prove(system, found.multipliers, found.amount / factor, limit)
         if proof is not None:
             return Verdict("infeasible", certificate=proof)
-        point = system.clip(origin + found.point / factor)
-        violation = system.violation(point)
-        if violation < worst:
+        if best is None or violation < worst:
             best, worst = point, violation
-        if worst <= CLEAN:
-            break
-        origin, factor = (point if best is None else best), factor * _MAGNIFY
+        origin, factor = best, factor * _MAGNIFY
         zoomed = _magnified(system, origin, factor)
     if best is not None and worst <= HOLDS:
         return Verdict("feasible", point=best)

@@ -39,10 +39,11 @@ class NamedBound:
     side: str  # "lower" or "upper"
     variable: int
     label: str  # the variable as a user knows it
-    source: str  # "row 'capacity'" or "box"
+    row: str | None  # name of the row; None: the box
 
     def text(self, value: float) -> str:
-        return f"{self.label} {'>=' if self.side == 'lower' else '<='} {value:g} (from {self.source})"
+        source = "the box" if self.row is None else f"row {self.row}"
+        return f"{self.label} {'>=' if self.side == 'lower' else '<='} {value:g} (from {source})"
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class Diagnosis:
     minimal: bool = False
     multipliers: tuple[float | Fraction, ...] = ()
     others: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def absorbed_rows(self) -> list[str]:
+        """Names of the rows that some of the bounds come from, each once."""
+        return list(dict.fromkeys(bound.row for bound, _ in self.bounds if bound.row is not None))
 
 
 def linear_system(constraints: Constraints, instance: int = 0) -> LinearSystem:
@@ -207,7 +213,7 @@ def error_from(constraints: Constraints, found: Diagnosis, instance: int = 0, *,
         text = constraints.row_text(i, rhs=sides[i])
         return text if text == names[i] else f"{names[i]}: {text}"
 
-    one = len(found.rows) == 1
+    one = len(found.rows) + len(found.bounds) == 1
     subject = "The row cannot hold" if one else "These rows cannot hold together"
     lines = [f"{subject} within the bounds{where}:", *_listed([described(i) for i in found.rows])]
     bounds = [bound.text(value) for bound, value in found.bounds]
@@ -219,7 +225,7 @@ def error_from(constraints: Constraints, found: Diagnosis, instance: int = 0, *,
     lines.append(_fix(found))
     return InfeasibleError(
         "\n".join(lines),
-        rows=[names[i] for i in found.rows],
+        rows=[*(names[i] for i in found.rows), *found.absorbed_rows],
         indices=found.rows,
         minimal=found.minimal,
         certificate=found.multipliers,
@@ -230,7 +236,7 @@ def error_from(constraints: Constraints, found: Diagnosis, instance: int = 0, *,
 def _fix(found: Diagnosis) -> str:
     if not found.minimal:
         return "Fix: loosen some of them; it was not established that the conflict needs each of them."
-    if len(found.rows) == 1:
+    if len(found.rows) + len(found.bounds) == 1:
         return "Fix: change it or widen the bounds."
     return "Fix: drop or loosen any one of them."
 
