@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
+from linsat.compile.programs import linear_program
 from linsat.compile.system import Array, Deadline, LinearSystem
 
 Multiplier = float | Fraction
@@ -18,7 +18,10 @@ Multiplier = float | Fraction
 _NEGLIGIBLE = 1e-11  # multipliers below this share of the largest (weighted by its row) are rounding
 # Shares of its terms below which an entry of A'v counts as zero but for rounding, in the order in which they are tried.
 _ROUNDING = (1e-9, 1e-12, 1e-6)
+_NUDGE = 1e-3  # by how much a sign has to come out right, relative to the largest entry that is only rounding
 _SMALL = 400  # columns
+_ONE = -1  # stands for the number 1 among the unknowns of an equation
+_ZERO = Fraction(0)
 _DEPENDENT = 1e-10  # pivot share below which columns count as linearly dependent but for rounding
 
 
@@ -87,12 +90,16 @@ def certify(system: LinearSystem, multipliers: Array, deadline: Deadline) -> Cer
         if any(np.array_equal(zero, other) for other in tried):
             continue
         tried.append(zero)
-        exact = _with_exact_zeros(part, zero, weights, deadline)
+        solved_for = zero[_independent(part[:, zero], weights)]
+        exact = _solve(part, solved_for, weights, deadline)
+        if exact is None:
+            break
+        if not _proves(system, rows, exact):
+            targets = _tiny_targets(system, part, solved_for, np.setdiff1d(zero, solved_for), exact, deadline)
+            exact = None if targets is None else _solve(part, solved_for, weights, deadline, targets)
         if exact is not None and _proves(system, rows, exact):
             used = [(row, weight) for row, weight in zip(rows, exact, strict=True) if weight]
             return _in_floats(system, Certificate(tuple(r for r, _ in used), tuple(w for _, w in used)))
-        if deadline.passed:
-            break
     return None
 
 
@@ -117,41 +124,6 @@ def _row_sizes(system: LinearSystem) -> Array:
     return np.where(sizes > 0, sizes, 1.0)
 
 
-def rounding_conditions(system: LinearSystem, multipliers: Array, deadline: Deadline) -> sp.csr_array | None:
-    """Columns (k, m) whose product with the multipliers has the sign of an entry of ``A'v`` that is lost in rounding.
-
-    Where columns of the rows depend on each other in the numbers that were meant but not in the floats that were
-    given, the entries of ``A'v`` that are not solved for are far below rounding, yet an infinite bound asks for their
-    sign. Written in the multipliers that the equations leave free, and scaled, the sign is a linear condition of
-    ordinary size. None: there are no such entries, or time ran out.
-    """
-    kept, weights = _support(system, multipliers)
-    part = system.matrix[kept].tocsc()
-    zero = _near_zeros(part, weights, _ROUNDING[0])
-    solved_for = _independent(part[:, zero], weights)
-    pivots = _eliminate([_equation(part, j) for j in zero[solved_for].tolist()], len(kept), deadline)
-    if pivots is None:
-        return None
-    columns: list[tuple[list[int], list[float]]] = []
-    for j in np.setdiff1d(zero, zero[solved_for]).tolist():
-        condition = _equation(part, j)
-        for variable, equation in pivots:
-            if variable in condition:
-                condition = _combine(condition, equation, variable)
-        signs = [1.0] * bool(np.isinf(system.upper[j])) + [-1.0] * bool(np.isinf(system.lower[j]))
-        if condition and signs:
-            largest = max(abs(value) for value in condition.values())
-            rows = [int(kept[i]) for i in condition]
-            values = [float(Fraction(value, largest)) for value in condition.values()]
-            columns += [(rows, [sign * value for value in values]) for sign in signs]
-    if not columns:
-        return None
-    row = np.concatenate([rows for rows, _ in columns])
-    column = np.repeat(np.arange(len(columns)), [len(rows) for rows, _ in columns])
-    data = np.concatenate([values for _, values in columns])
-    return sp.csr_array((data, (row, column)), shape=(system.num_rows, len(columns)))
-
-
 def _support(system: LinearSystem, multipliers: Array) -> tuple[Array, Array]:
     """The rows whose multiplier is more than rounding, and these multipliers in a common scale near 1."""
     size = np.abs(multipliers) * _row_sizes(system)
@@ -166,33 +138,80 @@ def _near_zeros(part: Any, weights: Array, share: float) -> Array:
     return np.flatnonzero((np.abs(combined) <= share * terms) & (terms > 0))
 
 
-def _equation(part: Any, column: int) -> dict[int, int]:
-    """A column as an equation for the multipliers, in whole numbers."""
+def _equation(part: Any, column: int, target: Fraction = _ZERO) -> dict[int, int]:
+    """A column as an equation for the multipliers, in whole numbers; the constant stands with the unknown `_ONE`."""
     here = slice(part.indptr[column], part.indptr[column + 1])
-    values = _whole_numbers([Fraction(value) for value in part.data[here].tolist()])
-    return {i: value for i, value in zip(part.indices[here].tolist(), values, strict=True) if value}
+    values = _whole_numbers([*(Fraction(value) for value in part.data[here].tolist()), -target])
+    return {i: value for i, value in zip([*part.indices[here].tolist(), _ONE], values, strict=True) if value}
 
 
-def _with_exact_zeros(part: Any, zero: Array, weights: Array, deadline: Deadline) -> list[Fraction] | None:
-    """Multipliers near ``weights`` with ``(A'v)_j = 0`` exactly in the columns ``zero`` that are independent.
+def _solve(
+    part: Any, columns: Array, weights: Array, deadline: Deadline, targets: list[Fraction] | None = None
+) -> list[Fraction] | None:
+    """Multipliers near ``weights`` with ``(A'v)_j`` exactly zero (or ``targets``) in these independent columns.
 
     The multipliers of a vertex of the dual program are determined by those equations up to a factor; so are they here,
     by sparse elimination in whole numbers. Multipliers that the equations leave free keep their value.
     """
-    solved_for = zero[_independent(part[:, zero], weights)]
-    pivots = _eliminate([_equation(part, j) for j in solved_for.tolist()], len(weights), deadline)
+    equations = []
+    for position, j in enumerate(columns.tolist()):
+        target = Fraction(0) if targets is None else targets[position]
+        equations.append(_equation(part, j, target))
+    pivots = _eliminate(equations, len(weights), deadline)
     if pivots is None:
         return None
-    solved: dict[int, Fraction] = {}
+    solved: dict[int, Fraction] = {_ONE: Fraction(1)}
     free = set(range(len(weights))) - {variable for variable, _ in pivots}
     for variable in free:
         # One free multiplier is only a factor: 1 keeps the numbers short.
         weight = float(weights[variable])
-        solved[variable] = Fraction(weight) if len(free) > 1 else Fraction(int(math.copysign(1, weight)))
+        short = len(free) == 1 and targets is None
+        solved[variable] = Fraction(int(math.copysign(1, weight))) if short else Fraction(weight)
     for variable, equation in reversed(pivots):
         rest = sum((value * solved[i] for i, value in equation.items() if i != variable), Fraction(0))
         solved[variable] = -rest / equation[variable]
     return [solved[i] for i in range(len(weights))]
+
+
+def _tiny_targets(
+    system: LinearSystem, part: Any, columns: Array, others: Array, exact: list[Fraction], deadline: Deadline
+) -> list[Fraction] | None:
+    """Values in place of exact zeros, of the size of rounding, that give the other columns the sign they need.
+
+    ``others`` depend on ``columns`` in the numbers that were meant but not in the floats that were given, so their
+    entries of ``A'v`` come out as rounding of either sign. Entries of ``columns`` may move away from zero where their
+    bounds allow it, and the others with them: a small linear program, scaled up. None: nothing helps.
+    """
+    wanted = np.array([j for j in others.tolist() if np.isinf(system.lower[j]) or np.isinf(system.upper[j])], dtype=int)
+    values = []
+    for j in wanted.tolist():
+        here = slice(part.indptr[j], part.indptr[j + 1])
+        terms = zip(part.indices[here].tolist(), part.data[here].tolist(), strict=True)
+        values.append(sum((exact[i] * Fraction(value) for i, value in terms), Fraction(0)))
+    scale = max((abs(value) for value in values), default=Fraction(0))
+    if not scale or not len(columns):
+        return None
+    row_scale = np.array([abs(float(v)) or 1.0 for v in exact])[:, None]
+    basis, dependent = part[:, columns].toarray() * row_scale, part[:, wanted].toarray() * row_scale
+    sizes = np.maximum(np.abs(basis).max(0), 1e-300)
+    effect = np.linalg.lstsq(basis / sizes, dependent, rcond=None)[0] / sizes[:, None]  # (columns, wanted)
+    now = np.array([float(value / scale) for value in values])
+    up, down = np.isinf(system.upper[wanted]), np.isinf(system.lower[wanted])  # must be >= 0, must be <= 0
+    bounds = [
+        (None if np.isfinite(system.upper[j]) else 0.0, None if np.isfinite(system.lower[j]) else 0.0)
+        for j in columns.tolist()
+    ]
+    cost = [float(high is None) - float(low is None) for low, high in bounds]  # stay near zero
+    solved = linear_program(
+        np.array(cost),
+        deadline,
+        A_ub=np.vstack([-effect.T[up], effect.T[down]]),
+        b_ub=np.concatenate([now[up], -now[down]]) - _NUDGE,
+        bounds=bounds,
+    )
+    if solved.status != 0 or solved.x is None:
+        return None
+    return [Fraction(float(x)) * scale for x in solved.x]
 
 
 def _independent(part: Any, weights: Array) -> Array:
@@ -246,7 +265,10 @@ def _eliminate(
             return None
         number = min(left, key=lambda n: len(left[n]))
         equation = left.pop(number)
-        variable = min(equation, key=lambda i: len(holders[i]))
+        unknown = [i for i in equation if i != _ONE]
+        if not unknown:
+            return None  # the constants contradict each other
+        variable = min(unknown, key=lambda i: len(holders[i]))
         for i in equation:
             holders[i].discard(number)
         pivots.append((variable, equation))

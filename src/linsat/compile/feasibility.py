@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import scipy.sparse as sp
 
-from linsat.compile.certificate import Certificate, certify, rounding_conditions
+from linsat.compile.certificate import Certificate, certify
 from linsat.compile.programs import interior_multipliers, least_violation
 from linsat.compile.system import Array, Deadline, LinearSystem
 
@@ -16,7 +15,6 @@ HOLDS = 1e-9  # relative violation at which a row holds; see LinearSystem.violat
 CLEAN = 1e-13  # relative violation that is only rounding of the numbers as given: no need to look closer
 _MAGNIFY = 2.0**20  # how much closer each further look is
 _LOOKS = 3
-_ATTEMPTS = 3  # to find multipliers whose signs rounding spares
 
 
 @dataclass(frozen=True)
@@ -84,33 +82,14 @@ def _prove(system: LinearSystem, multipliers: Array, amount: float, limit: Deadl
     if proof is not None:
         return proof
     for rows in (np.flatnonzero(multipliers), np.arange(system.num_rows)):
+        if len(rows) == 0 or limit.passed:
+            return None
         part = system.take(rows)
-        conditioned = part
-        for _ in range(_ATTEMPTS):
-            if len(rows) == 0 or limit.passed:
-                return None
-            found = interior_multipliers(conditioned, amount, limit)
-            if found is None:
-                break
-            proof = certify(part, found, limit)
-            if proof is not None:
-                return Certificate(tuple(int(rows[i]) for i in proof.rows), proof.multipliers)
-            conditions = rounding_conditions(part, found, limit)
-            if conditions is None:
-                break
-            conditioned = _with_columns(conditioned, conditions)
+        found = interior_multipliers(part, amount, limit)
+        proof = None if found is None else certify(part, found, limit)
+        if proof is not None:
+            return Certificate(tuple(int(rows[i]) for i in proof.rows), proof.multipliers)
     return None
-
-
-def _with_columns(system: LinearSystem, columns: sp.csr_array) -> LinearSystem:
-    """The system with columns of further variables that are at least zero: conditions on its multipliers."""
-    count = columns.shape[1]
-    return replace(
-        system,
-        matrix=sp.csr_array(sp.hstack([system.matrix, columns])),
-        lower=np.append(system.lower, np.zeros(count)),
-        upper=np.append(system.upper, np.full(count, np.inf)),
-    )
 
 
 def _magnified(system: LinearSystem, origin: Array, factor: float) -> LinearSystem:
