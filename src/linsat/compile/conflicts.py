@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from linsat.compile.certificate import Certificate
-from linsat.compile.feasibility import CLEAN, judge
+from linsat.compile.feasibility import judge
 from linsat.compile.programs import least_violation
 from linsat.compile.system import Deadline, LinearSystem
 
+_HOLDS = 1e-13  # relative violation of a point that needs no second look
 _CLEAR = 1e-6  # violation of scaled rows from which a conflict is beyond doubt while rows are being tried
 
 
@@ -83,7 +84,7 @@ def _filter(system: LinearSystem, rows: list[int], limit: Deadline) -> _Filtered
             used = {rest[i] for i in np.flatnonzero(found.multipliers).tolist()} | needed
             kept = [row for row in rest if row in used]
             continue
-        if found is not None and part.violation(found.point) <= CLEAN:
+        if found is not None and part.violation(found.point) <= _HOLDS:
             needed.add(candidate)
             continue
         verdict = judge(part, deadline=limit)

@@ -12,7 +12,7 @@ from linsat.compile.programs import interior_multipliers, least_violation
 from linsat.compile.system import Array, Deadline, LinearSystem
 
 HOLDS = 1e-9  # relative violation at which a row holds; see LinearSystem.violation
-CLEAN = 1e-13  # relative violation that is only rounding of the numbers as given: no need to look closer
+CLEAN = 1e-15  # relative violation that is only rounding of the numbers as given: no need to look closer
 _MAGNIFY = 2.0**20  # how much closer each further look is
 _LOOKS = 3
 
@@ -37,7 +37,7 @@ class Verdict:
 def judge(system: LinearSystem, *, seconds: float | None = None, deadline: Deadline | None = None) -> Verdict:
     """Decide whether some point of the box satisfies all rows, within ``seconds`` (or a shared ``deadline``).
 
-    A point that satisfies the rows up to rounding (1e-13) settles it. Otherwise the proof comes first: rows that miss
+    A point that satisfies the rows up to rounding (1e-15) settles it. Otherwise the proof comes first: rows that miss
     each other by less than the tolerance of any solver are still infeasible, where exact arithmetic says so. A point
     that violates rows by more than rounding is looked at again, magnified around that point, before it counts. Cost:
     one linear program; more in close cases.
