@@ -67,13 +67,13 @@ def check_empty_rows(structure: Structure, matrices: Mapping[str, Matrix], right
 
 
 def joint_batch_shape(tensors: Mapping[str, Tensor]) -> torch.Size:
-    """The leading dimensions of right sides and bounds together."""
+    """The leading dimensions of right-hand sides and bounds together."""
     shapes = {name: tensor.shape[:-1] for name, tensor in tensors.items()}
     try:
         return torch.broadcast_shapes(*shapes.values())
     except RuntimeError:
         listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items() if shape)
         raise ConstraintError(
-            f"The batch dimensions of the right sides and bounds do not fit together: {listed}. "
+            f"The batch dimensions of the right-hand sides and bounds do not fit together: {listed}. "
             f"Fix: give each the same leading dimensions, or none."
         ) from None

@@ -1,4 +1,4 @@
-"""LP and MPS files, read by HiGHS in a process of its own; written by HiGHS."""
+"""LP and MPS files, read by HiGHS in a separate process; written by HiGHS."""
 
 from __future__ import annotations
 
@@ -115,6 +115,6 @@ def _relaxed(kinds: np.ndarray, variables: tuple[str, ...]) -> int:
         if kind not in ("Continuous", "Integer", "ImplicitInteger"):
             raise ConstraintError(
                 f"variable {variable!r} is of kind {kind}; expected continuous or integer variables. "
-                f"Fix: write 'zero or between its bounds' with a 0/1 variable of its own."
+                f"Fix: write 'zero or between its bounds' with a separate 0/1 variable."
             )
     return int(np.isin(kinds, ("Integer", "ImplicitInteger")).sum())
