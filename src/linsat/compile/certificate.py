@@ -178,6 +178,8 @@ def _solve(
         short = len(free) == 1 and targets is None
         solved[variable] = Fraction(int(math.copysign(1, weight))) if short else Fraction(weight)
     for variable, equation in reversed(pivots):
+        if deadline.passed:
+            return None
         rest = sum((value * solved[i] for i, value in equation.items() if i != variable), Fraction(0))
         solved[variable] = -rest / equation[variable]
     return [solved[i] for i in range(len(weights))]

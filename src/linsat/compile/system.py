@@ -40,7 +40,7 @@ class LinearSystem:
         activity = self.matrix @ x
         size = np.maximum(1.0, abs(self.matrix) @ np.abs(x))
         short = np.maximum(self.row_lower - activity, activity - self.row_upper)
-        return float(np.maximum(short, 0.0).__truediv__(size).max())
+        return float((np.maximum(short, 0.0) / size).max())
 
 
 class Deadline:
