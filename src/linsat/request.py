@@ -48,21 +48,6 @@ def read_objective(objective: Any, tau: Any) -> Objective:
     return objective
 
 
-def check_box(objective: Objective, constraints: Constraints) -> None:
-    """Reject infinite bounds where the objective needs a finite box."""
-    if not objective.finite_box:
-        return
-    for name, bound in (("lower", constraints.lower), ("upper", constraints.upper)):
-        wrong = (~torch.isfinite(bound.detach())).nonzero()
-        if len(wrong):
-            index = tuple(int(i) for i in wrong[0])
-            where = f"{name}[{', '.join(map(str, index))}]" if index else name
-            raise ConstraintError(
-                f"{where} is {float(bound.detach()[index])}, but {type(objective).__name__} needs a finite box. Fix: "
-                f"give every variable two finite bounds, or objective=linsat.Euclidean(), which needs none."
-            )
-
-
 @dataclass(frozen=True)
 class Request:
     """The arguments of one call, read and flattened to one batch dimension."""
@@ -114,6 +99,14 @@ class Request:
             as_numpy=not isinstance(y, torch.Tensor),
         )
 
+    def own_instance(self, instance: int) -> int:
+        """Which of the constraint set's instances an instance of the batch has its numbers from."""
+        own = self.constraints.batch_shape
+        if not own:
+            return 0
+        place = np.unravel_index(instance % max(1, self.batch_shape.numel()), self.batch_shape)[-len(own) :]
+        return int(np.ravel_multi_index([0 if n == 1 else int(i) for i, n in zip(place, own, strict=True)], own))
+
     def form(self, compiled: CompiledConstraints) -> StandardForm:
         """The rows, with per-instance numbers spread over the flattened batch."""
         own, form = self.constraints.batch_shape, compiled.form
@@ -155,10 +148,12 @@ class Request:
 def _check_bounds(dtype: torch.dtype, constraints: Constraints, objective: Objective) -> None:
     """Reject bounds that the objective or the answer cannot have; looked at once where they are constants."""
     key = ("bounds", dtype, objective.finite_box)
-    if constraints.fixed and key in constraints.box_memory:
+    learned = constraints.lower.requires_grad or constraints.upper.requires_grad
+    if not learned and key in constraints.box_memory:
         return
+    if objective.finite_box:
+        constraints.require_finite_box()
     check_range(dtype, constraints)
-    check_box(objective, constraints)
     constraints.box_memory[key] = True
 
 
