@@ -62,7 +62,7 @@ def project(
         ConvergenceError: with ``on_failure="raise"``.
     """
     request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
-    return request.answer(_solve(request)[0].x)
+    return request.answer(_solve(request, duals=False)[0].x)
 
 
 @outside_graphs
@@ -82,7 +82,7 @@ def solve(
     return request.solution(*_solve(request))
 
 
-def _solve(request: Request) -> tuple[SolverResult, StandardForm]:
+def _solve(request: Request, *, duals: bool = True) -> tuple[SolverResult, StandardForm]:
     compiled = compile_constraints(
         request.constraints,
         request.objective,
@@ -98,7 +98,7 @@ def _solve(request: Request) -> tuple[SolverResult, StandardForm]:
     else:
         constant = form is compiled.form and compiled.presolved is not None
         call = Call(form, request.objective, _Solve(compiled, request), compiled.cache if constant else None)
-        result = differentiable(call, request.scores)
+        result = differentiable(call, request.scores, duals=duals)
     return result, form
 
 
@@ -131,9 +131,10 @@ class _Solve:
 
 
 def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardForm, solver: Sinkhorn) -> SolverResult:
-    check_numbers(request.scores, request.objective, form)
+    scores = request.scores.reshape(request.batch_shape.numel(), request.scores.shape[-1]).to(torch.float64)
+    check_numbers(scores, request.objective, form)
     presolved = compiled.presolve(form)
-    problem = form.problem(request.scores.to(torch.float64), request.objective, presolved)
+    problem = form.problem(scores, request.objective, presolved)
     start = None if request.start is None else request.start * form.scale.detach()
     result = solver.unrolled(problem, start)
     result.codes[presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code

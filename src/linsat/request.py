@@ -50,13 +50,13 @@ def read_objective(objective: Any, tau: Any) -> Objective:
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of one call, read and flattened to one batch dimension."""
+    """The arguments of one call, read; numbers of the objective and the start flattened to one batch dimension."""
 
     constraints: Constraints
     objective: Objective  # its numbers spread over the batch
     solver: Solver
     on_failure: str
-    scores: Tensor  # (N, l) of the dtype of y
+    scores: Tensor  # (batch..., l) of the dtype of y
     start: Tensor | None  # (N, k)
     batch_shape: torch.Size
     like: Tensor  # the scores as given: dtype and device of the answer
@@ -84,9 +84,9 @@ class Request:
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
         batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
-        scores = like.to(device)
-        if scores.dim() != 2 or batch_shape != scores.shape[:-1]:
-            scores = scores.expand(*batch_shape, like.shape[-1]).reshape(batch_shape.numel(), like.shape[-1])
+        scores = like if like.device == device else like.to(device)
+        if batch_shape != scores.shape[:-1]:
+            scores = scores.expand(*batch_shape, like.shape[-1])
         return cls(
             constraints=constraints,
             objective=objective.spread(batch_shape, like.shape[-1], device),
@@ -125,7 +125,8 @@ class Request:
         """x (N, l) in the shape, dtype and device of the scores."""
         if x.shape[:-1] != self.batch_shape:
             x = x.reshape(*self.batch_shape, x.shape[-1])
-        x = x.to(self.like.device, self.like.dtype)
+        if x.dtype is not self.like.dtype or x.device != self.like.device:
+            x = x.to(self.like.device, self.like.dtype)
         return x.detach().cpu().numpy() if self.as_numpy else x
 
     def solution(self, result: SolverResult, form: StandardForm) -> Solution:

@@ -68,46 +68,70 @@ class Call:
         return form.problem(scores, objective, presolved, self.cache if form is self.form else None)
 
 
-def differentiable(call: Call, scores: Tensor) -> SolverResult:
-    """Solve for scores (N, l), with gradients of x and the duals to every tensor that wants them."""
+def differentiable(call: Call, scores: Tensor, *, duals: bool = True) -> SolverResult:
+    """Solve for scores (batch..., l), with gradients of x to every tensor that wants them, and of the duals if asked.
+
+    Of the fields, which are those of the flattened batch, x has the shape and dtype of the scores where torch records
+    operations.
+    """
+    count, width = scores.shape[:-1].numel(), scores.shape[-1]
     tensors = call.tensors()
     if transforming():
-        return SolverResult(*Transformed.apply(call, scores, *tensors)[: len(_RESULT)])
-    learned = ()
+        return SolverResult(*Transformed.apply(call, scores.reshape(count, width), *tensors)[: len(_RESULT)])
     if torch.is_grad_enabled():
         learned = tuple(i for i, tensor in enumerate(tensors) if tensor.requires_grad)
         if learned or scores.requires_grad:
-            return SolverResult(*Projection.apply(call, learned, scores, *(tensors[i] for i in learned)))
+            solved: list[SolverResult] = []
+            found = Projection.apply(call, (learned, duals, solved), scores, *(tensors[i] for i in learned))
+            return replace(solved[0], x=found[0], mu=found[1]) if duals else replace(solved[0], x=found)
     with torch.no_grad():
-        return call.solve(call.form, scores, call.objective)[0]
+        return call.solve(call.form, scores.reshape(count, width), call.objective)[0]
 
 
 class Projection(torch.autograd.Function):
-    """(scores, learned tensors) -> fields of the result: outside of function transforms, where it costs least."""
+    """(scores, learned tensors) -> x and, if asked for, duals: outside of function transforms, where it costs least.
+
+    Views and conversions of scores and x happen inside, where torch does not record them.
+    """
 
     @staticmethod
-    def forward(ctx: Any, call: Call, learned: tuple[int, ...], *given: Tensor) -> tuple[Tensor, ...]:
-        result, presolved = call.solve(call.form, given[0], call.objective)
-        ctx.call, ctx.learned, ctx.presolved = call, learned, presolved
-        ctx.save_for_backward(*given, result.mu, result.codes)
+    def forward(
+        ctx: Any, call: Call, how: tuple[tuple[int, ...], bool, list[SolverResult]], *given: Tensor
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        learned, duals, solved = how
+        scores = given[0]
+        result, presolved = call.solve(call.form, _flat(scores), call.objective)
+        ctx.call, ctx.learned, ctx.presolved, ctx.codes = call, learned, presolved, result.codes
+        ctx.save_for_backward(*given, result.mu)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(result.codes, result.steps, result.solved_by)
-        return tuple(vars(result).values())
+        solved.append(result)
+        x = result.x
+        if x.shape != scores.shape or x.dtype is not scores.dtype:
+            x = x.reshape(scores.shape).to(scores.dtype)
+        return (x, result.mu) if duals else x
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        *given, mu, codes = ctx.saved_tensors
+        scores, *learned, mu = ctx.saved_tensors
+        grad_x, grad_mu = grads if len(grads) == 2 else (grads[0], None)
+        grad_x = None if grad_x is None else _flat(grad_x)
         if not ctx.learned:
-            solved = _Solved(ctx.call, (given[0],), mu, codes, ctx.presolved)
-            return None, None, _backward(solved, grads[0], grads[1], (True,))[0]
-        tensors = [given[0], *ctx.call.tensors()]
-        for position, tensor in zip(ctx.learned, given[1:], strict=True):
-            tensors[1 + position] = tensor
+            solved = _Solved(ctx.call, (_flat(scores),), mu, ctx.codes, ctx.presolved)
+            found = _backward(solved, grad_mu, grad_x, (True,))[0]
+            return None, None, found if found is None else found.reshape(scores.shape)
+        tensors = [_flat(scores), *ctx.call.tensors()]
         needed = [ctx.needs_input_grad[2], *[False] * (len(tensors) - 1)]
-        for position, wants in zip(ctx.learned, ctx.needs_input_grad[3:], strict=True):
-            needed[1 + position] = wants
-        found = _backward(_Solved(ctx.call, tuple(tensors), mu, codes, ctx.presolved), grads[0], grads[1], tuple(needed))
-        return None, None, found[0], *(found[1 + i] for i in ctx.learned)
+        for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
+            tensors[1 + position], needed[1 + position] = tensor, wants
+        solved = _Solved(ctx.call, tuple(tensors), mu, ctx.codes, ctx.presolved)
+        found = _backward(solved, grad_mu, grad_x, tuple(needed))
+        to_scores = None if found[0] is None else found[0].reshape(scores.shape)
+        return None, None, to_scores, *(found[1 + i] for i in ctx.learned)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """(batch..., l) as (N, l)."""
+    return tensor if tensor.dim() == 2 else tensor.reshape(tensor.shape[:-1].numel(), tensor.shape[-1])
 
 
 class Transformed(torch.autograd.Function):
