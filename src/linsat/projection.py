@@ -118,7 +118,7 @@ class _Solve:
         if first.name != "kernel":  # which looks at the numbers as it reads them
             check_numbers(scores, objective, form)
         result = run(problem, request.solver, start, first)
-        if bool(result.codes.any()):  # not everything has converged
+        if not result.solved:
             check_numbers(scores, objective, form)
             self._failed(problem, result)
         return result, presolved

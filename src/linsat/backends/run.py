@@ -82,7 +82,7 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None, fi
         result = _idle(problem, solver.tol)
     else:
         result = first.solve(problem, few, start)
-    if not bool(result.codes.any()):  # everything has converged
+    if result.solved:
         return result
     left = result.codes == Status.STALLED.code
     if few is not solver:  # else the limit is the user's, and final

@@ -18,7 +18,7 @@ trains on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ from linsat.status import Status
 
 _KERNEL = KernelBackend()
 _FORM = 8  # tensors of a standard form
-_RESULT = tuple(f.name for f in fields(SolverResult))
+_RESULT = 5  # tensors of a result
 
 
 @dataclass(frozen=True)
@@ -74,18 +74,20 @@ def differentiable(call: Call, scores: Tensor, *, duals: bool = True) -> SolverR
     Of the fields, which are those of the flattened batch, x has the shape and dtype of the scores where torch records
     operations.
     """
-    count, width = scores.shape[:-1].numel(), scores.shape[-1]
     tensors = call.tensors()
     if transforming():
-        return SolverResult(*Transformed.apply(call, scores.reshape(count, width), *tensors)[: len(_RESULT)])
+        return SolverResult(*Transformed.apply(call, _flat(scores), *tensors)[:_RESULT])
     if torch.is_grad_enabled():
-        learned = tuple(i for i, tensor in enumerate(tensors) if tensor.requires_grad)
+        learned = tuple([i for i, tensor in enumerate(tensors) if tensor.requires_grad])
         if learned or scores.requires_grad:
             solved: list[SolverResult] = []
             found = Projection.apply(call, (learned, duals, solved), scores, *(tensors[i] for i in learned))
-            return replace(solved[0], x=found[0], mu=found[1]) if duals else replace(solved[0], x=found)
-    with torch.no_grad():
-        return call.solve(call.form, scores.reshape(count, width), call.objective)[0]
+            if duals:
+                solved[0].x, solved[0].mu = found
+            else:
+                solved[0].x = found
+            return solved[0]
+    return call.solve(call.form, _flat(scores), call.objective)[0]
 
 
 class Projection(torch.autograd.Function):
@@ -116,6 +118,12 @@ class Projection(torch.autograd.Function):
         grad_x, grad_mu = grads if len(grads) == 2 else (grads[0], None)
         grad_x = None if grad_x is None else _flat(grad_x)
         if not ctx.learned:
+            if grad_mu is None and grad_x is not None and not torch.is_grad_enabled() and not transforming(grad_x):
+                call = ctx.call
+                problem = call.form.problem(_flat(scores), call.objective, ctx.presolved, call.cache)
+                if _KERNEL.supports(problem) is None:  # by far the most frequent case, with nothing in its way
+                    to_scores = _KERNEL.vjp(problem, mu, grad_x, codes=ctx.codes).scores
+                    return None, None, to_scores if scores.dim() == 2 else to_scores.view(scores.shape)
             solved = _Solved(ctx.call, (_flat(scores),), mu, ctx.codes, ctx.presolved)
             found = _backward(solved, grad_mu, grad_x, (True,))[0]
             return None, None, found if found is None else found.reshape(scores.shape)
@@ -140,14 +148,14 @@ class Transformed(torch.autograd.Function):
     @staticmethod
     def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         result, presolved = call.solve(*call.parts(tensors))
-        return *vars(result).values(), *vars(presolved).values()
+        return *result.tensors(), *vars(presolved).values()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         call, *tensors = inputs
         mu, _, codes = output[:3]
         ctx.call = call
-        ctx.save_for_backward(*tensors, mu, codes, *output[len(_RESULT) :])
+        ctx.save_for_backward(*tensors, mu, codes, *output[_RESULT:])
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[2:])
 

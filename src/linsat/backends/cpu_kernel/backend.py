@@ -70,6 +70,7 @@ class KernelBackend:
         except RuntimeError as error:
             raise _memory_error(problem, error) from None
         given = None if start is None else _dense(start.to(torch.float64).expand(count, k))
+        unsolved = ctypes.c_int64(0)
         arguments = library.Solve(
             count,
             options.max_steps,
@@ -82,9 +83,10 @@ class KernelBackend:
             mu.data_ptr(),
             codes.data_ptr(),
             steps.data_ptr(),
+            ctypes.addressof(unsolved),
         )
         call.run(call.loaded.functions.linsat_forward, arguments, count, _STEPS)
-        return SolverResult(mu, x, codes, steps, solved_by)  # solved by the first of SOLVERS
+        return SolverResult(mu, x, codes, steps, solved_by, unsolved.value == 0)  # solved by the first of SOLVERS
 
     def vjp(
         self,

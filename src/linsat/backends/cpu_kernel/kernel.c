@@ -82,7 +82,7 @@ typedef struct {
     const double *start; /* (count, rows) or NULL */
     void *x;
     double *mu;
-    int64_t *codes, *steps;
+    int64_t *codes, *steps, *unsolved; /* unsolved: how many have not converged, counted up */
 } Solve;
 
 typedef struct {
@@ -1023,6 +1023,7 @@ static int V(forward)(const Layout *a, const Problem *problem, const Solve *call
         }
         for (int64_t i = 0; i < a->rows; i++) call->mu[n * a->rows + a->order[i]] = w.now.mu[i];
         call->codes[n] = code;
+        if (code != CONVERGED) __atomic_fetch_add(call->unsolved, 1, __ATOMIC_RELAXED);
         call->steps[n] = steps;
     }
     free(block);

@@ -54,7 +54,7 @@ Solve = _structure(
     "Solve",
     (_Whole, "count max_steps single"),
     (_Real, "tol"),
-    (_Address, "constants scores start x mu codes steps"),
+    (_Address, "constants scores start x mu codes steps unsolved"),
 )
 Pull = _structure(
     "Pull", (_Whole, "count single"), (_Address, "constants scores grad_x mu grad_mu codes grad_y q grad_parameter")
