@@ -320,7 +320,10 @@ def optimal(setting: Setting, state: State, tol: float) -> Tensor:
     moved = (state.mu - setting.clip(state.mu - at.residual)).abs()
     holds = _largest(moved * (problem.scale / size).clamp_min(1.0)) <= tol
     value = (problem.objective.linear(problem.scores) * at.x).abs().sum(-1)
-    return holds & ((state.mu * at.residual).abs().sum(-1) <= constants.GAP * tol * (1.0 + value))
+    # What a dual could still gain is its way to the bound that the residual points to; a soft row's price is one.
+    bound = torch.where(at.residual > 0, setting.low, setting.high)
+    way = torch.where(torch.isfinite(bound), state.mu - bound, state.mu)
+    return holds & ((way * at.residual).abs().sum(-1) <= constants.GAP * tol * (1.0 + value))
 
 
 def polish(setting: Setting, state: State, done: Tensor) -> State:

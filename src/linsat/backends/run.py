@@ -85,7 +85,7 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None, fi
     if result.solved:
         return result
     left = result.codes == Status.STALLED.code
-    if few is not solver:  # else the limit is the user's, and final
+    if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
         left = left | (result.codes == Status.STEP_LIMIT.code)
     left = left.nonzero().squeeze(-1)
     if left.numel():

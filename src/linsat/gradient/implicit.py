@@ -48,11 +48,8 @@ class Call:
     cache: dict[str, Any] | None = None  # of numbers that never change, see `Problem`
 
     def parts(self, tensors: tuple[Tensor, ...]) -> tuple[StandardForm, Tensor, Objective]:
-        """Standard form, scores and objective from scores, tensors of the form and numbers of the objective.
-
-        Scores alone stand for those with the form and the objective as they are.
-        """
-        if len(tensors) == 1 or all(given is own for given, own in zip(tensors[1:], self.tensors(), strict=True)):
+        """Standard form, scores and objective from scores, tensors of the form and numbers of the objective."""
+        if all(given is own for given, own in zip(tensors[1:], self.tensors(), strict=True)):
             return self.form, tensors[0], self.objective
         names = self.objective.parameters()
         own = dict(zip(names, tensors[1 + _FORM :], strict=True))
@@ -102,44 +99,73 @@ class Projection(torch.autograd.Function):
     ) -> Tensor | tuple[Tensor, Tensor]:
         learned, duals, solved = how
         scores = given[0]
-        result, presolved = call.solve(call.form, _flat(scores), call.objective)
-        ctx.call, ctx.learned, ctx.presolved, ctx.codes = call, learned, presolved, result.codes
+        flat = _flat(scores)
+        result, presolved = call.solve(call.form, flat, call.objective)
+        ctx.call, ctx.learned, ctx.presolved, ctx.codes, ctx.flat = call, learned, presolved, result.codes, flat
         ctx.save_for_backward(*given, result.mu)
         ctx.set_materialize_grads(False)
         solved.append(result)
         x = result.x
-        if x.shape != scores.shape or x.dtype is not scores.dtype:
-            x = x.reshape(scores.shape).to(scores.dtype)
+        if x.dim() != scores.dim():
+            x = x.view(scores.shape)
+        if x.dtype is not scores.dtype:
+            x = x.to(scores.dtype)
         return (x, result.mu) if duals else x
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         scores, *learned, mu = ctx.saved_tensors
         grad_x, grad_mu = grads if len(grads) == 2 else (grads[0], None)
-        grad_x = None if grad_x is None else _flat(grad_x)
-        if not ctx.learned:
-            if grad_mu is None and grad_x is not None and not torch.is_grad_enabled() and not transforming(grad_x):
-                call = ctx.call
-                problem = call.form.problem(_flat(scores), call.objective, ctx.presolved, call.cache)
-                if _KERNEL.supports(problem) is None:  # by far the most frequent case, with nothing in its way
-                    to_scores = _KERNEL.vjp(problem, mu, grad_x, codes=ctx.codes).scores
-                    return None, None, to_scores if scores.dim() == 2 else to_scores.view(scores.shape)
-            solved = _Solved(ctx.call, (_flat(scores),), mu, ctx.codes, ctx.presolved)
-            found = _backward(solved, grad_mu, grad_x, (True,))[0]
-            return None, None, found if found is None else found.reshape(scores.shape)
-        tensors = [_flat(scores), *ctx.call.tensors()]
-        needed = [ctx.needs_input_grad[2], *[False] * (len(tensors) - 1)]
-        for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
-            tensors[1 + position], needed[1 + position] = tensor, wants
-        solved = _Solved(ctx.call, tuple(tensors), mu, ctx.codes, ctx.presolved)
-        found = _backward(solved, grad_mu, grad_x, tuple(needed))
-        to_scores = None if found[0] is None else found[0].reshape(scores.shape)
-        return None, None, to_scores, *(found[1 + i] for i in ctx.learned)
+        if torch.is_grad_enabled():
+            if len(grads) == 1:  # for second derivatives the duals are functions of everything too
+                mu = Duals.apply(ctx.call, (ctx.learned, ctx.presolved, ctx.codes, mu), scores, *learned)
+        elif not learned and grad_mu is None and grad_x is not None and not transforming(grad_x):
+            call = ctx.call
+            problem = call.form.problem(ctx.flat, call.objective, ctx.presolved, call.cache)
+            if _KERNEL.supports(problem) is None:  # by far the most frequent case, with nothing in its way
+                to_scores = _KERNEL.vjp(problem, mu, _flat(grad_x), codes=ctx.codes).scores
+                return None, None, to_scores if scores.dim() == 2 else to_scores.view(scores.shape)
+        return _pull_back(ctx, (scores, *learned), mu, grad_x, grad_mu)
+
+
+class Duals(torch.autograd.Function):
+    """(scores, learned tensors) -> duals that are known already: `Projection` without solving."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: Call, known: tuple[tuple[int, ...], Presolved, Tensor, Tensor], *given: Tensor
+    ) -> Tensor:
+        ctx.call, (ctx.learned, ctx.presolved, ctx.codes, mu) = call, known
+        found = mu.clone()
+        ctx.save_for_backward(*given, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad_mu: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        *given, mu = ctx.saved_tensors
+        return _pull_back(ctx, tuple(given), mu, None, grad_mu)
+
+
+def _pull_back(
+    ctx: Any, given: tuple[Tensor, ...], mu: Tensor, grad_x: Tensor | None, grad_mu: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Gradients to (call, how, scores, learned tensors)."""
+    scores, *learned = given
+    tensors = [_flat(scores), *ctx.call.tensors()]
+    needed = [ctx.needs_input_grad[2], *[False] * (len(tensors) - 1)]
+    for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
+        tensors[1 + position], needed[1 + position] = tensor, wants
+    solved = _Solved(ctx.call, tuple(tensors), mu, ctx.codes, ctx.presolved)
+    found = _backward(solved, grad_mu, None if grad_x is None else _flat(grad_x), tuple(needed))
+    to_scores = None if found[0] is None else found[0].reshape(scores.shape)
+    return None, None, to_scores, *(found[1 + i] for i in ctx.learned)
 
 
 def _flat(tensor: Tensor) -> Tensor:
     """(batch..., l) as (N, l)."""
-    return tensor if tensor.dim() == 2 else tensor.reshape(tensor.shape[:-1].numel(), tensor.shape[-1])
+    if tensor.dim() == 2:
+        return tensor
+    return tensor[None] if tensor.dim() == 1 else tensor.reshape(tensor.shape[:-1].numel(), tensor.shape[-1])
 
 
 class Transformed(torch.autograd.Function):
@@ -191,7 +217,7 @@ class _Solved:
     """What a backward pass starts from."""
 
     call: Call
-    tensors: tuple[Tensor, ...]  # scores and `Call.tensors`; scores alone where nothing else needs a gradient
+    tensors: tuple[Tensor, ...]  # scores and `Call.tensors`
     mu: Tensor
     codes: Tensor
     presolved: Presolved

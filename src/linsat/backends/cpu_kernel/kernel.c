@@ -888,7 +888,8 @@ static int V(optimal)(Work *w, const Problem *problem, const Solve *call, int64_
         const double moved = there < w->low[i] ? mu - w->low[i] : there > w->high[i] ? mu - w->high[i] : r;
         const double factor = scale[a->order[i]] / (w->scratch[i] > 1.0 ? w->scratch[i] : 1.0);
         if (!(fabs(moved) * (factor > 1.0 ? factor : 1.0) <= call->tol)) return 0;
-        gap += fabs(mu * r);
+        const double bound = r > 0 ? w->low[i] : w->high[i];
+        gap += fabs((isfinite(bound) ? mu - bound : mu) * r);
     }
     for (int64_t j = 0; j < a->variables; j++) {
         const int64_t at = n * a->variables + j;

@@ -126,6 +126,12 @@ def load() -> Library | str:
     return Library(functions, _constants(), functions.linsat_instructions().decode())
 
 
+def unavailable() -> str | None:
+    """None, or the reason why the kernel cannot be used at all."""
+    loaded = load()
+    return loaded if isinstance(loaded, str) else None
+
+
 def _path(folder: Path) -> Path | None:
     candidates = (folder / f"_kernel{suffix}" for suffix in EXTENSION_SUFFIXES)
     return next((path for path in candidates if path.is_file()), None)
