@@ -123,8 +123,7 @@ class Projection(torch.autograd.Function):
             call = ctx.call
             problem = call.form.problem(ctx.flat, call.objective, ctx.presolved, call.cache)
             if _KERNEL.supports(problem) is None:  # by far the most frequent case, with nothing in its way
-                to_scores = _KERNEL.vjp(problem, mu, _flat(grad_x), codes=ctx.codes).scores
-                return None, None, to_scores if scores.dim() == 2 else to_scores.view(scores.shape)
+                return None, None, _KERNEL.vjp(problem, mu, grad_x, codes=ctx.codes).scores
         return _pull_back(ctx, (scores, *learned), mu, grad_x, grad_mu)
 
 
@@ -141,7 +140,7 @@ class Duals(torch.autograd.Function):
         return found
 
     @staticmethod
-    def backward(ctx: Any, grad_mu: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_mu: Tensor) -> tuple[Tensor | None, ...]:
         *given, mu = ctx.saved_tensors
         return _pull_back(ctx, tuple(given), mu, None, grad_mu)
 
@@ -209,7 +208,6 @@ class Transformed(torch.autograd.Function):
         whole = mapped * count
         split = [t.reshape(mapped, count, *t.shape[1:]) if t.shape[0] == whole else t for t in outputs]
         return tuple(split), tuple(0 if t.shape[0] == whole else None for t in outputs)
-
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ _PRESOLVED = ("free", "at_upper", "active", "tight", "infeasible", "tight_share"
 class Pulled(NamedTuple):
     """What the gradient of a loss becomes."""
 
-    scores: Tensor  # (N, l) like the scores
+    scores: Tensor  # of the dtype of the scores and the shape of the gradient of x
     q: Tensor  # (N, k) adjoint duals, zero outside the rows whose dual lies strictly inside its bounds
     parameter: Tensor | None  # (N, 1) to tau or (N, l) to the weights, where asked for
 
@@ -100,12 +100,13 @@ class KernelBackend:
     ) -> Pulled:
         """The gradient to the scores and q, from which all other gradients follow (`linsat.gradient.implicit`).
 
-        Instances that did not converge have no gradient: zeros. ``parameter`` asks for that of tau or the weights too.
+        ``grad_x`` may have any shape of N l numbers. Instances that did not converge have no gradient: zeros.
+        ``parameter`` asks for the gradient of tau or the weights too.
         """
         call, scores = _Call(problem), _scores(problem)
         grad_x, mu = _dense(grad_x if grad_x.dtype is scores.dtype else grad_x.to(scores.dtype)), _dense(mu)
         try:
-            grad_y, q = torch.empty_like(scores), torch.empty_like(mu)
+            grad_y, q = torch.empty_like(grad_x), torch.empty_like(mu)
         except RuntimeError as error:
             raise _memory_error(problem, error) from None
         given = None if grad_mu is None else _dense(grad_mu.to(torch.float64))
@@ -204,7 +205,7 @@ def _add_parameter(structure: ctypes.Structure, problem: Problem) -> Tensor | No
     if not isinstance(parameter, torch.Tensor):
         return None
     parameter = _rows_of(parameter if parameter.dtype is torch.float64 else parameter.to(torch.float64))
-    structure.parameter = _numbers(parameter, problem.size)  # type: ignore[attr-defined]
+    structure.parameter = _numbers(parameter, problem.size)
     return parameter
 
 

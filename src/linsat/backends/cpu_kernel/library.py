@@ -48,7 +48,8 @@ Layout = _structure(
 Problem = _structure(
     "Problem",
     (_Whole, "objective entropic_slack"),
-    (Numbers, "values lower upper rhs slack scale dual_lower dual_upper parameter free at_upper active tight infeasible tight_share"),
+    (Numbers, "values lower upper rhs slack scale dual_lower dual_upper parameter"),
+    (Numbers, "free at_upper active tight infeasible tight_share"),
 )
 Solve = _structure(
     "Solve",
@@ -109,7 +110,7 @@ def load() -> Library | str:
         return "turned off by LINSAT_KERNEL"
     path = _path(Path(__file__).parent)
     if path is None:
-        return "it was not compiled when linsat was installed; with a C compiler (gcc or clang) at hand, reinstall linsat"
+        return "it was not compiled when linsat was installed; reinstall linsat with a C compiler (gcc, clang) at hand"
     try:
         functions = ctypes.CDLL(str(path))
         differs = _differs(functions)
