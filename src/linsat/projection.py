@@ -103,7 +103,7 @@ def _solve(request: Request, *, duals: bool = True) -> tuple[SolverResult, Stand
 
 
 class _Solve:
-    """Everything that looks at numbers, out of sight of autograd and of function transforms; called without gradients."""
+    """Everything that looks at numbers, out of sight of autograd and of function transforms."""
 
     def __init__(self, compiled: CompiledConstraints, request: Request) -> None:
         self.compiled, self.request = compiled, request

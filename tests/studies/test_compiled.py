@@ -1,4 +1,4 @@
-"""Compiled code of the studies on disk: unwritable folders, full disks, damaged files and kills cost time, never a result."""
+"""Compiled code of the studies on disk: unwritable folders, full disks and damaged files cost time, never a result."""
 
 from __future__ import annotations
 

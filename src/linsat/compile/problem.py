@@ -92,7 +92,20 @@ class StandardForm:
         self, scores: Tensor, objective: Objective, presolved: Presolved, cache: dict[str, Any] | None = None
     ) -> Problem:
         """The problem of scores (N, l) over these rows."""
-        return Problem(self.rows, *self.tensors()[1:], scores, objective, presolved, cache)
+        return Problem(
+            self.rows,
+            self.lower,
+            self.upper,
+            self.rhs,
+            self.slack,
+            self.scale,
+            self.dual_lower,
+            self.dual_upper,
+            scores,
+            objective,
+            presolved,
+            cache,
+        )
 
 
 class Evaluation(NamedTuple):

@@ -268,7 +268,7 @@ _CLOSED = {_RHS, _SLACK, _PARAMETER}
 def _closed_forms(
     problem: Problem, mu: Tensor, pulled: Pulled, wanted: set[int], count: int
 ) -> tuple[Tensor | None, ...]:
-    """Gradients to scores, right-hand sides, slack masses and the number of the objective: r = (A x + S z - B) / rho."""
+    """Gradients to scores, right-hand sides, slacks and the objective's number, from r = (A x + S z - B) / rho."""
     found: list[Tensor | None] = [None] * count
     found[0] = pulled.scores
     if _RHS in wanted or _SLACK in wanted:
