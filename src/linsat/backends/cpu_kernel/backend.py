@@ -193,7 +193,9 @@ def _point_to(problem: Problem) -> tuple[ctypes.Structure, list[Tensor]]:
     tensors |= {name: getattr(problem.presolved, name) for name in _PRESOLVED}
     kept = []
     for name, tensor in tensors.items():
-        tensor = _rows_of(tensor if tensor.dtype is torch.bool else tensor.detach().to(torch.float64))
+        if tensor.dtype is not torch.float64 and tensor.dtype is not torch.bool:
+            tensor = tensor.to(torch.float64)
+        tensor = _rows_of(tensor)
         kept.append(tensor)
         setattr(structure, name, _numbers(tensor, problem.size))
     return structure, kept
