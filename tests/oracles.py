@@ -187,7 +187,7 @@ def slack_free_optimum(system: System, scores: np.ndarray, tau: float) -> np.nda
         cones = [*cones, *[clarabel.ExponentialConeT()] * l]
     q = np.concatenate([-scores * width, np.full(2 * l, tau)])
     G, h = sp.csc_array(sp.vstack(blocks)), np.concatenate(sides)
-    found = _clarabel(sp.csc_array((3 * l, 3 * l)), q, G, h, cones, (1e-12, 1e-11, 1e-10))
+    found = _clarabel(sp.csc_array((3 * l, 3 * l)), q, G, h, cones, (1e-12, 1e-11))
     return None if found is None else system.lower + width * found[:l]
 
 

@@ -18,24 +18,50 @@ def solve(scores, system, tau, slack="none"):
     return linsat.solve(scores, cons, objective=linsat.Entropy(tau, slack=slack), on_failure="raise")
 
 
+def drawn(kind, tau, seed):
+    rng = np.random.default_rng([seed, KINDS.index(kind), TAUS.index(tau)])
+    system = random_system(rng, kind, largest=30, rows=10)
+    system.lower = rng.uniform(-1.0, 0.0, len(system.point))
+    system.upper = rng.uniform(1.0, 2.0, len(system.point))
+    return system, rng.normal(size=len(system.point))
+
+
+def in_order(system):
+    """The rows as `linsat.Constraints` orders them: <=, then >=, then ==."""
+    order = np.argsort([{"<=": 0, ">=": 1, "==": 2}[s] for s in system.senses], kind="stable")
+    return system.matrix[order], np.array(system.senses)[order], system.rhs[order]
+
+
 @pytest.mark.parametrize("seeds", [FEW, MANY])
 @pytest.mark.parametrize("tau", TAUS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_clarabel(kind, tau, seeds):
+    """Clarabel's error in x is the root of its gap: where it cannot promise 1e-11, the test below judges alone."""
     judged = 0
     for seed in seeds:
-        rng = np.random.default_rng([seed, KINDS.index(kind), TAUS.index(tau)])
-        system = random_system(rng, kind, largest=30, rows=10)
-        system.lower = rng.uniform(-1.0, 0.0, len(system.point))
-        system.upper = rng.uniform(1.0, 2.0, len(system.point))
-        scores = rng.normal(size=len(system.point))
-        found = solve(scores, system, tau).x
-        assert system.violation(found) <= 1e-8
+        system, scores = drawn(kind, tau, seed)
         expected = slack_free_optimum(system, scores, tau)
         if expected is not None:
             judged += 1
-            np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=f"{kind} {tau} {seed}")
-    assert judged >= 0.8 * len(seeds)
+            np.testing.assert_allclose(solve(scores, system, tau).x, expected, atol=1e-5, err_msg=f"seed {seed}")
+    assert judged >= len(seeds) // 2
+
+
+@pytest.mark.parametrize("tau", TAUS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_optimality_conditions(kind, tau):
+    """Rows hold, duals have their signs and vanish off their rows, and x is the sigmoid of y + A' mu: a proof."""
+    for seed in range(7):
+        system, scores = drawn(kind, tau, seed)
+        matrix, senses, rhs = in_order(system)
+        solution = solve(scores, system, tau)
+        width, mu = system.upper - system.lower, solution.duals
+        sigmoid = np.exp(-np.logaddexp(0, -width * (scores + mu @ matrix) / tau))
+        np.testing.assert_allclose(solution.x, system.lower + width * sigmoid, atol=1e-9)
+        assert system.violation(solution.x) <= 1e-9
+        assert (mu[senses == "<="] <= 0).all()
+        assert (mu[senses == ">="] >= 0).all()
+        assert np.abs(mu * (matrix @ solution.x - rhs)).max() <= 1e-8
 
 
 def test_forced_variables_equal_clarabel():
@@ -123,17 +149,14 @@ def test_preferred_assets_hold_what_the_rule_asks():
     assert held["entropic"] > 0.52
 
 
-def test_duals_have_signs_and_vanish_on_idle_rows():
+def test_duals_vanish_on_idle_rows():
     for seed in range(10):
         rng = np.random.default_rng([seed, 5])
         system = random_system(rng, "signed", largest=20, rows=8)
-        order = np.argsort([{"<=": 0, ">=": 1, "==": 2}[s] for s in system.senses], kind="stable")
+        matrix, senses, rhs = in_order(system)
         solution = solve(rng.normal(size=len(system.point)), system, 0.1)
-        gap = np.abs(system.matrix @ solution.x - system.rhs)[order]
-        senses = np.array(system.senses)[order]
-        assert (solution.duals[senses == "<="] <= 0).all()
-        assert (solution.duals[senses == ">="] >= 0).all()
-        assert (solution.duals[(senses != "==") & (gap > 1e-6)] == 0).all()
+        idle = (senses != "==") & (np.abs(matrix @ solution.x - rhs) > 1e-6)
+        assert (solution.duals[idle] == 0).all()
 
 
 def test_tau_differs_per_instance():
