@@ -182,7 +182,7 @@ def test_check_returns_the_set():
 
 
 def test_compiled_once(monkeypatch):
-    import linsat._compile as module
+    import linsat.compile.compiled as module
 
     calls = []
     original = module.propagate

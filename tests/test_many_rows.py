@@ -8,10 +8,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import linsat
-from linsat._compile import compile_constraints
-from linsat._curvature import MOST_DENSE_ROWS
-from linsat._linalg import conjugate_gradients
-from linsat.solvers.newton import _Run
+from linsat.backends.arrays import Setting, _Loop, first_state, step
+from linsat.backends.run import prepare, settle
+from linsat.solvers.linear_algebra import conjugate_gradients
+from linsat.solvers.linear_solve import MOST_DENSE_ROWS
 from oracles import random_system
 
 F64 = torch.float64
@@ -104,22 +104,22 @@ class _Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("slack", ["entropic", "none"])
 @pytest.mark.parametrize("kind", ["positive", "signed"])
-def test_a_pass_never_waits_for_the_device(kind):
+def test_a_pass_never_waits_for_the_device(kind, slack):
     rng = np.random.default_rng(5)
     system = random_system(rng, kind, largest=30, rows=8)
-    compiled = compile_constraints(linsat.Constraints(**system.arguments()), gamma_shift=0.0)
+    objective = linsat.Entropy(torch.full((6, 1), 0.01, dtype=F64), slack=slack)
+    compiled = prepare(linsat.Constraints(**system.arguments()), objective)
     scores = torch.tensor(rng.normal(size=(6, system.matrix.shape[1])))
-    program = compiled.equalities.program(scores, compiled.reduction)
-    tau = torch.full((6, 1), 0.01, dtype=F64)
-    run = _Run(linsat.Newton(), program, tau, None, look_every=4)
-    run._evaluate()
+    problem = compiled.form.problem(scores, objective, settle(compiled))
+    setting = Setting.of(problem)
+    state = first_state(setting)
     for number in range(8):
         with _Waits() as waits:
-            run._pass()
+            state = step(setting, state, look=False)
         assert waits.count == 0, number
-    rare = _Run(linsat.Newton(), program, tau, None, look_every=4).outcome()
-    each = _Run(linsat.Newton(), program, tau, None, look_every=1).outcome()
+    rare = _Loop(problem, linsat.Newton(), None, look_every=4).run()
+    each = _Loop(problem, linsat.Newton(), None, look_every=1).run()
     assert (rare.codes == each.codes).all()
-    x_rare, x_each = (program.point(program.shares(found.mu, tau)[0]) for found in (rare, each))
-    torch.testing.assert_close(x_rare, x_each, rtol=0, atol=1e-7)
+    torch.testing.assert_close(rare.x, each.x, rtol=0, atol=1e-7)

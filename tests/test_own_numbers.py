@@ -1,8 +1,7 @@
-"""Right sides and bounds that differ per instance, by the short way: values, gradients, presolve, what leaves it."""
+"""Right-hand sides and bounds that differ per instance: values, gradients, what one instance does to the others."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import tracemalloc
 import weakref
@@ -10,13 +9,9 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import linprog
 
 import linsat
-from linsat._compile import compile_constraints
-from linsat._kernels import load
-from linsat._presolve import propagate, propagate_each
-from oracles import System, entropic_optimum, is_feasible, random_system
+from oracles import System, entropic_optimum, random_system
 
 F64 = torch.float64
 
@@ -50,23 +45,14 @@ def _together(systems):
     return cons.with_rhs(**sides).with_bounds(**bounds)
 
 
-def _is_short(x):
-    return _is_short_node(x.grad_fn)
-
-
-def _is_short_node(node):
-    return type(node).__name__ == "FusedProjectionBackward"
-
-
 @pytest.mark.parametrize("kind", ["positive", "signed"])
 def test_each_instance_is_its_own_entropic_optimum(kind):
     rng = np.random.default_rng(3)
-    vouched = short = 0
+    vouched = 0
     for _ in range(8):
         systems = _batch(rng, kind, 5)
         scores = rng.normal(size=(5, len(systems[0].point)))
         x = linsat.project(torch.tensor(scores, requires_grad=True), _together(systems), tau=0.3)
-        short += _is_short(x)
         for system, y, found in zip(systems, scores, x.detach().numpy(), strict=True):
             assert system.violation(found) <= 1e-6
             expected = entropic_optimum(system, y, 0.3)
@@ -74,7 +60,6 @@ def test_each_instance_is_its_own_entropic_optimum(kind):
                 vouched += 1
                 np.testing.assert_allclose(found, expected, atol=1e-5)
     assert vouched >= 20
-    assert short >= 6
 
 
 def test_gradients_against_finite_differences_once_and_twice():
@@ -82,61 +67,12 @@ def test_gradients_against_finite_differences_once_and_twice():
     cons = base.with_rhs(b=[[1.2], [0.9]], d=[[0.3], [0.1]]).with_bounds(lower=[[0.0] * 3, [-1.0] * 3])
     scores = torch.randn(2, 3, dtype=F64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     project = lambda y: linsat.project(y, cons, tau=0.4)  # noqa: E731
-    assert _is_short(project(scores))
     assert torch.autograd.gradcheck(project, (scores,), atol=1e-6)
     assert torch.autograd.gradgradcheck(project, (scores,), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["positive", "signed", "boundary"])
-def test_compiled_presolve_decides_as_the_one_in_torch(kind):
-    rng = np.random.default_rng(7)
-    pinned = refused = 0
-    for _ in range(40):
-        systems = _batch(rng, kind, 4)
-        systems[1].rhs = systems[1].rhs + rng.normal(size=len(systems[1].rhs)) * 3
-        system = compile_constraints(_together(systems))
-        expected = propagate(system.equalities, system.senses)
-        found = propagate_each(system.equalities, system.senses)
-        for name, tensor in vars(expected).items():
-            assert torch.equal(getattr(found, name), tensor.expand(getattr(found, name).shape)), name
-        for n, one in enumerate(systems):
-            if bool(found.infeasible[n]):
-                refused += 1
-                assert not is_feasible(one)
-                continue
-            for j in (~found.free[n]).nonzero().flatten().tolist():
-                pinned += one.upper[j] > one.lower[j]
-                _assert_forced(one, j, one.lower[j] if found.pinned[n, j] == 0 else one.upper[j])
-    assert refused >= 5
-    if kind == "boundary":
-        assert pinned >= 5
-
-
-def _assert_forced(system, variable, value):
-    """HiGHS finds no other value of the variable."""
-    if not is_feasible(system):
-        return
-    loose = [i for i, s in enumerate(system.senses) if s != "=="]
-    sign = np.array([-1.0 if s == ">=" else 1.0 for s in system.senses])[:, None]
-    matrix, rhs = system.matrix * sign, system.rhs * sign[:, 0]
-    tight = [i for i in range(len(rhs)) if i not in loose]
-    for direction in (1.0, -1.0):
-        cost = np.zeros(matrix.shape[1])
-        cost[variable] = direction
-        solved = linprog(
-            cost,
-            A_ub=matrix[loose] if loose else None,
-            b_ub=rhs[loose] if loose else None,
-            A_eq=matrix[tight] if tight else None,
-            b_eq=rhs[tight] if tight else None,
-            bounds=list(zip(system.lower, system.upper)),
-        )
-        assert solved.status == 0
-        assert abs(solved.x[variable] - value) < 1e-6
-
-
 def test_infeasible_mates_change_no_bit_of_project():
-    """The feasible instances leave the short way together with the infeasible one, and come out the same."""
+    """The feasible instances come out the same beside an infeasible one."""
     rng = np.random.default_rng(11)
     for _ in range(20):
         systems = _batch(rng, "signed", 4)
@@ -148,7 +84,7 @@ def test_infeasible_mates_change_no_bit_of_project():
         assert torch.equal(mixed[[0, 1, 3]], clean[[0, 1, 3]])
 
 
-def test_batches_that_broadcast_and_bad_scores_take_the_general_way():
+def test_batches_that_broadcast_and_bad_scores():
     cons = linsat.constraints.simplex(4).with_rhs(f=[[1.0], [2.0]])
     scores = torch.randn(3, 1, 4, dtype=F64, generator=torch.Generator().manual_seed(1))
     x = linsat.project(scores, cons, tau=0.2)
@@ -165,7 +101,7 @@ def test_batches_that_broadcast_and_bad_scores_take_the_general_way():
 
 
 def test_an_open_graph_keeps_no_tables():
-    """What a graph keeps in numpy is of the size of the scores, although the kernel's tables are 800 times that."""
+    """What a graph keeps in numpy is of the size of the scores, although the tables of a solve are 800 times that."""
     rng = np.random.default_rng(0)
     A = rng.uniform(size=(40, 100))
     base = linsat.Constraints(A=A, b=A.sum(1) * 0.5)
@@ -177,11 +113,10 @@ def test_an_open_graph_keeps_no_tables():
         before = tracemalloc.get_traced_memory()[0]
         loss = linsat.project(scores, base.with_bounds(upper=upper)).sum()
         gc.collect()
-        kept, most = tracemalloc.get_traced_memory()
+        kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert _is_short_node(loss.grad_fn.next_functions[0][0])
-    assert most - before > 50 * 100 * 40 * 40 / 2 * 8  # the tables were there
+    assert loss.requires_grad
     assert kept - before < 8 * 8 * scores.numel()
 
 
@@ -251,15 +186,3 @@ def test_other_right_sides_after_other_bounds():
         for side in (0.4, 0.7, 9.0):
             x = linsat.project(scores, wide.with_rhs(b=side), tau=0.01)
             assert float(x[0] + 2 * x[1]) == pytest.approx(min(side, most), abs=0.02)
-
-
-def test_tensors_of_a_transform_do_not_switch_the_kernel_off():
-    """Unrolled Sinkhorn under torch.func.grad cannot read right sides per instance; later calls must not suffer."""
-    cons = linsat.Constraints(A=[[1.0, 2.0, 0.5]], b=1.0)
-
-    def total(b):
-        return linsat.project(torch.zeros(2, 3), cons.with_rhs(b=b), solver=linsat.Sinkhorn(gradient="unrolled")).sum()
-
-    with contextlib.suppress(RuntimeError):
-        torch.func.grad(total)(torch.ones(2, 1))
-    assert load().available

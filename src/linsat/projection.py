@@ -101,7 +101,7 @@ class _Solve:
 
     def __call__(self, form: StandardForm, scores: Tensor, objective: Objective) -> tuple[SolverResult, Presolved]:
         with torch.no_grad():
-            check_numbers(scores, objective)
+            check_numbers(scores, objective, form)
             constant = form is self.compiled.form and self.compiled.presolved is not None
             presolved = settle(self.compiled) if constant else self.compiled.presolve(form)
             problem = form.problem(scores, objective, presolved, self.compiled.cache if constant else None)
@@ -112,7 +112,7 @@ class _Solve:
 
 
 def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardForm, solver: Sinkhorn) -> SolverResult:
-    check_numbers(request.scores, request.objective)
+    check_numbers(request.scores, request.objective, form)
     presolved = compiled.presolve(form)
     problem = form.problem(request.scores, request.objective, presolved)
     start = None if request.start is None else request.start * form.scale.detach()

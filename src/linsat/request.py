@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,14 +165,20 @@ def _largest(bound: Tensor) -> float:
     return float(finite.max()) if finite.numel() else 0.0
 
 
-def check_numbers(scores: Tensor, objective: Objective) -> None:
+def check_numbers(scores: Tensor, objective: Objective, form: StandardForm) -> None:
     """Reject scores and numbers of the objective that no solver could use."""
-    bad = ~torch.isfinite(scores)
-    if bool(bad.any()):
-        instance, variable = (int(i) for i in bad.nonzero()[0])
+    largest = float(scores.abs().amax()) if scores.numel() else 0.0
+    if not math.isfinite(largest):
+        instance, variable = (int(i) for i in (~torch.isfinite(scores)).nonzero()[0])
         raise ConstraintError(
             f"y holds {float(scores[instance, variable])} (instance {instance}, variable {variable}); expected finite "
             f"scores. Fix: clamp or mask the scores; to forbid a variable set its upper bound to its lower bound."
+        )
+    if objective.finite_box and form.lower.numel() and not math.isfinite(largest * float((form.upper - form.lower).amax())):
+        instance = int(scores.abs().amax(-1).argmax())
+        raise ConstraintError(
+            f"y of instance {instance}, times the width of the box, is beyond the range of float64. "
+            f"Fix: smaller scores, or a narrower box."
         )
     for name, value in objective.parameters().items():
         wrong = ~torch.isfinite(value) | (value <= 0)

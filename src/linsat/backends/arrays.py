@@ -168,7 +168,7 @@ def _sweep(setting: Setting, state: State) -> State:
     return replace(state, mu=mu, at=at, error=setting.error(mu, at.residual))
 
 
-def step(setting: Setting, state: State, options: Newton, *, look: bool = True) -> State:
+def step(setting: Setting, state: State, *, look: bool = True) -> State:
     """One evaluation for every instance: the first try of a new step for some, a shorter try for the others.
 
     Nothing here depends on numbers that the host would have to read, unless ``look`` says that reading is cheap.
@@ -279,7 +279,7 @@ class _Loop:
         for number in range(self.options.max_steps * constants.BACKTRACKS + 1):
             if number % self.look_every == 0 and self._look(number):
                 return self.result
-            self.state = step(self.setting, self.state, self.options, look=self.look_every == 1)
+            self.state = step(self.setting, self.state, look=self.look_every == 1)
         self._retire(torch.ones_like(self.state.searching), Status.STEP_LIMIT)
         return self.result
 

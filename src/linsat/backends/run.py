@@ -52,7 +52,10 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
         few = Newton(tol=solver.tol, max_steps=min(solver.max_steps, STEPS_BEFORE_INTERIOR))
         part = ArrayBackend().solve(problem.select(near), few, None if start is None else start[near])
         result.put(near, part)
-    left = ((result.codes == Status.STEP_LIMIT.code) | (result.codes == Status.STALLED.code)).nonzero().squeeze(-1)
+    left = result.codes == Status.STALLED.code
+    if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
+        left = left | (result.codes == Status.STEP_LIMIT.code)
+    left = left.nonzero().squeeze(-1)
     if left.numel():
         part = second.solve(problem.select(left), solver)
         part.steps = part.steps + result.steps[left]
@@ -105,8 +108,7 @@ def _settle(compiled: CompiledConstraints) -> Presolved:
             return presolved
         scores = torch.zeros_like(form.lower[:1])
         objective = compiled.objective
-        tau = torch.ones((1, 1), dtype=scores.dtype, device=scores.device)
-        problem = form.problem(scores, objective if objective.temperature is None else objective.at(tau), presolved)
+        problem = form.problem(scores, objective, presolved)
         result = run(problem, Newton(max_steps=STEPS_BEFORE_INTERIOR))
         done = int(result.codes[0]) == Status.CONVERGED.code
         if done and (not objective.interior or _well_inside(problem, result)):

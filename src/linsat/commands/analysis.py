@@ -10,9 +10,10 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from linsat.compile.compiled import compile_constraints
+from linsat.backends.run import prepare, settle
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.feasibility import LARGEST_PROGRAMME
+from linsat.objectives import Entropy
 from linsat.projection import solve
 
 Array = np.ndarray
@@ -50,22 +51,21 @@ def forced_variables(constraints: Constraints) -> list[Forced] | None:
     Ends of the box come from presolve. Between the ends, a variable is forced where its unit vector lies in the span
     of the rows that always hold with equality: one singular value decomposition.
     """
-    system = compile_constraints(constraints)
-    reduction = system.reduction
-    assert reduction is not None  # shared and not learned: settled by compiling
-    lower, width = (t[0].cpu().numpy() for t in (system.equalities.lower, system.equalities.width))
-    free, pinned = reduction.free[0].cpu().numpy(), reduction.pinned[0].cpu().numpy()
-    values = lower + width * pinned
+    compiled = prepare(constraints, Entropy())
+    presolved = settle(compiled)
+    lower, upper = (t[0].cpu().numpy() for t in (compiled.form.lower, compiled.form.upper))
+    free, at_upper = presolved.free[0].cpu().numpy(), presolved.at_upper[0].cpu().numpy()
+    values = np.where(at_upper, upper, lower)
     fixed = ~free
     if free.any() and len(constraints):
-        inside = _forced_inside(constraints, reduction.tight[0].cpu().numpy(), free)
+        inside = _forced_inside(constraints, presolved.tight[0].cpu().numpy(), free)
         if inside is None:
             return None
         if inside.any():
             scores = torch.zeros(len(free), dtype=torch.float64)
             values = np.where(inside, solve(scores, constraints, on_failure="ignore").x.numpy(), values)
             fixed = fixed | inside
-    return [Forced(int(i), float(values[i]), bool(width[i] == 0)) for i in np.flatnonzero(fixed)]
+    return [Forced(int(i), float(values[i]), bool(upper[i] == lower[i])) for i in np.flatnonzero(fixed)]
 
 
 def _forced_inside(constraints: Constraints, tight: Array, free: Array) -> Array | None:

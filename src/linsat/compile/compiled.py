@@ -29,7 +29,7 @@ class CompiledConstraints:
     owner: weakref.ref[Constraints]  # keeps what is compiled: a cycle would leave both to the garbage collector
     form: StandardForm
     senses: Tensor  # (k,) on the device of the form
-    objective: Objective  # of the kind it was compiled for
+    objective: Objective  # one of the kind it was compiled for, without the numbers of a call
     presolved: Presolved | None  # None: decided with each solve (numbers that differ per instance or are learned)
     cache: dict[str, Any] = field(default_factory=dict)  # what back ends derive from it
 
@@ -104,7 +104,7 @@ def _compile(
     )
     _, _, senses = constraints.structure.on(device)
     compiled = CompiledConstraints(
-        weakref.ref(constraints), form, senses, objective, None if presolve else everything_free(form)
+        weakref.ref(constraints), form, senses, objective.probe(form.lower), None if presolve else everything_free(form)
     )
     if not presolve or not compiled.shared or not constraints.fixed:
         return compiled

@@ -43,10 +43,13 @@ class RowMatrix:
     def dense(self) -> Tensor | None:
         """(1 or N, k, l), or None where that would be too large."""
         k, l = self.shape
-        if self._dense is None and k * l * self.values.shape[0] <= _DENSE_ENTRIES:
-            flat = self.values.new_zeros((self.values.shape[0], k * l))
-            self._dense = flat.index_add(1, self.row * l + self.col, self.values).reshape(len(flat), k, l)
-        return self._dense
+        if self._dense is not None or k * l * self.values.shape[0] > _DENSE_ENTRIES:
+            return self._dense
+        flat = self.values.new_zeros((self.values.shape[0], k * l))
+        dense = flat.index_add(1, self.row * l + self.col, self.values).reshape(len(flat), k, l)
+        if not self.values.requires_grad:  # one made without a graph must not serve where a graph is wanted
+            self._dense = dense
+        return dense
 
     def matvec(self, x: Tensor) -> Tensor:
         """A x for x (N, l): (N, k)."""

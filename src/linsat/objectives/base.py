@@ -48,6 +48,10 @@ class Objective:
         """The same objective at another temperature; only asked for where `temperature` is not None."""
         raise TypeError(f"{type(self).__name__} has no temperature.")
 
+    def probe(self, like: Tensor) -> Objective:
+        """An objective of this kind for one instance at scores 0, ``like`` a tensor of its dtype and device."""
+        return self
+
     def parameters(self) -> dict[str, Any]:
         """The numbers of the objective by field name; they may be tensors that require gradients."""
         return {}

@@ -47,6 +47,9 @@ class Entropy(Objective):
     def at(self, temperature: Tensor) -> Entropy:
         return replace(self, tau=temperature)
 
+    def probe(self, like: Tensor) -> Entropy:
+        return replace(self, tau=torch.ones((1, 1), dtype=like.dtype, device=like.device))
+
     def parameters(self) -> dict[str, Any]:
         return {"tau": self.tau}
 

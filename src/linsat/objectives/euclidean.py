@@ -25,6 +25,9 @@ class Euclidean(Objective):
 
     weights: Any = None
 
+    def probe(self, like: Tensor) -> Euclidean:
+        return Euclidean()
+
     def parameters(self) -> dict[str, Any]:
         return {} if self.weights is None else {"weights": self.weights}
 
