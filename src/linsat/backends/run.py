@@ -9,6 +9,7 @@ from linsat.backends.interior_point import InteriorPointBackend
 from linsat.compile.compiled import CompiledConstraints, compile_constraints, infeasible_error, presolve_by_program
 from linsat.compile.problem import Presolved, Problem, Tensor
 from linsat.constraints.constraint_set import Constraints
+from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.newton import STEPS_BEFORE_INTERIOR
@@ -41,9 +42,12 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
     if isinstance(solver, Sinkhorn):
         return solver.run(problem, start)
     second = InteriorPointBackend()
+    declined = second.supports(problem)
     if solver.backend == "interior_point":
+        if declined is not None:
+            raise ConstraintError(f"backend is 'interior_point', but {declined}. Fix: backend='auto'.")
         return second.solve(problem, solver, start)
-    if second.supports(problem) is not None:
+    if declined is not None:
         return ArrayBackend().solve(problem, solver, start)
     far = _far(problem) if start is None else torch.zeros_like(problem.scores[:, 0], dtype=torch.bool)
     result = SolverResult.empty(problem, second.name)
@@ -52,7 +56,7 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
         few = Newton(tol=solver.tol, max_steps=min(solver.max_steps, STEPS_BEFORE_INTERIOR))
         part = ArrayBackend().solve(problem.select(near), few, None if start is None else start[near])
         result.put(near, part)
-    left = result.codes == Status.STALLED.code
+    left = far | (result.codes == Status.STALLED.code)
     if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
         left = left | (result.codes == Status.STEP_LIMIT.code)
     left = left.nonzero().squeeze(-1)

@@ -78,6 +78,8 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
     x = np.where(fixed, program.lower, 0.0)
     base = (program.matrix @ x)[kept_rows]
     matrix = program.matrix[kept_rows][:, np.flatnonzero(~fixed)]
+    if matrix.shape == (0, 0):  # nothing to decide
+        return Optimum(x, np.zeros(len(program.row_lower)), 0, 0.0, 0.0, 0.0)
     row_scale, column_scale = _equilibrate(matrix)
     scaled = sp.csr_array(sp.diags(row_scale) @ matrix @ sp.diags(column_scale))
     free = ~fixed
