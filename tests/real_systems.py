@@ -95,14 +95,24 @@ class Program:
 
     def forced(self, variable: int, x: float) -> bool:
         """Whether every feasible point has this variable at x, to HiGHS's tolerance."""
+        cost = np.zeros(self.shape[1])
+        cost[variable] = 1.0
+        return self._range_is(cost, x)
+
+    def always_tight(self, row: int) -> bool:
+        """Whether every feasible point satisfies this row with equality, to HiGHS's tolerance."""
+        return self._range_is(self.matrix[[row]].toarray()[0], self.rhs[row])
+
+    def _range_is(self, cost: Array, value: float) -> bool:
         ends = []
         for sense in (highspy.ObjSense.kMinimize, highspy.ObjSense.kMaximize):
             highs = self._highs()
-            highs.changeColCost(variable, 1.0)
+            for j in np.flatnonzero(cost):
+                highs.changeColCost(int(j), float(cost[j]))
             highs.changeObjectiveSense(sense)
             highs.run()
             ends.append(highs.getInfo().objective_function_value)
-        return max(abs(end - x) for end in ends) <= 1e-5 * max(1.0, abs(x))
+        return max(abs(end - value) for end in ends) <= 1e-5 * max(1.0, abs(value))
 
     def feasible(self) -> bool:
         """Whether HiGHS finds a point of the set."""

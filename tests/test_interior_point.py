@@ -274,11 +274,10 @@ def test_many_rows_far_away_with_a_small_step_limit():
     rng = np.random.default_rng(0)
     E, point = rng.normal(size=(301, 500)), 1e4 * rng.random(500)
     cons = linsat.Constraints(E=E, f=E @ point, lower=0.0, upper=np.inf)
-    for steps in (50, 200):
-        solver = linsat.Newton(max_steps=steps)
-        solution = linsat.solve(rng.normal(size=500), cons, objective=linsat.Euclidean(), solver=solver)
-        assert solution.converged
-        assert solution.violation <= 1e-8
+    solver = linsat.Newton(max_steps=50)
+    solution = linsat.solve(rng.normal(size=500), cons, objective=linsat.Euclidean(), solver=solver)
+    assert solution.converged
+    assert solution.violation <= 1e-8
 
 
 def test_infeasible_programs_do_not_pass_for_solved():
