@@ -145,7 +145,12 @@ def _row_cones(system: System) -> tuple[sp.csc_array, np.ndarray, list]:
 
 
 def _clarabel(
-    P: sp.csc_array, q: np.ndarray, G: sp.csc_array, h: np.ndarray, cones: list, tolerances: tuple[float, ...] = (1e-12,)
+    P: sp.csc_array,
+    q: np.ndarray,
+    G: sp.csc_array,
+    h: np.ndarray,
+    cones: list,
+    tolerances: tuple[float, ...] = (1e-12,),
 ) -> np.ndarray | None:
     """As tight as Clarabel can: tolerances at which it does not vouch for its answer are followed by looser ones."""
     for tol in tolerances:
@@ -181,7 +186,10 @@ def slack_free_optimum(system: System, scores: np.ndarray, tau: float) -> np.nda
     for offset, sign, share in ((l, -1.0, 0.0), (2 * l, 1.0, 1.0)):  # p, then 1 - p
         # Row 3 j + i of an exponential block is entry i of the cone of variable j: (-t, share, 1).
         rows = 3 * np.arange(l)
-        entries = (np.r_[np.ones(l), np.full(l, sign)], (np.r_[rows, rows + 1], np.r_[offset + np.arange(l), np.arange(l)]))
+        entries = (
+            np.r_[np.ones(l), np.full(l, sign)],
+            (np.r_[rows, rows + 1], np.r_[offset + np.arange(l), np.arange(l)]),
+        )
         blocks.append(sp.csc_array(entries, shape=(3 * l, 3 * l)))
         sides.append(np.tile([0.0, share, 1.0], l))
         cones = [*cones, *[clarabel.ExponentialConeT()] * l]

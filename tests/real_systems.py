@@ -1,4 +1,4 @@
-"""Linear programs from files as plain numpy: rows, bounds, boxes, duality gaps. Nothing here imports linsat's solver."""
+"""Linear programs from files as plain numpy: rows, bounds, boxes, duality gaps. Nothing here is linsat's."""
 
 from __future__ import annotations
 
@@ -129,7 +129,10 @@ class Program:
         raise ValueError("no power of ten up to 1e12 is large enough")
 
     def _within(self, M: float) -> Program:
-        lower, upper = np.where(np.isneginf(self.lower), -M, self.lower), np.where(np.isposinf(self.upper), M, self.upper)
+        lower, upper = (
+            np.where(np.isneginf(self.lower), -M, self.lower),
+            np.where(np.isposinf(self.upper), M, self.upper),
+        )
         return replace(self, lower=lower, upper=upper)
 
     def _highs(self) -> highspy.Highs:

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from oracles import System, linear_optimum, nearest_point, open_system, random_system, slack_free_optimum
-from real_systems import Program as Lp
 from scipy.optimize import linprog
 
 import linsat
 from linsat.solvers.interior_point import Program, minimise
+from oracles import System, linear_optimum, nearest_point, open_system, random_system, slack_free_optimum
+from real_systems import Program as Lp
 
 INTERIOR = linsat.Newton(backend="interior_point")
 

@@ -7,13 +7,13 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
-from oracles import open_system
 from torch.autograd import gradcheck
 
 import linsat
 from linsat.backends.arrays import ArrayBackend
 from linsat.backends.interior_point import InteriorPointBackend
 from linsat.backends.run import prepare
+from oracles import open_system
 
 F64 = torch.float64
 KINDS = ("signed", "positive", "boundary", "unbounded", "dependent")

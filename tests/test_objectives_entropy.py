@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from oracles import System, random_system, slack_free_optimum
 
 import linsat
+from oracles import System, random_system, slack_free_optimum
 
 KINDS = ("signed", "positive", "boundary")
 TAUS = (1.0, 0.1, 0.01, 0.001)
-FEW = pytest.param(range(0, 7), id="few")
+FEW = pytest.param(range(7), id="few")
 MANY = pytest.param(range(7, 25), id="many", marks=pytest.mark.slow)
 
 

@@ -5,13 +5,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import System, nearest_point, open_system
 
 import linsat
+from oracles import System, nearest_point, open_system
 
 KINDS = ("signed", "positive", "boundary", "unbounded", "dependent")
 NEAREST = linsat.Euclidean()
-FEW = pytest.param(range(0, 15), id="few")
+FEW = pytest.param(range(15), id="few")
 MANY = pytest.param(range(15, 60), id="many", marks=pytest.mark.slow)
 
 
@@ -107,9 +107,7 @@ def test_half_space_and_plane_in_closed_form():
     open_box = {"lower": -np.inf, "upper": np.inf}
     over = y @ a - 0.7
     plane = linsat.Constraints(E=a[None], f=[0.7], **open_box)
-    np.testing.assert_allclose(
-        linsat.project(y, plane, objective=NEAREST), y - np.outer(over, a) / (a @ a), atol=1e-10
-    )
+    np.testing.assert_allclose(linsat.project(y, plane, objective=NEAREST), y - np.outer(over, a) / (a @ a), atol=1e-10)
     np.testing.assert_allclose(
         linsat.project(y, plane, objective=linsat.Euclidean(weights=q)),
         y - np.outer(over, a / q) / (a @ (a / q)),

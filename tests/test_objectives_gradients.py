@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from oracles import open_system
 from torch.autograd import gradcheck, gradgradcheck
 
 import linsat
+from oracles import open_system
 
 F64 = torch.float64
 TIGHT = linsat.Newton(tol=1e-13)

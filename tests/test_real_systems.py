@@ -7,14 +7,14 @@ printed with ``pytest -s``.
 import os
 import time
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from real_systems import Program, read, time_limit
 
 import linsat
+from real_systems import Program, read, time_limit
 
 DATA = os.environ.get("LINSAT_DATA")
 SECONDS = 60.0
@@ -49,7 +49,7 @@ def files(collection: str) -> list[Path]:
     return sorted((Path(DATA or "") / "lp" / collection).glob("*.mps.gz"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def in_box(path: Path) -> Program:
     return read(path).boxed()[0]
 
@@ -75,7 +75,7 @@ def solved(path: Path, program: Program, objective: linsat.Objective) -> Result:
     return Result(name, len(scores), status, by, program.violation(solution.x), gap, cold, seconds)
 
 
-@lru_cache(maxsize=None)
+@cache
 def table(collection: str, tau: float | None, slack: str) -> list[Result]:
     """Every file of a collection; tau None is the Euclidean objective with the bounds of the file."""
     objective = linsat.Euclidean() if tau is None else linsat.Entropy(tau, slack=slack)  # type: ignore[arg-type]
