@@ -76,7 +76,7 @@ SETS: dict[str, Call] = {
     "crossed bounds": ("lower = 2.0 is above upper", lambda: linsat.Constraints(A=ROW, b=1, lower=2)),
     "one crossed bound": ("lower[1] = 5.0", lambda: linsat.Constraints(A=ROW, b=1, lower=[0, 5, 0])),
     "nan bound": ("upper[1] is nan", lambda: linsat.Constraints(A=ROW, b=1, upper=[1, nan, 1])),
-    "no bound": ("upper is inf", lambda: linsat.Constraints(A=ROW, b=1, upper=inf)),
+    "no bound": ("upper is -inf", lambda: linsat.Constraints(A=ROW, b=1, upper=-inf)),
     "an empty row": ("A[0] has no non-zero coefficient", lambda: linsat.Constraints(A=[[0, 0]], b=-1)),
     "one name": ("names", lambda: linsat.Constraints(A=ROW, b=1, names="row")),
     "numbers as names": ("names", lambda: linsat.Constraints(A=ROW, b=1, names=[1])),

@@ -75,8 +75,8 @@ def test_cvxpy_random_systems(seed):
 
 def test_cvxpy_attributes_become_the_box():
     free = cp.Variable(2, name="free")
-    with pytest.raises(linsat.ConstraintError, match=r"variable 'free\[0\]' \(and 1 more\).*pass box="):
-        linsat.Constraints.from_cvxpy([cp.sum(free) == 1], free)
+    unbounded = linsat.Constraints.from_cvxpy([cp.sum(free) == 1], free)
+    assert (unbounded.lower.tolist(), unbounded.upper.tolist()) == ([-np.inf] * 2, [np.inf] * 2)
     boxed = linsat.Constraints.from_cvxpy([cp.sum(free) == 1, free[0] >= -3, free[1] <= 0.5], free, box=(-9, 8))
     assert (boxed.lower.tolist(), boxed.upper.tolist()) == ([-3, -9], [8, 0.5])
     assert len(boxed) == 1
@@ -161,7 +161,6 @@ def test_scipy_refusals():
     for constraints, bounds, message in (
         ([row, NonlinearConstraint(sum, 0, 1)], None, r"constraints\[1\] is NonlinearConstraint"),
         (row, [(0, 1)], "bounds is list"),
-        (row, None, "variable 'x\\[0\\]'.*expected finite bounds"),
         (row, Bounds([0, 0, 0], 1), r"over \[2, 3\] variables"),
         (LinearConstraint([[1, 1]], 2, 1), Bounds(0, 1), "row 'constraint 0' lies between 2 and 1"),
         (LinearConstraint([[1, np.nan]], 0, 1), Bounds(0, 1), "coefficient nan for variable 'x\\[1\\]'"),

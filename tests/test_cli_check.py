@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -176,10 +177,14 @@ def test_an_lp_model_with_an_objective(tmp_path, capsys):
 def test_out_of_time_is_said(tmp_path, capsys):
     save(linsat.constraints.doubly_stochastic(4), tmp_path / "set.json")
     code, found = _check(capsys, str(tmp_path / "set.json"), "--seconds", "0")
-    assert code == 0
-    assert (found["redundant"], found["tau"]) == (None, None)
-    main(["check", str(tmp_path / "set.json"), "--seconds", "0"])
-    assert "not established" in capsys.readouterr().out
+    assert code == 3
+    assert (found["feasible"], found["redundant"], found["tau"]) == (None, None, None)
+    with pytest.raises(SystemExit) as caught:
+        main(["check", str(tmp_path / "set.json"), "--seconds", "0"])
+    assert caught.value.code == 3
+    shown = capsys.readouterr().out
+    assert "unknown: time ran out" in shown
+    assert "feasible" not in shown
     with pytest.raises(SystemExit) as caught:
         main(["check", str(tmp_path / "set.json"), "--seconds", "nan"])
     assert caught.value.code == 2
@@ -204,3 +209,69 @@ def test_info_names_versions(capsys):
     shown = capsys.readouterr().out
     assert f"numpy    {np.__version__}" in shown
     assert "kernel" in shown
+
+
+FREE_MPS = """NAME          FREE
+ROWS
+ N  COST
+ L  CAP
+ G  NEED
+COLUMNS
+    X         COST         1.0   CAP          1.0
+    X         NEED         1.0
+    Y         CAP          1.0   NEED         1.0
+RHS
+    RHS       CAP          4.0   NEED         {need}
+BOUNDS
+ FR BND       X
+ENDATA
+"""
+
+
+@pytest.mark.parametrize(("need", "code"), [("3.0", 0), ("4.0000001", 1)])
+def test_infinite_bounds_need_no_box(need, code, tmp_path, capsys):
+    pytest.importorskip("highspy")
+    # Text behind ENDATA is no part of the model, as other readers have it.
+    (tmp_path / "m.mps").write_text(FREE_MPS.format(need=need) + "\nnan: written by hand\n")
+    got, found = _check(capsys, str(tmp_path / "m.mps"))
+    assert (got, found["feasible"], found["tau"]) == (code, code == 0, None)
+    assert [entry["row"] for entry in found["conflict"]] == ([] if code == 0 else ["CAP", "NEED"])
+    assert found["conflict_is_minimal"] is (code == 1)
+    with contextlib.suppress(SystemExit):
+        main(["check", str(tmp_path / "m.mps")])
+    shown = capsys.readouterr().out
+    assert ("tau: not tried; 2 variables have an infinite bound" in shown) == (code == 0)
+    assert ("objective=linsat.Euclidean() needs none" in shown) == (code == 0)
+
+
+def test_bounds_from_the_box_are_named(tmp_path, capsys):
+    pytest.importorskip("highspy")
+    (tmp_path / "m.mps").write_text(FREE_MPS.format(need="3.0"))
+    got, found = _check(capsys, str(tmp_path / "m.mps"), "--box", "-1", "1")
+    assert got == 1
+    assert [entry["row"] for entry in found["conflict"]] == ["NEED"]
+    assert found["conflict_bounds"] == ["X <= 1 (from the box)", "Y <= 1 (from the box)"]
+    with pytest.raises(SystemExit):
+        main(["check", str(tmp_path / "m.mps"), "--box", "-1", "1"])
+    assert "together with these bounds:\n  X <= 1 (from the box)" in capsys.readouterr().out
+
+
+def test_projecting_asks_for_finite_bounds(tmp_path, capsys):
+    pytest.importorskip("highspy")
+    (tmp_path / "m.mps").write_text(FREE_MPS.format(need="3.0"))
+    np.save(tmp_path / "y.npy", np.zeros((1, 2)))
+    files = [
+        "--constraints",
+        str(tmp_path / "m.mps"),
+        "--scores",
+        str(tmp_path / "y.npy"),
+        "--out",
+        str(tmp_path / "x.npy"),
+    ]
+    with pytest.raises(SystemExit) as caught:
+        main(["project", *files])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert "variable 'X' (and 1 more) lies between -inf and inf" in said
+    assert "linsat.Euclidean()" in said
+    assert "--box" in said

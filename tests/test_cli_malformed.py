@@ -82,7 +82,7 @@ BROKEN = {
     "names_type.json": (_json(names="abc"), "names is the text 'abc'"),
     "crossed.json": (_json(lower=2), "lower[0] = 2.0 is above upper[0] = 1.0"),
     "bounds.json": (_json(upper=[1, 1, 1]), "disagree on the number of variables"),
-    "no_coefficient.json": (_json(A=[{}]), "A[0] has no non-zero coefficient"),
+    "no_coefficient.json": (_json(A=[{}], b=[-1]), "A[0] has no non-zero coefficient"),
     # numpy archives
     "empty.npz": (b"", "the file is empty"),
     "junk.npz": (b"\x93junk" * 100, "not a complete .npz archive"),
@@ -106,7 +106,6 @@ BROKEN = {
     "junk.lp": (bytes(range(256)), "which is not UTF-8"),
     "nonsense.lp": (b"Minimize\n obj: x + + <= y\nSubject To\nEnd\n", "HiGHS cannot read it as LP"),
     "no_model.lp": (b"this is not a model\nEnd\n", "HiGHS finds no variable in it"),
-    "unbounded.lp": (LP.replace(" y <= 1\n", "").encode(), "variable 'y' lies between 0 and inf"),
     "crossed.lp": (LP.replace("x <= 1", "x <= -1").encode(), "variable 'x' lies between 0 and -1"),
     "truncated.mps": (MPS[:-8].encode(), "expected ENDATA"),
     "nonsense.mps": (b"ROWS\n Z what\nENDATA\n", "HiGHS"),

@@ -9,7 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import linsat
 from linsat.backends.arrays import Setting, _Loop, first_state, step
-from linsat.backends.run import prepare, settle
+from linsat.backends.run import settle
+from linsat.compile.compiled import compile_constraints
 from linsat.solvers.linear_algebra import conjugate_gradients
 from linsat.solvers.linear_solve import MOST_DENSE_ROWS
 from oracles import random_system
@@ -110,7 +111,7 @@ def test_a_pass_never_waits_for_the_device(kind, slack):
     rng = np.random.default_rng(5)
     system = random_system(rng, kind, largest=30, rows=8)
     objective = linsat.Entropy(torch.full((6, 1), 0.01, dtype=F64), slack=slack)
-    compiled = prepare(linsat.Constraints(**system.arguments()), objective)
+    compiled = compile_constraints(linsat.Constraints(**system.arguments()), objective)
     scores = torch.tensor(rng.normal(size=(6, system.matrix.shape[1])))
     problem = compiled.form.problem(scores, objective, settle(compiled))
     setting = Setting.of(problem)

@@ -1,4 +1,4 @@
-"""Rows as most solvers keep them, ``row_lower <= A x <= row_upper``, to `Constraints` in a finite box."""
+"""Rows as most solvers keep them, ``row_lower <= A x <= row_upper``, to `Constraints`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from linsat.constraints.constraint_set import Constraints
+from linsat.compile.diagnosis import NamedBound
 from linsat.errors import ConstraintError
 
 Array = np.ndarray
@@ -48,25 +49,34 @@ def read_box(box: object) -> Box | None:
     except (TypeError, ValueError):
         raise ConstraintError(f"box is {box!r}; expected two numbers (lower, upper). Fix: box=(0, 1), say.") from None
     if not (np.isfinite(lower) and np.isfinite(upper) and lower < upper):
-        raise ConstraintError(f"box is ({lower}, {upper}); expected finite numbers, the lower one first.")
+        raise ConstraintError(
+            f"box is ({lower}, {upper}); expected finite numbers, the lower one first. Fix: box=(0, 1), say."
+        )
     return lower, upper
 
 
-def to_constraints(rows: TwoSided, box: Box | None, *, box_option: str) -> tuple[Constraints, list[str]]:
-    """The same feasible set as `Constraints`, and what a person should know about the conversion.
+def to_constraints(rows: TwoSided, box: Box | None) -> tuple[Constraints, list[str]]:
+    """The same feasible set as `Constraints`, and what a user should know about the conversion.
 
-    A row with two finite, different ends becomes two rows. A row with one coefficient supplies a bound that is missing
-    (infinite) and then is no row any more; ``box`` supplies what is still missing after that. Rows without a finite
-    end, and rows without coefficients that always hold, are dropped.
+    A row with two finite, different ends becomes two rows. For a finite box, a row with one coefficient supplies a
+    bound that is missing (infinite) and then is no row any more, and ``box`` supplies what is still missing after that.
+    The set knows where such bounds come from and names them in conflicts. Where no box is given and some bounds stay
+    infinite all the same, rows stay rows. Rows without a finite end, and rows without coefficients that always hold,
+    are dropped.
 
     Raises:
-        ConstraintError: NaN, ends that cross, or a variable without a finite bound (``box_option`` names the fix).
+        ConstraintError: NaN, ends that cross, or a box that leaves a variable no room.
     """
     _check_numbers(rows)
     notes: list[str] = []
+    named: list[NamedBound] = []
     rows = _without_empty_rows(rows, notes)
-    rows = _bounds_from_single_coefficients(rows)
-    rows = _fill_box(rows, box, notes, box_option)
+    absorbed = _bounds_from_single_coefficients(rows, named)
+    if box is None and not (np.isfinite(absorbed.lower).all() and np.isfinite(absorbed.upper).all()):
+        named.clear()
+    else:
+        rows = absorbed
+    rows = _fill_box(rows, box, notes, named)
     lower_ends, upper_ends = np.isfinite(rows.row_lower), np.isfinite(rows.row_upper)
     equal = lower_ends & upper_ends & (rows.row_lower == rows.row_upper)
     twice = lower_ends & upper_ends & ~equal
@@ -84,7 +94,7 @@ def to_constraints(rows: TwoSided, box: Box | None, *, box_option: str) -> tuple
             names += [rows.row_names[i] + (suffix if twice[i] else "") for i in index.tolist()]
     if twice.any():
         notes.append(f"{int(twice.sum())} of the rows have two ends and count as two rows each")
-    return Constraints(**arguments, names=names), notes
+    return Constraints(**arguments, names=names).with_named_bounds(named), notes
 
 
 def _check_numbers(rows: TwoSided) -> None:
@@ -128,41 +138,39 @@ def _without_empty_rows(rows: TwoSided, notes: list[str]) -> TwoSided:
     return rows if keep.all() else rows.take(keep)
 
 
-def _bounds_from_single_coefficients(rows: TwoSided) -> TwoSided:
+def _bounds_from_single_coefficients(rows: TwoSided, named: list[NamedBound]) -> TwoSided:
     if np.isfinite(rows.lower).all() and np.isfinite(rows.upper).all():
         return rows
     lower, upper = rows.lower.copy(), rows.upper.copy()
     matrix = rows.matrix.copy()
     matrix.eliminate_zeros()
     row_lower, row_upper = rows.row_lower.copy(), rows.row_upper.copy()
-    for row in np.flatnonzero(np.diff(matrix.indptr) == 1):
+    for row in np.flatnonzero(np.diff(matrix.indptr) == 1).tolist():
         column, value = int(matrix.indices[matrix.indptr[row]]), float(matrix.data[matrix.indptr[row]])
         ends = sorted((row_lower[row] / value, row_upper[row] / value))
         low, high = float(ends[0]), float(ends[1])
         if low > upper[column] or high < lower[column]:
             continue  # it contradicts the box: as a row it will be named when the set is checked
+        label, source = rows.variable_names[column], rows.row_names[row]
         if np.isfinite(low) and not np.isfinite(lower[column]):
             lower[column], low = low, -np.inf
+            named.append(NamedBound("lower", column, label, source))
         if np.isfinite(high) and not np.isfinite(upper[column]):
             upper[column], high = high, np.inf
+            named.append(NamedBound("upper", column, label, source))
         ends = sorted((low * value, high * value))
         row_lower[row], row_upper[row] = ends
     rows = replace(rows, lower=lower, upper=upper, row_lower=row_lower, row_upper=row_upper)
     return rows.take(np.isfinite(row_lower) | np.isfinite(row_upper))
 
 
-def _fill_box(rows: TwoSided, box: Box | None, notes: list[str], box_option: str) -> TwoSided:
+def _fill_box(rows: TwoSided, box: Box | None, notes: list[str], named: list[NamedBound]) -> TwoSided:
     no_lower, no_upper = ~np.isfinite(rows.lower), ~np.isfinite(rows.upper)
-    missing = np.flatnonzero(no_lower | no_upper)
-    if not len(missing):
+    count = int((no_lower | no_upper).sum())
+    if box is None or not count:
+        if count:
+            notes.append(f"{count} variables have an infinite bound")
         return rows
-    if box is None:
-        i = int(missing[0])
-        others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise ConstraintError(
-            f"variable {rows.variable_names[i]!r}{others} lies between {rows.lower[i]:g} and {rows.upper[i]:g}; "
-            f"expected finite bounds, because the layer works in a box. Fix: give the variable bounds, or {box_option}."
-        )
     filled = replace(rows, lower=np.where(no_lower, box[0], rows.lower), upper=np.where(no_upper, box[1], rows.upper))
     crossed = np.flatnonzero(filled.lower > filled.upper)
     if len(crossed):
@@ -171,5 +179,7 @@ def _fill_box(rows: TwoSided, box: Box | None, notes: list[str], box_option: str
             f"box ({box[0]:g}, {box[1]:g}) leaves variable {rows.variable_names[i]!r} no room: its own bounds are "
             f"{rows.lower[i]:g} and {rows.upper[i]:g}. Fix: a box that contains every bound of the model."
         )
-    notes.append(f"{len(missing)} variables without finite bounds put into the box [{box[0]:g}, {box[1]:g}]")
+    for side, missing in (("lower", no_lower), ("upper", no_upper)):
+        named += [NamedBound(side, i, rows.variable_names[i], None) for i in np.flatnonzero(missing).tolist()]
+    notes.append(f"{count} variables without finite bounds put into the box [{box[0]:g}, {box[1]:g}]")
     return filled

@@ -18,8 +18,6 @@ from linsat._two_sided import Box, TwoSided, read_box, to_constraints
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, LinSATWarning
 
-_BOX_OPTION = "pass box=(lower, upper) for those that have none"
-
 # What a cvxpy variable may be declared as, and the bounds it means; anything else must be off.
 _CVXPY_BOUNDS = {
     "nonneg": (0.0, np.inf),
@@ -71,7 +69,7 @@ def from_scipy(constraints: Any, bounds: Any = None, *, box: Box | None = None) 
     rows = TwoSided(
         stacked, np.concatenate(lows or none), np.concatenate(highs or none), lower, upper, names, variables
     )
-    return to_constraints(rows, read_box(box), box_option=_BOX_OPTION)[0]
+    return to_constraints(rows, read_box(box))[0]
 
 
 def from_cvxpy(constraints: Any, variable: Any, *, box: Box | None = None) -> Constraints:
@@ -95,7 +93,7 @@ def from_cvxpy(constraints: Any, variable: Any, *, box: Box | None = None) -> Co
         [name for *_, names in parts for name in names],
         [_entry(variable.name(), index) for index in np.ndindex(*variable.shape)],
     )
-    return to_constraints(rows, read_box(box), box_option=_BOX_OPTION)[0]
+    return to_constraints(rows, read_box(box))[0]
 
 
 def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:

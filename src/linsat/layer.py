@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from linsat.backends.run import prepare
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.projection import project
-from linsat.request import Solver, check_box, check_options, read_objective
+from linsat.request import Solver, check_options, read_objective
 
 
 class LinSAT(nn.Module):
@@ -56,8 +55,9 @@ class LinSAT(nn.Module):
         if not isinstance(tau, torch.Tensor) and not (isinstance(tau, (int, float)) and 0 < tau < math.inf):
             raise ConstraintError(f"tau is {tau!r}; expected a positive number or tensor. Fix: tau=0.1, say.")
         check_options(solver, on_failure)
-        check_box(objective, constraints)
-        prepare(constraints, objective)
+        if objective.finite_box:
+            constraints.require_finite_box()
+        constraints.check()
         self.constraints = constraints
         self._objective = objective
         self.solver = solver

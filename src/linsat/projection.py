@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from linsat._transforms import outside_graphs
-from linsat.backends.run import run, settle
-from linsat.compile.compiled import CompiledConstraints, compile_constraints, infeasible_error
-from linsat.compile.problem import Presolved, StandardForm, Tensor
+from linsat.backends.run import judge_failures, reject_infeasible, run, settle
+from linsat.compile.compiled import CompiledConstraints, compile_constraints
+from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
 from linsat.gradient.implicit import Call, differentiable
@@ -107,8 +107,15 @@ class _Solve:
             problem = form.problem(scores, objective, presolved, self.compiled.cache if constant else None)
             start = None if self.request.start is None else self.request.start * form.scale
             result = run(problem, self.request.solver, start)
-            _report(self.compiled, self.request.on_failure, form, result)
+            if not bool((result.codes == Status.CONVERGED.code).all()):
+                self._failed(problem, result)
             return result, presolved
+
+    def _failed(self, problem: Problem, result: SolverResult) -> None:
+        judge_failures(problem, result)
+        if self.compiled.shared and bool((result.codes == Status.INFEASIBLE.code).any()):
+            reject_infeasible(self.compiled.constraints)
+        report(self.request, result)
 
 
 def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardForm, solver: Sinkhorn) -> SolverResult:
@@ -118,7 +125,7 @@ def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardFor
     start = None if request.start is None else request.start * form.scale.detach()
     result = solver.unrolled(problem, start)
     result.codes[presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code
-    _report(compiled, request.on_failure, form, result)
+    report(request, result)
     return result
 
 
@@ -183,22 +190,22 @@ def _joined_sides(sets: Sequence[Constraints], batch_dims: int) -> Constraints:
     return first.with_rhs(**{name: t.reshape(len(sets), *[1] * batch_dims, -1) for name, t in stacked.items()})
 
 
-def _report(compiled: CompiledConstraints, on_failure: str, form: StandardForm, result: SolverResult) -> None:
-    failed = result.codes != Status.CONVERGED.code
-    if on_failure == "ignore" or not bool(failed.any()):
-        return
+def report(request: Request, result: SolverResult) -> None:
+    """Warn or raise where an instance was not solved, as the caller asked."""
     codes = result.codes.tolist()
-    first = next(i for i, code in enumerate(codes) if code != Status.CONVERGED.code)
-    status = Status.of(codes[first])
-    count = sum(code != Status.CONVERGED.code for code in codes)
+    failed = [i for i, code in enumerate(codes) if code != Status.CONVERGED.code]
+    if request.on_failure == "ignore" or not failed:
+        return
+    first, status = failed[0], Status.of(codes[failed[0]])
     text = (
-        f"{count} of {len(codes)} instances did not converge; the first is instance {first}: {status}. {status.advice}"
+        f"{len(failed)} of {len(codes)} instances did not converge; the first is instance {first}: {status}. "
+        f"{status.advice}"
     )
-    if on_failure == "warn":
+    if request.on_failure == "warn":
         warnings.warn(text, LinSATWarning, stacklevel=_caller_level())
         return
     if status is Status.INFEASIBLE:
-        raise infeasible_error(compiled.constraints, form, compiled.senses, first)
+        reject_infeasible(request.constraints, request.own_instance(first))
     raise ConvergenceError(text)
 
 

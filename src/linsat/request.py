@@ -48,21 +48,6 @@ def read_objective(objective: Any, tau: Any) -> Objective:
     return objective
 
 
-def check_box(objective: Objective, constraints: Constraints) -> None:
-    """Reject infinite bounds where the objective needs a finite box."""
-    if not objective.finite_box:
-        return
-    for name, bound in (("lower", constraints.lower), ("upper", constraints.upper)):
-        wrong = (~torch.isfinite(bound.detach())).nonzero()
-        if len(wrong):
-            index = tuple(int(i) for i in wrong[0])
-            where = f"{name}[{', '.join(map(str, index))}]" if index else name
-            raise ConstraintError(
-                f"{where} is {float(bound.detach()[index])}, but {type(objective).__name__} needs a finite box. Fix: "
-                f"give every variable two finite bounds, or objective=linsat.Euclidean(), which needs none."
-            )
-
-
 @dataclass(frozen=True)
 class Request:
     """The arguments of one call, read and flattened to one batch dimension, in float64."""
@@ -95,8 +80,9 @@ class Request:
         check_options(solver, on_failure)
         solver = DEFAULT if solver is None else solver
         like = _read_scores(y, constraints)
+        if objective.finite_box:
+            constraints.require_finite_box()
         check_range(like.dtype, constraints)
-        check_box(objective, constraints)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
         batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
@@ -112,6 +98,14 @@ class Request:
             like=like,
             as_numpy=not isinstance(y, torch.Tensor),
         )
+
+    def own_instance(self, instance: int) -> int:
+        """Which of the constraint set's instances an instance of the batch has its numbers from."""
+        own = self.constraints.batch_shape
+        if not own:
+            return 0
+        place = np.unravel_index(instance % max(1, self.batch_shape.numel()), self.batch_shape)[-len(own) :]
+        return int(np.ravel_multi_index([0 if n == 1 else int(i) for i, n in zip(place, own, strict=True)], own))
 
     def form(self, compiled: CompiledConstraints) -> StandardForm:
         """The rows, with per-instance numbers spread over the flattened batch."""

@@ -16,7 +16,6 @@ from linsat.solvers.newton import Newton
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
 
-_POLISHED_ROWS = 1000  # beyond this a dense Newton step costs more than the interior point's last digit is worth
 _POLISHING_STEPS = 12
 
 
@@ -46,7 +45,7 @@ class InteriorPointBackend:
             errors.append(found.error)
         reached = torch.tensor(errors, dtype=torch.float64, device=problem.scores.device)
         result.codes[:] = torch.where(reached <= tol, Status.CONVERGED.code, Status.STALLED.code)
-        if problem.rows.shape[0] <= _POLISHED_ROWS:
+        if not problem.rows.sparse:
             self._polish(problem, options, result)
         return result
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from linsat.backends.arrays import ArrayBackend
 from linsat.backends.interior_point import InteriorPointBackend
-from linsat.compile.compiled import CompiledConstraints, compile_constraints, infeasible_error, presolve_by_program
+from linsat.compile import judge
+from linsat.compile.compiled import CompiledConstraints, linear_system, presolve_by_program
+from linsat.compile.diagnosis import diagnose, error_from
 from linsat.compile.problem import Presolved, Problem, Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
-from linsat.objectives import Objective
 from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.newton import STEPS_BEFORE_INTERIOR
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
 
+_UNSOLVED = (Status.STEP_LIMIT, Status.STALLED)
+_JUDGE_SECONDS = 10.0  # for the question whether an instance that was not solved can be
 # A set whose every share lies this far inside (0, 1) at scores 0 has an interior: nothing is forced.
 _WELL_INSIDE = 1e-5
-# Sets with more rows than this go straight to the interior-point method where Newton's would have far to go: scores of
-# this many temperatures, or rows off by this many times the largest score.
-_MANY_ROWS = 300
-_COLD, _OFF = 1e3, 1e2
 
 
 def run(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None = None) -> SolverResult:
@@ -49,16 +50,15 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
         return second.solve(problem, solver, start)
     if declined is not None:
         return ArrayBackend().solve(problem, solver, start)
-    far = _far(problem) if start is None else torch.zeros_like(problem.scores[:, 0], dtype=torch.bool)
-    result = SolverResult.empty(problem, second.name)
-    near = (~far).nonzero().squeeze(-1)
-    if near.numel():
+    if problem.rows.sparse and start is None:
+        result = _idle(problem, solver.tol)
+        left = result.codes != Status.CONVERGED.code
+    else:
         few = Newton(tol=solver.tol, max_steps=min(solver.max_steps, STEPS_BEFORE_INTERIOR))
-        part = ArrayBackend().solve(problem.select(near), few, None if start is None else start[near])
-        result.put(near, part)
-    left = far | (result.codes == Status.STALLED.code)
-    if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
-        left = left | (result.codes == Status.STEP_LIMIT.code)
+        result = ArrayBackend().solve(problem, few, start)
+        left = result.codes == Status.STALLED.code
+        if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
+            left = left | (result.codes == Status.STEP_LIMIT.code)
     left = left.nonzero().squeeze(-1)
     if left.numel():
         part = second.solve(problem.select(left), solver)
@@ -67,34 +67,23 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
     return result
 
 
-def _far(problem: Problem) -> Tensor:
-    """The instances of sets with many rows whose duals are so far from zero that Newton's steps would be wasted.
-
-    An entropic problem whose scores are thousands of temperatures is nearly a linear program; a Euclidean one whose
-    rows are off by many times the scores has most of its bounds still to find.
-    """
-    if problem.rows.shape[0] <= _MANY_ROWS:
-        return torch.zeros_like(problem.scores[:, 0], dtype=torch.bool)
-    tau = problem.objective.temperature
-    if tau is not None:
-        reach = ((problem.upper - problem.lower) * problem.scores * problem.presolved.free).abs().amax(-1)
-        return reach > _COLD * tau[:, 0]
-    none = problem.scores.new_zeros((problem.size, problem.rows.shape[0]))
-    x = problem.point(problem.adjusted(none))
-    residual = problem.residual(x, none).abs().amax(-1)
-    return residual > _OFF * (1.0 + problem.scores.abs().amax(-1))
-
-
-def prepare(constraints: Constraints, objective: Objective) -> CompiledConstraints:
-    """Compile a set now; raises `InfeasibleError` where rows shared by all instances contradict each other."""
-    compiled = compile_constraints(constraints, objective)
-    if compiled.presolved is not None:
-        settle(compiled)
-    return compiled
+def _idle(problem: Problem, tol: float) -> SolverResult:
+    """The result of no step at all: solved where no row binds, a step limit elsewhere."""
+    result = SolverResult.empty(problem, "newton")
+    result.mu = problem.mu_at_rest()
+    objective = problem.objective
+    at = problem.evaluate(result.mu, objective, problem.linear_term())
+    idle = problem.error(result.mu, at.residual) <= tol
+    result.x = at.x
+    result.codes[idle] = Status.CONVERGED.code
+    return result
 
 
 def settle(compiled: CompiledConstraints) -> Presolved:
     """What every call with a compiled set of shared, constant numbers can rely on; decided at the first.
+
+    Variables that the rows force to a bound are found here, for objectives that never reach one: by solving once at
+    scores 0, and by a linear program where that comes close to a bound. Sets for the interior-point method need none.
 
     Raises:
         InfeasibleError: the rows contradict each other; names a minimal conflicting set.
@@ -107,23 +96,28 @@ def settle(compiled: CompiledConstraints) -> Presolved:
 def _settle(compiled: CompiledConstraints) -> Presolved:
     presolved, form = compiled.presolved, compiled.form
     assert presolved is not None
-    if not bool(presolved.infeasible.any()):
-        if not bool(presolved.active.any()):
-            return presolved
-        scores = torch.zeros_like(form.lower[:1])
-        objective = compiled.objective
-        problem = form.problem(scores, objective, presolved)
-        result = run(problem, Newton(max_steps=STEPS_BEFORE_INTERIOR))
-        done = int(result.codes[0]) == Status.CONVERGED.code
-        if done and (not objective.interior or _well_inside(problem, result)):
-            return presolved
-        if objective.interior:
-            presolved = presolve_by_program(form, compiled.senses, presolved, 0)
-        elif done:
-            return presolved
     if bool(presolved.infeasible.any()):
-        raise infeasible_error(compiled.constraints, form, compiled.senses)
-    return presolved
+        reject_infeasible(compiled.constraints)
+        presolved = replace(presolved, infeasible=torch.zeros_like(presolved.infeasible))
+    if not compiled.objective.interior or form.rows.sparse or not bool(presolved.active.any()):
+        return presolved
+    problem = form.problem(torch.zeros_like(form.lower[:1]), compiled.objective, presolved)
+    result = run(problem, Newton(max_steps=STEPS_BEFORE_INTERIOR))
+    if int(result.codes[0]) == Status.CONVERGED.code and _well_inside(problem, result):
+        return presolved
+    found = presolve_by_program(form, compiled.senses, presolved, 0)
+    if bool(found.infeasible.any()):
+        reject_infeasible(compiled.constraints)
+        return presolved
+    return found
+
+
+def reject_infeasible(constraints: Constraints, instance: int | None = None) -> None:
+    """Raise `InfeasibleError` where the rows (of one instance) are proved to contradict each other."""
+    found = diagnose(constraints, instance or 0)
+    if found.verdict.kind == "infeasible":
+        where = "" if instance is None else f" for instance {instance}"
+        raise error_from(constraints, found, instance or 0, where=where)
 
 
 def _well_inside(problem: Problem, result: SolverResult) -> bool:
@@ -134,3 +128,16 @@ def _well_inside(problem: Problem, result: SolverResult) -> bool:
         return bool(inside.all())
     z = problem.slack_shares(result.mu)
     return bool(inside.all()) and bool(((z * (1 - z) > _WELL_INSIDE) | ~p.active | (problem.slack <= 0)).all())
+
+
+def judge_failures(problem: Problem, result: SolverResult) -> None:
+    """Mark the instances among those not solved that are proved infeasible."""
+    known: dict[bytes, bool] = {}
+    for instance in [i for i, code in enumerate(result.codes.tolist()) if Status.of(code) in _UNSOLVED]:
+        system = linear_system(problem, instance)
+        parts = (system.matrix.data, system.row_lower, system.row_upper, system.lower, system.upper)
+        key = b"".join(part.tobytes() for part in parts)
+        if key not in known:
+            known[key] = judge(system, seconds=_JUDGE_SECONDS).kind == "infeasible"
+        if known[key]:
+            result.codes[instance] = Status.INFEASIBLE.code

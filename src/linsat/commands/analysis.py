@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
-from linsat.backends.run import prepare, settle
+from linsat.backends.run import settle
+from linsat.compile.compiled import compile_constraints
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.feasibility import LARGEST_PROGRAMME
+from linsat.compile.diagnosis import linear_system
 from linsat.objectives import Entropy
 from linsat.projection import solve
 
@@ -46,12 +46,13 @@ class Temperatures:
 
 
 def forced_variables(constraints: Constraints) -> list[Forced] | None:
-    """Variables with one possible value, of a feasible set with shared right sides; None: too large to say.
+    """Variables with one possible value, of a feasible set with shared right-hand sides in a finite box; None: too
+    large to say.
 
     Ends of the box come from presolve. Between the ends, a variable is forced where its unit vector lies in the span
     of the rows that always hold with equality: one singular value decomposition.
     """
-    compiled = prepare(constraints, Entropy())
+    compiled = compile_constraints(constraints, Entropy())
     presolved = settle(compiled)
     lower, upper = (t[0].cpu().numpy() for t in (compiled.form.lower, compiled.form.upper))
     free, at_upper = presolved.free[0].cpu().numpy(), presolved.at_upper[0].cpu().numpy()
@@ -70,7 +71,7 @@ def forced_variables(constraints: Constraints) -> list[Forced] | None:
 
 def _forced_inside(constraints: Constraints, tight: Array, free: Array) -> Array | None:
     equal = np.array([sense == "==" for sense in constraints.senses]) | tight
-    matrix = _matrix(constraints)[np.flatnonzero(equal)][:, np.flatnonzero(free)]
+    matrix = linear_system(constraints).matrix[np.flatnonzero(equal)][:, np.flatnonzero(free)]
     found = np.zeros(len(free), dtype=bool)
     if matrix.shape[0] == 0:
         return found
@@ -85,25 +86,22 @@ def _forced_inside(constraints: Constraints, tight: Array, free: Array) -> Array
 
 
 def redundant_rows(constraints: Constraints, seconds: float, progress: Callable[[int, int], None]) -> list[int] | None:
-    """Rows that follow from the others and the box: all of them can go at once and the feasible set stays the same.
+    """Rows that follow from the others and the bounds: all of them can go at once and the feasible set stays the same.
 
-    Two linear programmes per row at most, first to last, each without the rows already found. None where the set is too
-    large or ``seconds`` do not suffice.
+    Two linear programs per row at most, first to last, each without the rows already found. None where ``seconds`` do
+    not suffice.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    matrix = _matrix(constraints)
-    if matrix.nnz + sum(matrix.shape) > LARGEST_PROGRAMME:
-        return None
-    numbers = constraints.numbers("cpu")
-    count = matrix.shape[1]
-    lower, upper = (np.broadcast_to(t.detach().numpy(), count) for t in (numbers.lower, numbers.upper))
-    side = constraints.rhs.detach().cpu().numpy()
-    senses = np.array(constraints.senses, dtype=np.str_)
-    low, high = np.where(senses == "<=", -np.inf, side), np.where(senses == ">=", np.inf, side)
-    at_low, at_high = (sp.csr_array(matrix.multiply(bound[None, :])) for bound in (lower, upper))
-    reach = np.abs(at_low).sum(1) + np.abs(at_high).sum(1) + np.abs(side)
-    least, most = sp.csr_array.minimum(at_low, at_high).sum(1), sp.csr_array.maximum(at_low, at_high).sum(1)
+    system = linear_system(constraints)
+    matrix, low, high, lower, upper = system.matrix, system.row_lower, system.row_upper, system.lower, system.upper
+    side = np.where(np.isfinite(low), low, high)
+    place = np.repeat(np.arange(len(side)), np.diff(matrix.indptr))
+    at_low, at_high = matrix.data * lower[matrix.indices], matrix.data * upper[matrix.indices]
+    least = np.bincount(place, np.minimum(at_low, at_high), minlength=len(side))
+    most = np.bincount(place, np.maximum(at_low, at_high), minlength=len(side))
+    terms = np.where(np.isfinite(at_low), np.abs(at_low), 0.0) + np.where(np.isfinite(at_high), np.abs(at_high), 0.0)
+    reach = np.bincount(place, terms, minlength=len(side)) + np.abs(side)
     kept = np.ones(len(side), dtype=bool)
     stop = time.monotonic() + seconds
 
@@ -172,8 +170,3 @@ def temperatures(constraints: Constraints, scores: Array | None, seconds: float)
         from_objective=from_objective,
         fails_below=max(failed) * spread if failed else None,
     )
-
-
-def _matrix(constraints: Constraints) -> sp.csr_array:
-    stacked = constraints.matrix.detach().cpu()
-    return sp.csr_array((stacked.values().numpy(), stacked.indices().numpy()), shape=tuple(stacked.shape))

@@ -12,25 +12,32 @@ import typer
 from rich.progress import Progress
 
 from linsat.commands.analysis import Forced, Temperatures, forced_variables, redundant_rows, temperatures
-from linsat.commands.console import NOT_ALL_HOLD, err, one_line_errors, say, say_json
-from linsat.errors import ConstraintError, InfeasibleError
+from linsat.commands.console import NOT_ALL_HOLD, UNKNOWN, err, one_line_errors, say, say_json
+from linsat.compile import Deadline, judge
+from linsat.compile.diagnosis import Diagnosis, diagnose, linear_system
+from linsat.errors import ConstraintError
 from linsat.files import Model, read_model
 from linsat.projection import solve
 from linsat.status import Status
 
 _SHOWN = 12  # entries of a list that are printed; --json has all
 _TERMS = 8
+_PRESOLVE_COSTS = 20  # times the verdict
 
 
 @dataclass
 class Findings:
-    """Everything that `check` says about a file; None: not looked into, or too large to say."""
+    """Everything that `check` says about a file; None: not looked into, or not established in time."""
 
-    feasible: bool = True
+    verdict: str = "feasible"  # or "infeasible", "unknown"
     conflict: list[int] = field(default_factory=list)
+    bounds: list[str] = field(default_factory=list)  # that the conflict needs and that come from rows or the box
+    absorbed: list[str] = field(default_factory=list)  # rows of the file that became such bounds
     minimal: bool = False
-    why: str = ""
+    why: str = ""  # the verdict is unknown
     infeasible_instances: list[int] | None = None
+    unknown_instances: list[int] | None = None
+    unbounded: int = 0  # variables with an infinite bound, which rule out tau
     forced: list[Forced] | None = None
     redundant: list[int] | None = None
     tau: Temperatures | None = None
@@ -43,12 +50,12 @@ def check(
         Optional[tuple[float, float]],  # noqa: UP045 - typer reads it at run time, also in Python 3.10
         typer.Option(help="LOWER UPPER: bounds for variables of an LP or MPS file that have none"),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="time for the search for redundant rows, and for trying tau")] = 20.0,
+    seconds: Annotated[float, typer.Option(help="time for everything after reading the file")] = 20.0,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
 ) -> None:
     """Say whether a constraint set can hold, what it forces, which rows add nothing or conflict, and a range for tau.
 
-    Exit codes: 0 feasible, 1 infeasible, 2 bad input, 130 interrupted.
+    Exit codes: 0 feasible, 1 infeasible, 2 bad input, 3 unknown (neither was established in time), 130 interrupted.
     """
     if not seconds >= 0:
         raise ConstraintError(f"--seconds is {seconds}; expected at least 0.")
@@ -60,39 +67,70 @@ def check(
         say_json(as_content(file, model, findings))
     else:
         _print(file, model, findings)
-    if not findings.feasible:
-        raise typer.Exit(NOT_ALL_HOLD)
+    if findings.verdict != "feasible":
+        raise typer.Exit(NOT_ALL_HOLD if findings.verdict == "infeasible" else UNKNOWN)
 
 
 def examine(model: Model, seconds: float, progress: Any = lambda done, total: None) -> Findings:
-    """Look into a constraint set; ``seconds`` bound the search for redundant rows, and the trials of tau."""
+    """Look into a constraint set within ``seconds``: the verdict first, then what it forces, redundant rows and tau."""
     constraints = model.constraints
+    deadline = Deadline(seconds)
     if constraints.batch_shape:
-        return _examine_instances(model)
-    try:
-        constraints.check()
-    except InfeasibleError as error:
-        return Findings(False, list(error.indices), error.minimal, str(error))
-    return Findings(
-        forced=forced_variables(constraints),
-        redundant=redundant_rows(constraints, seconds, progress),
-        tau=temperatures(constraints, model.scores, seconds),
-    )
-
-
-def _examine_instances(model: Model) -> Findings:
-    """Right sides or bounds that differ: which instances cannot hold, and why the first of them cannot."""
-    constraints = model.constraints
-    scores = torch.zeros((*constraints.batch_shape, constraints.num_variables or 1), dtype=torch.float64)
-    codes = solve(scores, constraints, on_failure="ignore").codes.reshape(-1)
-    wrong = (codes == Status.INFEASIBLE.code).nonzero().squeeze(-1).tolist()
-    findings = Findings(feasible=not wrong, infeasible_instances=wrong)
-    if wrong:
-        try:
-            solve(scores, constraints, on_failure="raise")
-        except InfeasibleError as error:
-            findings.conflict, findings.minimal, findings.why = list(error.indices), error.minimal, str(error)
+        return _examine_instances(model, deadline)
+    found = diagnose(constraints, seconds=seconds, others=0)
+    took = seconds - deadline.remaining
+    lower, upper = constraints.lower.detach().cpu(), constraints.upper.detach().cpu()
+    unbounded = int((torch.isinf(lower) | torch.isinf(upper)).expand(model.num_variables).sum())
+    if found.verdict.kind != "feasible":
+        return _with_conflict(Findings(unbounded=unbounded), found)
+    findings = Findings(unbounded=unbounded)
+    # Presolve solves a program of about three times the size of that of the verdict, and cannot be interrupted.
+    if not unbounded and deadline.remaining > _PRESOLVE_COSTS * took:
+        findings.forced = forced_variables(constraints)
+    findings.redundant = redundant_rows(constraints, deadline.remaining, progress)
+    if not unbounded:
+        findings.tau = temperatures(constraints, model.scores, deadline.remaining)
     return findings
+
+
+def _with_conflict(findings: Findings, found: Diagnosis) -> Findings:
+    findings.verdict, findings.why, findings.minimal = found.verdict.kind, found.verdict.reason, found.minimal
+    findings.conflict = list(found.rows)
+    findings.bounds = [bound.text(value) for bound, value in found.bounds]
+    findings.absorbed = found.absorbed_rows
+    return findings
+
+
+def _examine_instances(model: Model, deadline: Deadline) -> Findings:
+    """Per-instance right-hand sides or bounds: which instances cannot hold, and why the first of them cannot."""
+    constraints = model.constraints
+    unsure = list(range(constraints.batch_shape.numel()))
+    wrong: list[int] = []
+    lower, upper = constraints.lower.detach(), constraints.upper.detach()
+    unbounded = bool(torch.isinf(lower).any() or torch.isinf(upper).any())
+    if not unbounded and not deadline.passed:
+        scores = torch.zeros((*constraints.batch_shape, constraints.num_variables or 1), dtype=torch.float64)
+        codes = solve(scores, constraints, on_failure="ignore").codes.reshape(-1)
+        unsure = (codes != Status.CONVERGED.code).nonzero().squeeze(-1).tolist()
+    unknown: list[int] = []
+    first: Diagnosis | None = None
+    for instance in unsure:
+        # One instance gets its conflict; of the others only the verdict counts.
+        if first is None:
+            found = diagnose(constraints, instance, seconds=deadline.remaining, others=0)
+            verdict = found.verdict
+            first = found if verdict.kind == "infeasible" else None
+        else:
+            verdict = judge(linear_system(constraints, instance), deadline=deadline)
+        if verdict.kind != "feasible":
+            (wrong if verdict.kind == "infeasible" else unknown).append(instance)
+    findings = Findings(
+        verdict="infeasible" if wrong else "unknown" if unknown else "feasible",
+        infeasible_instances=wrong,
+        unknown_instances=unknown,
+        why=f"{len(unknown):,} instances were not decided",
+    )
+    return findings if first is None else _with_conflict(findings, first)
 
 
 def row_words(model: Model, index: int) -> str:
@@ -122,10 +160,13 @@ def as_content(file: Path, model: Model, findings: Findings) -> dict[str, Any]:
         "variables": model.num_variables,
         "rows": len(model.constraints),
         "notes": list(model.notes),
-        "feasible": findings.feasible,
+        "feasible": {"feasible": True, "infeasible": False}.get(findings.verdict),
         "conflict": [{"row": names[i], "text": row_words(model, i)} for i in findings.conflict],
+        "conflict_bounds": findings.bounds,
+        "conflict_rows_read_as_bounds": findings.absorbed,
         "conflict_is_minimal": findings.minimal,
         "infeasible_instances": findings.infeasible_instances,
+        "unknown_instances": findings.unknown_instances,
         "forced": None
         if findings.forced is None
         else [
@@ -152,16 +193,33 @@ def _print(file: Path, model: Model, findings: Findings) -> None:
     say(f"{file}: {model.num_variables:,} variables, {len(constraints):,} rows ({counts})")
     for note in model.notes:
         say(f"  note: {note}")
-    if not findings.feasible:
+    if findings.verdict == "infeasible":
         _print_conflict(model, findings)
         return
-    say("feasible: some point of the box satisfies every row", style="green")
-    if findings.infeasible_instances is not None:
-        say("  every instance's own right sides and bounds were tried; forced variables and redundant rows were not")
+    if findings.verdict == "unknown":
+        say(f"unknown: {findings.why} (--seconds)", style="yellow")
         return
-    _print_list("forced variables", [_forced_words(model, f) for f in findings.forced or []], findings.forced is None)
+    say(
+        f"feasible: some point {'within the bounds' if findings.unbounded else 'of the box'} satisfies every row",
+        style="green",
+    )
+    if findings.infeasible_instances is not None:
+        say("  every instance was tried with its own numbers; forced variables and redundant rows were not looked for")
+        return
+    if findings.unbounded:
+        say("forced variables: not looked for, because of infinite bounds (--box)")
+    else:
+        forced = [_forced_words(model, f) for f in findings.forced or []]
+        _print_list("forced variables", forced, findings.forced is None)
     rows = [f"{constraints.names[i]}: {row_words(model, i)}" for i in findings.redundant or []]
     _print_list("redundant rows (all can go at once)", rows, findings.redundant is None)
+    if findings.unbounded:
+        say(
+            f"tau: not tried; {findings.unbounded:,} variables have an infinite bound; the entropic objective works "
+            f"in a finite box. Fix: bounds for each of them, or --box LOWER UPPER for all; "
+            f"objective=linsat.Euclidean() needs none"
+        )
+        return
     _print_tau(findings.tau)
 
 
@@ -171,10 +229,9 @@ def _print_conflict(model: Model, findings: Findings) -> None:
         more = ", ..." if len(wrong) > _SHOWN else ""
         shown = ", ".join(map(str, wrong[:_SHOWN])) + more
         say(f"infeasible: {len(wrong):,} of {model.constraints.batch_shape.numel():,} instances: {shown}", style="red")
-    if not findings.conflict:
-        say(f"infeasible: {findings.why}", style="red")
-        return
-    one = len(findings.conflict) == 1
+        if findings.unknown_instances:
+            say(f"unknown: {len(findings.unknown_instances):,} instances (--seconds)", style="yellow")
+    one = len(findings.conflict) + len(findings.bounds) == 1
     where = "" if wrong is None else f" for instance {wrong[0]}"
     text = "this row cannot hold within the bounds" if one else "these rows cannot hold together within the bounds"
     say(f"infeasible: {text}{where}", style="red")
@@ -182,7 +239,15 @@ def _print_conflict(model: Model, findings: Findings) -> None:
         say(f"  {model.constraints.names[index]}: {row_words(model, index)}")
     if len(findings.conflict) > _SHOWN:
         say(f"  and {len(findings.conflict) - _SHOWN} more (--json lists all)")
-    if findings.minimal:
+    if findings.bounds:
+        say("together with these bounds:")
+        for text in findings.bounds[:_SHOWN]:
+            say(f"  {text}")
+        if len(findings.bounds) > _SHOWN:
+            say(f"  and {len(findings.bounds) - _SHOWN} more (--json lists all)")
+    if not findings.minimal:
+        say("  it was not established that the conflict needs each of them (--seconds)")
+    else:
         say("  fix: change it or widen the bounds" if one else "  fix: loosen any one of them, and the rest can hold")
 
 
@@ -192,7 +257,7 @@ def _forced_words(model: Model, forced: Forced) -> str:
 
 def _print_list(title: str, entries: Sequence[str], unknown: bool) -> None:
     if unknown:
-        say(f"{title}: not established, the set is too large or time ran out (--seconds)")
+        say(f"{title}: not established, the set is too large, or time ran out (--seconds)")
         return
     say(f"{title}: {len(entries) or 'none'}")
     for entry in entries[:_SHOWN]:

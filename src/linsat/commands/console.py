@@ -12,7 +12,7 @@ from rich.console import Console
 
 from linsat.errors import InfeasibleError
 
-NOT_ALL_HOLD, BAD_INPUT, INTERRUPTED = 1, 2, 130
+NOT_ALL_HOLD, BAD_INPUT, UNKNOWN, INTERRUPTED = 1, 2, 3, 130
 
 out = Console()
 err = Console(stderr=True)
@@ -34,7 +34,7 @@ def complain(text: str) -> None:
 
 
 def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn what a person can mend into one line and an exit code; a bug stays a traceback."""
+    """Turn what a user can fix into one line and an exit code; a bug stays a traceback."""
 
     @functools.wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> None:

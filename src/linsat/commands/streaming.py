@@ -122,6 +122,10 @@ def run(job: Job, progress: Callable[[int, int], None] = lambda done, total: Non
     model = read_model(job.constraints, box=job.box)
     scores = open_scores(job.scores)
     _check_fit(model, scores)
+    try:
+        model.constraints.require_finite_box(model.variables)
+    except ConstraintError as error:
+        raise ConstraintError(f"{job.constraints}: {error} On the command line: --box LOWER UPPER.") from None
     constraints = model.constraints.check()
     chunk = job.chunk or _chunk_size(constraints)
     fresh = Record(_made_from(job, scores, chunk), scores.instances)

@@ -12,13 +12,12 @@ import torch
 
 from linsat._transforms import plain_tensors
 from linsat.compile.presolve import everything_free, propagate, row_sides
-from linsat.compile.problem import Presolved, StandardForm, Tensor
+from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.compile.standard_form import standard_form
-from linsat.constraints.certificate import exact_gap
+from linsat.compile.system import LinearSystem
+from linsat.compile.implied import LARGEST_PROGRAM, Rows, implied
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.feasibility import LARGEST_PROGRAMME, Rows, find_conflicts, implied, multipliers
 from linsat.constraints.structure import GREATER
-from linsat.errors import InfeasibleError
 from linsat.objectives import Objective
 
 
@@ -112,7 +111,7 @@ def _compile(
 
 
 def unit_rows(form: StandardForm, senses: Tensor, instance: int) -> Rows:
-    """One instance's rows over the unit box, as the linear programmes want them."""
+    """One instance's rows over the unit box, as the linear programs want them."""
 
     def of(tensor: Tensor) -> np.ndarray:
         picked = tensor[min(instance, tensor.shape[0] - 1)]
@@ -135,7 +134,7 @@ def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved
     """
     here = presolved.select(torch.tensor([min(instance, presolved.free.shape[0] - 1)]))
     rows = unit_rows(form, senses, instance)
-    if rows.size > LARGEST_PROGRAMME:
+    if rows.size > LARGEST_PROGRAM:
         return here
     found = implied(rows)
     if found is None:
@@ -156,61 +155,19 @@ def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved
     )
 
 
-def infeasible_error(
-    constraints: Constraints, form: StandardForm, senses: Tensor, instance: int | None = None
-) -> InfeasibleError:
-    """An error that names conflicting rows in the user's words, of one instance where they differ."""
-    where = "" if instance is None else f" for instance {instance}"
-    position = min(instance or 0, form.rhs.shape[0] - 1)
-    rows = unit_rows(form, senses, instance or 0)
-    sides = row_sides(form, senses)[position].tolist()
-    if rows.size > LARGEST_PROGRAMME:
-        return InfeasibleError(
-            f"The rows cannot hold together{where}. The set is too large to name the conflicting rows. "
-            f"Fix: check the right sides, or call Constraints.check() on a part of the rows."
-        )
-    conflicts = find_conflicts(rows)
-    names = constraints.names
-
-    def described(i: int) -> str:
-        text = constraints.row_text(i, rhs=sides[i])
-        return text if text == names[i] else f"{names[i]}: {text}"
-
-    def listed(indices: list[int]) -> str:
-        shown = "; ".join(described(i) for i in indices[:8])
-        return shown + (f"; and {len(indices) - 8} more" if len(indices) > 8 else "")
-
-    first = conflicts[0]
-    text = (
-        f"The row cannot hold within the bounds{where}: {listed(first)}. Fix: change it or widen the bounds."
-        if len(first) == 1
-        else f"These rows cannot hold together within the bounds{where}: {listed(first)}. "
-        f"Fix: drop or loosen any one of them."
-    )
-    if conflicts[1:]:
-        others = " | ".join(", ".join(names[i] for i in conflict) for conflict in conflicts[1:])
-        text += f" Further conflicts remain after that: {others}."
-    proof = _certificate(form, senses, position, rows, first)
-    return InfeasibleError(
-        text, rows=[names[i] for i in first], indices=first, minimal=len(proof) > 0, certificate=proof
-    )
-
-
-def _certificate(
-    form: StandardForm, senses: Tensor, position: int, rows: Rows, conflict: list[int]
-) -> tuple[float, ...]:
-    """Multipliers of the conflicting rows as written that refute them in exact arithmetic; empty where none do."""
+def linear_system(problem: Problem, instance: int) -> LinearSystem:
+    """The rows and the box of one instance as plain arrays, in the user's units."""
 
     def of(tensor: Tensor) -> np.ndarray:
-        return tensor[min(position, tensor.shape[0] - 1)].detach().cpu().numpy()
+        return tensor[min(instance, tensor.shape[0] - 1)].detach().cpu().numpy()
 
-    at = np.array(conflict)
-    weights = multipliers(rows.take(at)) / of(form.scale)[at]
-    numbers = form.rows
-    row, col = numbers.row.cpu().numpy(), numbers.col.cpu().numpy()
-    here = np.isin(row, at)
-    coefficients = (np.searchsorted(at, row[here]), col[here], of(numbers.values)[here])
-    lower, upper = of(form.lower), of(form.upper)
-    sides = of(row_sides(form, senses))[at]
-    gap = exact_gap(coefficients, sides, lower, upper, weights)
-    return tuple(weights.tolist()) if gap > 0 else ()
+    rows = problem.rows
+    matrix = sp.csr_array((of(rows.values), (rows.row.cpu().numpy(), rows.col.cpu().numpy())), shape=rows.shape)
+    matrix.sum_duplicates()
+    rhs, slack = of(problem.rhs), of(problem.slack)
+    low, high = of(problem.dual_lower), of(problem.dual_upper)
+    # A dual that may be negative belongs to a cap, one that may be positive to a floor; entropic slack is one way only.
+    entropic = problem.objective.entropic_slack
+    row_lower = rhs - slack if entropic else np.where(high > 0, rhs, -np.inf)
+    row_upper = rhs if entropic else np.where(low < 0, rhs, np.inf)
+    return LinearSystem(matrix, row_lower, row_upper, of(problem.lower), of(problem.upper))

@@ -134,6 +134,19 @@ class Problem(StandardForm):
         high = torch.where(tight, torch.inf, self.dual_upper * self.scale)
         return low, high
 
+    def clip(self, mu: Tensor) -> Tensor:
+        """Duals brought into their box."""
+        return torch.clamp(mu, *self.dual_bounds())
+
+    def mu_at_rest(self) -> Tensor:
+        """Duals at which no row pushes, (N, k)."""
+        return self.clip(self.scores.new_zeros((self.size, self.rows.shape[0])))
+
+    def error(self, mu: Tensor, residual: Tensor) -> Tensor:
+        """How far mu is from optimal, (N,): from where a step along -r, clipped, would leave it."""
+        moved = (mu - self.clip(mu - residual)).abs()
+        return moved.amax(-1) if moved.shape[-1] else moved.new_zeros(moved.shape[0])
+
     def anchor(self) -> Tensor:
         """x of the variables that presolve fixed, 0 elsewhere."""
         p = self.presolved

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 
 from linsat._transforms import plain_tensors
@@ -17,6 +18,9 @@ _DENSE_ENTRIES = 4_000_000
 # Largest temporary, in entries, that one chunk of instances may need for A diag(d) A'.
 _CHUNK_ENTRIES = 16_000_000
 _FULL = 2**64 - 1
+# Beyond this many rows, where fewer than this share of the pairs of rows have a variable in common, a sparse
+# factorisation beats a dense one.
+_FEW_ROWS, _SPARSE = 256, 0.2
 
 
 class RowMatrix:
@@ -50,6 +54,18 @@ class RowMatrix:
         if not self.values.requires_grad:  # one made without a graph must not serve where a graph is wanted
             self._dense = dense
         return dense
+
+    @property
+    def sparse(self) -> bool:
+        """Whether A D A' is so large and so empty that a sparse factorisation is the way to solve with it."""
+        if "sparse" not in self.cache:
+            self.cache["sparse"] = self.shape[0] > _FEW_ROWS and self._gram_density() < _SPARSE
+        return self.cache["sparse"]
+
+    def _gram_density(self) -> float:
+        row, col = self.row.cpu().numpy(), self.col.cpu().numpy()
+        pattern = sp.csr_array((np.ones(len(row), dtype=np.float32), (row, col)), shape=self.shape)
+        return (pattern @ pattern.T).nnz / self.shape[0] ** 2
 
     def matvec(self, x: Tensor) -> Tensor:
         """A x for x (N, l): (N, k)."""

@@ -1,7 +1,7 @@
-"""Reading what users hand in: matrices, right sides and bounds, from torch, numpy, scipy.sparse or lists.
+"""Reading what users hand in: matrices, right-hand sides and bounds, from torch, numpy, scipy.sparse or lists.
 
 Everything becomes float64 torch data. Tensors that require gradients are kept by reference and read again at
-each solve, so that a learned right side (or coefficient) keeps working through training.
+each solve, so that a learned right-hand side (or coefficient) keeps working through training.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _to_tensor(name: str, value: Any) -> Tensor:
 
 
 def check_finite(name: str, values: Tensor) -> None:
-    """Refuse NaN and infinity, naming the first offender by its index."""
+    """Reject NaN and infinity, naming the first offender by its index."""
     bad = ~torch.isfinite(values.detach())
     if bool(bad.any()):
         index = tuple(int(i) for i in bad.nonzero()[0])
@@ -141,7 +141,7 @@ def read_matrix(name: str, value: Any) -> Matrix:
 
 
 def read_right_side(name: str, value: Any, matrix: Matrix) -> Tensor:
-    """Validate one right side: a scalar, (rows,) or (batch..., rows)."""
+    """Validate one right-hand side: a scalar, (rows,) or (batch..., rows)."""
     tensor = to_tensor(name, value)
     rows = matrix.shape[0]
     if tensor.layout != torch.strided:
@@ -150,7 +150,7 @@ def read_right_side(name: str, value: Any, matrix: Matrix) -> Tensor:
     if tensor.dim() > 0 and tensor.shape[-1] != rows:
         raise ConstraintError(
             f"{name} has shape {tuple(tensor.shape)} but {matrix.name} has {rows} rows; "
-            f"expected {name} of shape ({rows},) or (batch, {rows}). Fix: one right side per row."
+            f"expected {name} of shape ({rows},) or (batch, {rows}). Fix: one right-hand side per row."
         )
     return tensor
 
@@ -160,4 +160,18 @@ def read_bound(name: str, value: Any) -> Tensor:
     tensor = to_tensor(name, value)
     if tensor.layout != torch.strided:
         raise ConstraintError(f"{name} is sparse; expected a dense vector. Fix: {name}.to_dense().")
+    check_bound(name, tensor)
     return tensor
+
+
+def check_bound(name: str, values: Tensor) -> None:
+    """Reject NaN, and an infinity on the wrong side, naming the first offender by its index."""
+    missing = -torch.inf if name == "lower" else torch.inf
+    bad = ~(torch.isfinite(values.detach()) | (values.detach() == missing))
+    if bool(bad.any()):
+        index = tuple(int(i) for i in bad.nonzero()[0])
+        where = f"{name}[{', '.join(map(str, index))}]" if index else name
+        raise ConstraintError(
+            f"{where} is {float(values.detach()[index])}; expected a finite number, or {missing} for no {name} bound. "
+            f"Fix: {name}={missing} where nothing is meant to bind."
+        )

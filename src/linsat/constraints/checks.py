@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from linsat._senses import EQUAL, GREATER, LESS
 from linsat.constraints.arrays import Matrix, Tensor
 from linsat.constraints.structure import BLOCKS, Structure
 from linsat.errors import ConstraintError
@@ -26,7 +27,7 @@ def check_names(names: Sequence[str] | None, num_rows: int) -> tuple[str, ...] |
 
 
 def check_bounds(lower: Tensor, upper: Tensor) -> None:
-    """Refuse bounds that do not broadcast, or cross."""
+    """Reject bounds that do not broadcast, or cross."""
     try:
         low, high = torch.broadcast_tensors(lower.detach(), upper.detach().to(lower.device))
     except RuntimeError:
@@ -44,33 +45,35 @@ def check_bounds(lower: Tensor, upper: Tensor) -> None:
 
 
 def check_empty_rows(structure: Structure, matrices: Mapping[str, Matrix], right_sides: Mapping[str, Tensor]) -> None:
-    """Refuse a row without coefficients whose right side is not zero."""
+    """Reject a row without coefficients that cannot hold: ``0 <= -1``, ``0 >= 1``, ``0 == 1``."""
     if "empty rows" not in structure.memory:
         structure.memory["empty rows"] = {
             name: sorted(set(range(matrix.shape[0])) - set(matrix.row.tolist()))
             for name, matrix in matrices.items()
             if not matrix.live
         }
-    for matrix_name, side_name, _ in BLOCKS:
+    for matrix_name, side_name, sense in BLOCKS:
         for row in structure.memory["empty rows"].get(matrix_name, ()):
             side = right_sides[side_name].detach()
             here = (side[..., row] if side.dim() else side).reshape(-1)
-            wrong = here[here != 0].tolist()
+            fails = here < 0 if sense == LESS else here > 0 if sense == GREATER else here != 0
+            wrong = here[fails].tolist()
             if wrong:
+                text = {LESS: "<=", GREATER: ">=", EQUAL: "=="}[sense]
                 raise ConstraintError(
-                    f"{matrix_name}[{row}] has no non-zero coefficient but {side_name}[{row}] = {wrong[0]}. "
-                    f"Fix: give the row coefficients or remove it."
+                    f"{matrix_name}[{row}] has no non-zero coefficient but {side_name}[{row}] = {wrong[0]}, and "
+                    f"0 {text} {wrong[0]:g} cannot hold. Fix: give the row coefficients or remove it."
                 )
 
 
 def joint_batch_shape(tensors: Mapping[str, Tensor]) -> torch.Size:
-    """The leading dimensions of right sides and bounds together."""
+    """The leading dimensions of right-hand sides and bounds together."""
     shapes = {name: tensor.shape[:-1] for name, tensor in tensors.items()}
     try:
         return torch.broadcast_shapes(*shapes.values())
     except RuntimeError:
         listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items() if shape)
         raise ConstraintError(
-            f"The batch dimensions of the right sides and bounds do not fit together: {listed}. "
+            f"The batch dimensions of the right-hand sides and bounds do not fit together: {listed}. "
             f"Fix: give each the same leading dimensions, or none."
         ) from None

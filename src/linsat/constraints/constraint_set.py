@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from linsat.constraints.arrays import Matrix, Tensor, check_finite, read_bound, read_matrix, read_right_side
+from linsat.constraints.arrays import (
+    Matrix,
+    Tensor,
+    check_bound,
+    check_finite,
+    read_bound,
+    read_matrix,
+    read_right_side,
+)
 from linsat.constraints.checks import check_bounds, check_empty_rows, check_names, joint_batch_shape
 from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, Numbers, Structure, stack_rows
 from linsat.constraints.text import SENSE_TEXT, row_text, summary
-from linsat.errors import ConstraintError
+from linsat.errors import ConstraintError, LinSATWarning
+
+if TYPE_CHECKING:
+    from linsat.compile.diagnosis import NamedBound
 
 
 class Constraints:
@@ -23,12 +35,13 @@ class Constraints:
         A, C, E: coefficient matrices (rows, variables); any of them may be left out. torch (dense, COO, CSR), numpy,
             scipy.sparse or nested lists; any sign.
         b, d, f: right sides, a scalar, ``(rows,)`` or ``(batch..., rows)`` for instances that differ.
-        lower, upper: the box, a scalar, ``(variables,)`` or ``(batch..., variables)``; must be finite.
+        lower, upper: the box, a scalar, ``(variables,)`` or ``(batch..., variables)``. ``-inf`` for lower and ``inf``
+            for upper stand for no bound; the entropic objective needs finite bounds when it projects.
         names: one name per row (rows of A, then C, then E), used in every message; default ``A[0]``, ``C[2]``, ...
 
     A set is immutable. Tensors that require gradients are kept by reference, everything else is copied; so a learned
     ``b`` may be an ``nn.Parameter`` that an optimiser updates. The first projection compiles the set (presolve, check
-    for contradictions) and keeps the result; `check` does so at once.
+    for contradictions) and keeps the result; `check` looks for contradictions at once.
 
     Raises:
         ConstraintError: malformed input; the message names argument, index, value and fix.
@@ -65,6 +78,7 @@ class Constraints:
         self.upper = read_bound("upper", upper)
         self._structure = stack_rows(self._matrices, self._bounds())
         self._names = check_names(names, len(self))
+        self._named_bounds: tuple[NamedBound, ...] = ()
         self._settle()
 
     def _bounds(self) -> dict[str, Tensor]:
@@ -216,6 +230,7 @@ class Constraints:
         if not self.learned_tensors().keys() >= set(self._followed):  # some were frozen since: from now on copies
             return Constraints(**(self._arguments() | sides | bounds))
         made = copy.copy(self)
+        made._named_bounds = tuple(bound for bound in self._named_bounds if bound.side not in bounds)
         made._right_sides = self._right_sides | sides
         made.lower, made.upper = (self._bounds() | bounds).values()
         if bounds:
@@ -261,7 +276,17 @@ class Constraints:
                 names += [name for name, block in zip(s.names, s._row_blocks(), strict=True) if block == matrix_name]
         if self._names is not None or other._names is not None:
             arguments["names"] = names
-        return Constraints(**arguments)
+        joined = Constraints(**arguments)
+        joined._named_bounds = tuple(
+            bound for s in (self, other) for bound in s._named_bounds if s._binds(joined, bound)
+        )
+        return joined
+
+    def _binds(self, joined: Constraints, bound: NamedBound) -> bool:
+        """Whether a bound of this set is also that of a set it was joined into."""
+        own, theirs = getattr(self, bound.side), getattr(joined, bound.side)
+        pick = [t.detach()[..., bound.variable] if t.dim() and t.shape[-1] > 1 else t.detach() for t in (own, theirs)]
+        return bool((pick[0] == pick[1]).all())
 
     def _row_blocks(self) -> list[str]:
         return [name for name, matrix in self._matrices.items() for _ in range(matrix.shape[0])]
@@ -276,14 +301,14 @@ class Constraints:
             constraints: a cvxpy constraint or a list of them: ``==``, ``<=``, ``>=``, Zero, NonPos or NonNeg of affine
                 expressions in ``variable``; parameters count with their present values. A two-sided row becomes two.
             variable: the ``cvxpy.Variable``; matrices are flattened row by row. Its ``nonneg``, ``bounds`` and the like
-                become the box; so do constraints on one entry where the variable has no bound of its own.
-            box: bounds (lower, upper) for entries that have none.
+                become the box; so do constraints on one entry, with ``box`` or where every entry then is bounded.
+            box: bounds (lower, upper) for entries that have none; without it they stay infinite.
 
         Warns:
             LinSATWarning: a boolean or integer variable is relaxed.
 
         Raises:
-            ConstraintError: a constraint that is not affine (named), other variables, or no finite bounds.
+            ConstraintError: a constraint that is not affine (named), or other variables.
         """
         from linsat.bridges import from_cvxpy
 
@@ -294,10 +319,10 @@ class Constraints:
         """Rows of ``scipy.optimize.LinearConstraint`` (one or a list) within ``scipy.optimize.Bounds``.
 
         ``lb <= A x <= ub`` becomes one row where an end is infinite or both are equal, else two. ``box`` gives
-        (lower, upper) for variables without finite bounds; the layer works in a box.
+        (lower, upper) for variables without finite bounds, which stay infinite otherwise.
 
         Raises:
-            ConstraintError: another kind of constraint (named), shapes that disagree, or no finite bounds.
+            ConstraintError: another kind of constraint (named), or shapes that disagree.
         """
         from linsat.bridges import from_scipy
 
@@ -320,20 +345,66 @@ class Constraints:
             check_finite(name, side)
         for name, matrix in self._matrices.items():
             check_finite(name, matrix.values())
+        check_bound("lower", self.lower)
+        check_bound("upper", self.upper)
         check_bounds(self.lower, self.upper)
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Constraints:
         """The same set with some of its arguments (``A``, ``b``, ..., ``upper``) replaced."""
         return Constraints(**(self._arguments() | tensors))
 
-    def check(self) -> Constraints:
-        """Compile now: raises `InfeasibleError` when the rows contradict each other; returns the set itself."""
-        from linsat.backends.run import prepare
-        from linsat.objectives import Entropy, Euclidean
+    def check(self, *, seconds: float | None = 60.0) -> Constraints:
+        """Decide whether the rows can hold within the bounds, which may be infinite; returns the set itself.
 
-        finite = bool(torch.isfinite(self.lower).all()) and bool(torch.isfinite(self.upper).all())
-        prepare(self, Entropy() if finite else Euclidean())
+        Nothing is compiled. Sets with per-instance numbers are not judged here but instance by instance when they are
+        solved. Cost: one linear program (HiGHS); a conflict costs one more for each of its rows.
+
+        Args:
+            seconds: time limit; None for no limit.
+
+        Warns:
+            LinSATWarning: neither a point that satisfies the rows nor a proof that there is none was found.
+
+        Raises:
+            InfeasibleError: the rows contradict each other, proved in exact arithmetic; names a minimal conflict.
+        """
+        from linsat.compile.diagnosis import diagnose, error_from
+
+        if self.batch_shape:
+            return self
+        found = diagnose(self, seconds=seconds)
+        if found.verdict.kind == "infeasible":
+            raise error_from(self, found)
+        if found.verdict.kind == "unknown":
+            warnings.warn(
+                f"Whether the rows can hold is not known: {found.verdict.reason}. Fix: more seconds, or rescale rows "
+                f"whose coefficients span many orders of magnitude.",
+                LinSATWarning,
+                stacklevel=2,
+            )
         return self
+
+    def require_finite_box(self, variables: Sequence[str] | None = None) -> None:
+        """Reject infinite bounds, for what works inside a box; ``variables`` are names for the message.
+
+        Raises:
+            ConstraintError: names the first variable without a finite bound and the fix.
+        """
+        lower, upper = torch.broadcast_tensors(self.lower.detach().cpu(), self.upper.detach().cpu())
+        missing = torch.isinf(lower) | torch.isinf(upper)
+        if not bool(missing.any()):
+            return
+        index = tuple(int(i) for i in missing.nonzero()[0])
+        columns = missing.reshape(-1, missing.shape[-1] if missing.dim() else 1).any(0)
+        others = f" (and {int(columns.sum()) - 1} more)" if int(columns.sum()) > 1 else ""
+        where = f"x[{index[-1]}]" if missing.dim() and missing.shape[-1] > 1 else "x"
+        if variables is not None:
+            where = repr(variables[index[-1] if missing.dim() else 0])
+        raise ConstraintError(
+            f"variable {where}{others} lies between {float(lower[index]):g} and {float(upper[index]):g}; the entropic "
+            f"objective works in a finite box. Fix: bounds per variable (with_bounds(lower=..., upper=...) takes one "
+            f"number for each), or objective=linsat.Euclidean(), which needs none."
+        )
 
     def learned_tensors(self) -> dict[str, Tensor]:
         """The user's tensors that require gradients, by argument name."""
@@ -349,6 +420,18 @@ class Constraints:
     @property
     def structure(self) -> Structure:
         return self._structure
+
+    @property
+    def named_bounds(self) -> tuple[NamedBound, ...]:
+        """Bounds that were not given as bounds but come from rows with one coefficient or from a box."""
+        return self._named_bounds
+
+    def with_named_bounds(self, named: Sequence[NamedBound]) -> Constraints:
+        """The same set, which knows where some of its bounds come from."""
+        made = copy.copy(self)
+        made._named_bounds = tuple(named)
+        made._settle()
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_compiled": {}, "lanes": {}, "box_memory": {}}

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from linsat._senses import EQUAL, GREATER, LESS
 from linsat._transforms import plain_tensors
 from linsat.constraints.arrays import Matrix, Tensor
 from linsat.errors import ConstraintError
 
-LESS, EQUAL, GREATER = -1, 0, 1
 # The three kinds of rows in the order in which they are stacked: matrix, right side, sense.
 BLOCKS = (("A", "b", LESS), ("C", "d", GREATER), ("E", "f", EQUAL))
 

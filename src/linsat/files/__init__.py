@@ -22,7 +22,7 @@ def load(path: str | os.PathLike[str], *, box: tuple[float, float] | None = None
     Args:
         path: a file that ends in .json, .npz, .lp or .mps (docs/files.md has the formats). LP and MPS are read by
             HiGHS and need the extra ``cli``.
-        box: bounds (lower, upper) for variables of an LP or MPS file that have none; the layer works in a finite box.
+        box: bounds (lower, upper) for variables of an LP or MPS file that have none; without it they stay infinite.
 
     Warns:
         LinSATWarning: variables of an LP or MPS file that must be integers are relaxed.

@@ -1,4 +1,4 @@
-"""LP and MPS files, read by HiGHS in a process of its own; written by HiGHS."""
+"""LP and MPS files, read by HiGHS in a separate process; written by HiGHS."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_highs(path: Path, box: Box | None) -> Model:
     parts = _parts(path)
     count = len(parts["cost"])
     if count == 0:
-        raise ConstraintError("HiGHS finds no variable in it; expected a linear programme.")
+        raise ConstraintError("HiGHS finds no variable in it; expected a linear program.")
     check_variable_count(count)
     variables, names = (
         tuple(str(name) for name in found) if len(found) == number else tuple(f"{letter}{i}" for i in range(number))
@@ -44,8 +44,7 @@ def read_highs(path: Path, box: Box | None) -> Model:
     shape = (len(parts["row_lower"]), count)
     matrix = sp.csr_array(kind((parts["value"], parts["index"], parts["start"]), shape=shape))
     rows = TwoSided(matrix, parts["row_lower"], parts["row_upper"], parts["lower"], parts["upper"], names, variables)
-    option = "give a box that stands in for missing bounds (--box LOWER UPPER, or box=(lower, upper))"
-    constraints, notes = to_constraints(rows, box, box_option=option)
+    constraints, notes = to_constraints(rows, box)
     relaxed = _relaxed(parts["kinds"], variables)
     if relaxed:
         notes.insert(0, f"{relaxed} integer variables are relaxed: they may take any value within their bounds")
@@ -66,18 +65,22 @@ def write_highs(path: Path, constraints: Constraints) -> None:
 
 
 def _check_text(path: Path) -> None:
-    """Refuse what HiGHS would read without a word: a file that was cut off, NaN."""
+    """Reject what HiGHS would read without a word: a file that was cut off, NaN."""
     text = read_text(path).rstrip()
+    if path.suffix.lower() == ".mps":
+        end = re.search(r"^ENDATA\b", text, re.IGNORECASE | re.MULTILINE)  # what follows is no part of the model
+        if end is None:
+            last = text.rpartition("\n")[2].strip().lower()
+            raise ConstraintError(
+                f"the last line is {last[:40]!r}; expected ENDATA. Fix: write the file again, it is cut off."
+            )
+        nan = re.search(r"(?<![\w.])[-+]?nan(?![\w.])", text[: end.start()], re.IGNORECASE)
+        if nan:  # HiGHS would leave such a coefficient out without a word
+            line = text.count("\n", 0, nan.start()) + 1
+            raise ConstraintError(f"line {line} holds {nan[0]!r}; expected finite numbers.")
+        return
     last = text.rpartition("\n")[2].partition("\\")[0].strip().lower()
-    if path.suffix.lower() == ".mps" and last != "endata":
-        raise ConstraintError(
-            f"the last line is {last[:40]!r}; expected ENDATA. Fix: write the file again, it is cut off."
-        )
-    nan = re.search(r"(?<![\w.])[-+]?nan(?![\w.])", text, re.IGNORECASE)
-    if path.suffix.lower() == ".mps" and nan:  # HiGHS would leave such a coefficient out without a word
-        line = text.count("\n", 0, nan.start()) + 1
-        raise ConstraintError(f"line {line} holds {nan[0]!r}; expected finite numbers.")
-    if path.suffix.lower() == ".lp" and last.split()[-1:] != ["end"]:
+    if last.split()[-1:] != ["end"]:
         raise ConstraintError(
             f"the last line is {last[:40]!r}; expected End. Fix: complete the file, or add the line End."
         )
@@ -112,6 +115,6 @@ def _relaxed(kinds: np.ndarray, variables: tuple[str, ...]) -> int:
         if kind not in ("Continuous", "Integer", "ImplicitInteger"):
             raise ConstraintError(
                 f"variable {variable!r} is of kind {kind}; expected continuous or integer variables. "
-                f"Fix: write 'zero or between its bounds' with a 0/1 variable of its own."
+                f"Fix: write 'zero or between its bounds' with a separate 0/1 variable."
             )
     return int(np.isin(kinds, ("Integer", "ImplicitInteger")).sum())

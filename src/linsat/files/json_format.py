@@ -60,9 +60,20 @@ def write_json(path: Path, constraints: Constraints) -> None:
         if here:
             content[block] = here
             content[MATRICES[block]] = constraints.right_sides[MATRICES[block]].tolist()
-    content |= {"lower": constraints.lower.tolist(), "upper": constraints.upper.tolist()}
+    content |= {"lower": _without_infinity(constraints.lower), "upper": _without_infinity(constraints.upper)}
     content["names"] = list(constraints.names)
     path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _without_infinity(bound: Any) -> Any:
+    """A bound as numbers and lists, with None where it is infinite."""
+
+    def plain(part: Any) -> Any:
+        if isinstance(part, list):
+            return [plain(item) for item in part]
+        return part if np.isfinite(part) else None
+
+    return plain(bound.tolist())
 
 
 def _parse(text: str) -> Any:
@@ -149,22 +160,26 @@ def _position(place: str, key: str, positions: dict[str, int]) -> int:
 
 
 def _bound(name: str, value: Any, positions: dict[str, int], otherwise: float) -> np.ndarray:
-    """One end of the box: a number, one per variable, a batch of these, or an object with those that differ."""
+    """One end of the box: a number, one per variable, a batch of these, or an object with those that differ.
+
+    null stands for no bound.
+    """
+    missing = -np.inf if name == "lower" else np.inf
     if not isinstance(value, dict):
-        numbers = _numbers(name, value)
+        numbers = _numbers(name, value, missing)
         return np.broadcast_to(numbers, (*numbers.shape[:-1], len(positions))) if numbers.ndim == 0 else numbers
     numbers = np.full(len(positions), otherwise)
     for key, number in value.items():
-        numbers[_position(name, key, positions)] = _number(f"{name}[{key!r}]", number)
+        numbers[_position(name, key, positions)] = missing if number is None else _number(f"{name}[{key!r}]", number)
     return numbers
 
 
-def _numbers(name: str, value: Any) -> np.ndarray:
-    """A number or nested lists of numbers, all of the same shape."""
+def _numbers(name: str, value: Any, missing: float | None = None) -> np.ndarray:
+    """A number or nested lists of numbers, all of the same shape; ``missing`` is what null stands for, if anything."""
 
     def read(place: str, part: Any, depth: int) -> Any:
         if not isinstance(part, list):
-            return _number(place, part)
+            return missing if part is None and missing is not None else _number(place, part)
         if depth == _DEEPEST:
             raise ConstraintError(f"{place} is nested more than {_DEEPEST} deep; expected one right side per row.")
         return [read(f"{place}[{i}]", item, depth + 1) for i, item in enumerate(part)]

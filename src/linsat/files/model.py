@@ -12,14 +12,14 @@ import numpy as np
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 
-# A file from a stranger may cost this much and no more. Text takes about ten times its size in memory while it is read.
+# An untrusted file may cost this much and no more. Text takes about ten times its size in memory while it is read.
 MOST_TEXT_BYTES = 64 * 2**20
 MOST_ARRAY_BYTES = 2**30
 MOST_VARIABLES = 5_000_000
 SECONDS_TO_READ = 60.0
 
 VERSION = 1
-MATRICES = {"A": "b", "C": "d", "E": "f"}  # each with its right side
+MATRICES = {"A": "b", "C": "d", "E": "f"}  # each with its right-hand side
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Model:
         constraints: its rows and box.
         variables: names of the variables, where the file gives them.
         scores: (variables,) scores that its objective asks for (minus the cost, where it minimises); None without one.
-        notes: what a person should know: integrality relaxed, objective set aside, rows that became two.
+        notes: what a user should know: integrality relaxed, objective set aside, rows that became two.
         relaxed: whether some variables must be integers in the file, which `Constraints` does not ask for.
     """
 

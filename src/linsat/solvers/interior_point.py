@@ -6,14 +6,14 @@ The entropy of a variable of width w is a w [p log p + (1 - p) log(1 - p)], p it
 none, and the slack s of a row may have some. With t the distance to a bound and z >= 0 its multiplier, everything that
 is not linear in the optimality conditions is one curve per bound,
 
-    t z + a t log(t / w) = 0        (t z = 0 where a = 0),
+    t z + a t (log(t / w) - 1) = 0        (t z = 0 where a = 0),
 
-which the method follows as  t z + a t log(t / w) = nu  with nu -> 0: a linear program's complementarity, bent by the
-entropy. So cold and wide problems are solved as the linear programs that they nearly are. Mehrotra's predictor and
+which the method follows as  t z + a t (log(t / w) - 1) = nu  with nu -> 0: a linear program's complementarity, bent by
+the entropy. (The 1 cancels between the two bounds of a column and keeps z away from zero.) So cold and wide problems are solved as the linear programs that they nearly are. Mehrotra's predictor and
 corrector with Gondzio's further ones; rows and columns equilibrated; each step one sparse LDL' factorisation of
 
     [ D   A' ]
-    [ A  -E  ]          D = q + sum over bounds of (z + a log(t / w) + a) / t,   E the same of the slacks, inverted,
+    [ A  -E  ]          D = q + sum over bounds of (z + a log(t / w)) / t,   E the same of the slacks, inverted,
 
 regularised as little as an accurate solution allows. References: Mehrotra, SIAM J. Optim. 2 (1992); Gondzio, Comput.
 Optim. Appl. 6 (1996); Saunders, PDCO (for entropies).
@@ -180,11 +180,11 @@ class _Path:
         self.system = _System(program.matrix, self.slack_rows)
 
     def _bend(self, t: Array) -> Array:
-        """a log(t / w)."""
-        return self.entropy * np.log(np.maximum(t, _SMALLEST) / self.width)
+        """a (log(t / w) - 1)."""
+        return self.entropy * (np.log(np.maximum(t, _SMALLEST) / self.width) - 1.0)
 
     def _products(self, point: _Point) -> tuple[Array, Array]:
-        """t z + a t log(t / w) of both sides, 0 where there is no bound."""
+        """t z + a t (log(t / w) - 1) of both sides, 0 where there is no bound."""
         found = (
             np.where(side.present, t * (z + self._bend(t)), 0.0)
             for side, t, z in zip(self.sides, point.t, point.z, strict=True)
@@ -336,10 +336,9 @@ class _Path:
     def _longest(self, point: _Point, direction: _Point) -> float:
         """How far t and z stay positive, at most 1."""
         length = 1.0
-        for now, change in ((*point.t, *point.z), (*direction.t, *direction.z)), :
-            for v, dv in zip(now, change, strict=True):
-                falling = dv < 0
-                length = min(length, float((-v[falling] / dv[falling]).min(initial=np.inf)))
+        for value, change in zip((*point.t, *point.z), (*direction.t, *direction.z), strict=True):
+            falling = change < 0
+            length = min(length, float((-value[falling] / change[falling]).min(initial=np.inf)))
         return length
 
 

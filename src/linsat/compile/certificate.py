@@ -1,0 +1,317 @@
+"""Proofs of infeasibility: multipliers of rows, made and checked in exact arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from linsat.compile.programs import linear_program
+from linsat.compile.system import Array, Deadline, LinearSystem
+
+Multiplier = float | Fraction
+
+_NEGLIGIBLE = 1e-11  # multipliers below this share of the largest (weighted by its row) are rounding
+# Shares of its terms below which an entry of A'v counts as zero but for rounding, in the order in which they are tried.
+_ROUNDING = (1e-9, 1e-12, 1e-6)
+_NUDGE = 1e-3  # by how much a sign has to come out right, relative to the largest entry that is only rounding
+_SMALL = 400  # columns
+_ONE = -1  # stands for the number 1 among the unknowns of an equation
+_ZERO = Fraction(0)
+_NO_ENTRIES = np.zeros(0, dtype=np.int64)
+_DEPENDENT = 1e-10  # pivot share below which columns count as linearly dependent but for rounding
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Multipliers that refute some rows over the box, proved by `exact_gap`.
+
+    Attributes:
+        rows: the rows with a multiplier, ascending.
+        multipliers: one for each of them, positive for the upper end of a row and negative for the lower end; floats
+            where floats prove it, else fractions.
+    """
+
+    rows: tuple[int, ...]
+    multipliers: tuple[Multiplier, ...]
+
+
+def exact_gap(system: LinearSystem, rows: Sequence[int], multipliers: Sequence[Multiplier]) -> Fraction | None:
+    """By how much multipliers refute rows over a box: positive is a proof that no point satisfies them.
+
+    A positive multiplier stands for ``a x <= row_upper``, a negative one for ``a x >= row_lower``. Weighted by them the
+    rows say ``v x <= c``, with ``v = A' multipliers``. The gap is the smallest ``v x`` of the box less c. None where
+    nothing follows: a row end is infinite, or ``v x`` has no smallest value because a bound is infinite. Floats are
+    taken as the fractions they are, so no rounding has to be allowed for. Cost: about a microsecond a coefficient.
+    """
+    weights = _whole_numbers([Fraction(m) for m in multipliers])
+    matrix = system.matrix
+    entries = np.concatenate([np.arange(matrix.indptr[row], matrix.indptr[row + 1]) for row in rows] or [_NO_ENTRIES])
+    values, unit = _binary(matrix.data[entries].tolist())
+    lengths = [int(matrix.indptr[row + 1] - matrix.indptr[row]) for row in rows]
+    owners = np.repeat(np.arange(len(lengths)), lengths).tolist()
+    combined: dict[int, int] = {}
+    for owner, j, value in zip(owners, matrix.indices[entries].tolist(), values, strict=True):
+        combined[j] = combined.get(j, 0) + weights[owner] * value
+    total = Fraction(0)
+    for j, v in combined.items():
+        if v:
+            bound = float(system.lower[j] if v > 0 else system.upper[j])
+            if not math.isfinite(bound):
+                return None
+            total += v * unit * Fraction(bound)
+    for row, weight in zip(rows, weights, strict=True):
+        if weight:
+            end = float(system.row_upper[row] if weight > 0 else system.row_lower[row])
+            if not math.isfinite(end):
+                return None
+            total -= weight * Fraction(end)
+    factor = next((Fraction(m) / w for m, w in zip(multipliers, weights, strict=True) if w), Fraction(1))
+    return total * factor
+
+
+def _binary(values: list[float]) -> tuple[list[int], Fraction]:
+    """Floats as whole multiples of one power of two."""
+    ratios = [value.as_integer_ratio() for value in values]
+    denominator = max((d for _, d in ratios), default=1)  # powers of two: the largest is a multiple of all
+    return [numerator * (denominator // d) for numerator, d in ratios], Fraction(1, denominator)
+
+
+def certify(system: LinearSystem, multipliers: Array, deadline: Deadline) -> Certificate | None:
+    """Turn approximate multipliers (k,) into a proof; None where they prove nothing exactly or time ran out.
+
+    Tried as they are first. Where that fails, entries of ``A'v`` that are zero but for rounding are made exactly zero
+    by solving for the multipliers in rational numbers: infinite bounds need that, and wide ones profit.
+    """
+    kept, weights = _support(system, multipliers)
+    if len(kept) == 0:
+        return None
+    rows = kept.tolist()
+    if _proves(system, rows, weights.tolist()):
+        return Certificate(tuple(rows), tuple(weights.tolist()))
+    tried: list[Array] = []
+    for share in _ROUNDING:
+        part = system.matrix[kept].tocsc()
+        zero = _near_zeros(part, weights, share)
+        if any(np.array_equal(zero, other) for other in tried):
+            continue
+        tried.append(zero)
+        solved_for = zero[_independent(part[:, zero], weights)]
+        exact = _solve(part, solved_for, weights, deadline)
+        if exact is None:
+            break
+        if not _proves(system, rows, exact):
+            targets = _tiny_targets(system, part, solved_for, np.setdiff1d(zero, solved_for), exact, deadline)
+            exact = None if targets is None else _solve(part, solved_for, weights, deadline, targets)
+        if exact is not None and _proves(system, rows, exact):
+            used = [(row, weight) for row, weight in zip(rows, exact, strict=True) if weight]
+            return _in_floats(system, Certificate(tuple(r for r, _ in used), tuple(w for _, w in used)))
+    return None
+
+
+def _proves(system: LinearSystem, rows: Sequence[int], multipliers: Sequence[Multiplier]) -> bool:
+    gap = exact_gap(system, rows, multipliers)
+    return gap is not None and gap > 0
+
+
+def _in_floats(system: LinearSystem, certificate: Certificate) -> Certificate:
+    """The certificate with floats in place of fractions, where these prove it too."""
+    largest = max(abs(Fraction(m)) for m in certificate.multipliers)
+    floats = tuple(float(Fraction(m) / largest) for m in certificate.multipliers)
+    plain = Certificate(certificate.rows, floats)
+    return plain if all(floats) and _proves(system, plain.rows, plain.multipliers) else certificate
+
+
+def _row_sizes(system: LinearSystem) -> Array:
+    sizes = np.zeros(system.num_rows)
+    filled = np.flatnonzero(np.diff(system.matrix.indptr))
+    if len(filled):
+        sizes[filled] = np.maximum.reduceat(np.abs(system.matrix.data), system.matrix.indptr[filled])
+    return np.where(sizes > 0, sizes, 1.0)
+
+
+def _support(system: LinearSystem, multipliers: Array) -> tuple[Array, Array]:
+    """The rows whose multiplier is more than rounding, and these multipliers in a common scale near 1."""
+    size = np.abs(multipliers) * _row_sizes(system)
+    kept = np.flatnonzero(size > _NEGLIGIBLE * size.max(initial=0.0))
+    weights = multipliers[kept]
+    return kept, weights / 2.0 ** round(math.log2(np.abs(weights).max())) if len(kept) else weights
+
+
+def _near_zeros(part: Any, weights: Array, share: float) -> Array:
+    """Columns whose combination is zero but for rounding."""
+    combined, terms = part.T @ weights, abs(part).T @ np.abs(weights)
+    return np.flatnonzero((np.abs(combined) <= share * terms) & (terms > 0))
+
+
+def _equation(part: Any, column: int, target: Fraction = _ZERO) -> dict[int, int]:
+    """A column as an equation for the multipliers, in whole numbers; the constant stands with the unknown `_ONE`."""
+    here = slice(part.indptr[column], part.indptr[column + 1])
+    values = _whole_numbers([*(Fraction(value) for value in part.data[here].tolist()), -target])
+    return {i: value for i, value in zip([*part.indices[here].tolist(), _ONE], values, strict=True) if value}
+
+
+def _solve(
+    part: Any, columns: Array, weights: Array, deadline: Deadline, targets: list[Fraction] | None = None
+) -> list[Fraction] | None:
+    """Multipliers near ``weights`` with ``(A'v)_j`` exactly zero (or ``targets``) in these independent columns.
+
+    The multipliers of a vertex of the dual program are determined by those equations up to a factor; so are they here,
+    by sparse elimination in whole numbers. Multipliers that the equations leave free keep their value.
+    """
+    equations = []
+    for position, j in enumerate(columns.tolist()):
+        target = Fraction(0) if targets is None else targets[position]
+        equations.append(_equation(part, j, target))
+    pivots = _eliminate(equations, len(weights), deadline)
+    if pivots is None:
+        return None
+    solved: dict[int, Fraction] = {_ONE: Fraction(1)}
+    free = set(range(len(weights))) - {variable for variable, _ in pivots}
+    for variable in free:
+        # One free multiplier is only a factor: 1 keeps the numbers short.
+        weight = float(weights[variable])
+        short = len(free) == 1 and targets is None
+        solved[variable] = Fraction(int(math.copysign(1, weight))) if short else Fraction(weight)
+    for variable, equation in reversed(pivots):
+        if deadline.passed:
+            return None
+        rest = sum((value * solved[i] for i, value in equation.items() if i != variable), Fraction(0))
+        solved[variable] = -rest / equation[variable]
+    return [solved[i] for i in range(len(weights))]
+
+
+def _tiny_targets(
+    system: LinearSystem, part: Any, columns: Array, others: Array, exact: list[Fraction], deadline: Deadline
+) -> list[Fraction] | None:
+    """Values in place of exact zeros, of the size of rounding, that give the other columns the sign they need.
+
+    ``others`` depend on ``columns`` in the numbers that were meant but not in the floats that were given, so their
+    entries of ``A'v`` come out as rounding of either sign. Entries of ``columns`` may move away from zero where their
+    bounds allow it, and the others with them: a small linear program, scaled up. None: nothing helps.
+    """
+    wanted = np.array([j for j in others.tolist() if np.isinf(system.lower[j]) or np.isinf(system.upper[j])], dtype=int)
+    values = []
+    for j in wanted.tolist():
+        here = slice(part.indptr[j], part.indptr[j + 1])
+        terms = zip(part.indices[here].tolist(), part.data[here].tolist(), strict=True)
+        values.append(sum((exact[i] * Fraction(value) for i, value in terms), Fraction(0)))
+    scale = max((abs(value) for value in values), default=Fraction(0))
+    if not scale or not len(columns):
+        return None
+    row_scale = np.array([abs(float(v)) or 1.0 for v in exact])[:, None]
+    basis, dependent = part[:, columns].toarray() * row_scale, part[:, wanted].toarray() * row_scale
+    sizes = np.maximum(np.abs(basis).max(0), 1e-300)
+    effect = np.linalg.lstsq(basis / sizes, dependent, rcond=None)[0] / sizes[:, None]  # (columns, wanted)
+    now = np.array([float(value / scale) for value in values])
+    up, down = np.isinf(system.upper[wanted]), np.isinf(system.lower[wanted])  # must be >= 0, must be <= 0
+    bounds = [
+        (None if np.isfinite(system.upper[j]) else 0.0, None if np.isfinite(system.lower[j]) else 0.0)
+        for j in columns.tolist()
+    ]
+    cost = [float(high is None) - float(low is None) for low, high in bounds]  # stay near zero
+    solved = linear_program(
+        np.array(cost),
+        deadline,
+        A_ub=np.vstack([-effect.T[up], effect.T[down]]),
+        b_ub=np.concatenate([now[up], -now[down]]) - _NUDGE,
+        bounds=bounds,
+    )
+    if solved.status != 0 or solved.x is None:
+        return None
+    return [Fraction(float(x)) * scale for x in solved.x]
+
+
+def _independent(part: Any, weights: Array) -> Array:
+    """Columns that are linearly independent also when rounding is allowed for.
+
+    Others follow from these in the numbers that were meant, though often not in the numbers as floats: as equations
+    they would leave zero as the only solution.
+    """
+    scaled = part.toarray() * weights[:, None]
+    scaled = scaled / np.maximum(np.abs(scaled).max(0, initial=0.0), 1e-300)
+    if scaled.shape[1] == 0:
+        return np.zeros(0, dtype=np.int64)
+    if scaled.shape[1] > _SMALL:
+        from scipy.linalg import qr
+
+        triangle, order = qr(scaled, mode="r", pivoting=True, check_finite=False)
+        sizes = np.abs(np.diag(triangle))
+        return order[: int((sizes > _DEPENDENT * sizes[0]).sum())]
+    # The same by hand: threads of LAPACK cost more than they save on small matrices, most of all on a busy machine.
+    chosen: list[int] = []
+    first = 0.0
+    while len(chosen) < min(scaled.shape):
+        lengths = np.sqrt(np.square(scaled).sum(0))
+        best = int(lengths.argmax())
+        first = max(first, float(lengths[best]))
+        if not lengths[best] > _DEPENDENT * first:
+            break
+        chosen.append(best)
+        direction = scaled[:, best] / lengths[best]
+        scaled -= direction[:, None] * np.einsum("ij,i->j", scaled, direction)[None, :]
+        scaled[:, best] = 0.0
+    return np.array(chosen, dtype=np.int64)
+
+
+def _eliminate(
+    equations: list[dict[int, int]], count: int, deadline: Deadline
+) -> list[tuple[int, dict[int, int]]] | None:
+    """Gaussian elimination of homogeneous equations in whole numbers, shortest equation first.
+
+    Returns the pivots in order, each with its equation, which holds no earlier pivot. Stops when one variable is left:
+    equations that still remain either follow or have no solution but zero, and the exact check of the result decides.
+    """
+    left = {number: equation for number, equation in enumerate(equations) if equation}
+    holders: dict[int, set[int]] = {}
+    for number, equation in left.items():
+        for variable in equation:
+            holders.setdefault(variable, set()).add(number)
+    pivots: list[tuple[int, dict[int, int]]] = []
+    while left and len(pivots) < count - 1:
+        if deadline.passed:
+            return None
+        number = min(left, key=lambda n: len(left[n]))
+        equation = left.pop(number)
+        unknown = [i for i in equation if i != _ONE]
+        if not unknown:
+            return None  # the constants contradict each other
+        variable = min(unknown, key=lambda i: len(holders[i]))
+        for i in equation:
+            holders[i].discard(number)
+        pivots.append((variable, equation))
+        for other in list(holders[variable]):
+            combined = _combine(left[other], equation, variable)
+            for i in left[other].keys() - combined.keys():
+                holders[i].discard(other)
+            for i in combined.keys() - left[other].keys():
+                holders[i].add(other)
+            if combined:
+                left[other] = combined
+            else:
+                del left[other]
+    return pivots
+
+
+def _combine(equation: dict[int, int], pivot: dict[int, int], variable: int) -> dict[int, int]:
+    """A positive multiple of the equation, without ``variable`` and common factors, by adding the pivot equation."""
+    divisor = math.gcd(equation[variable], pivot[variable]) * (1 if pivot[variable] > 0 else -1)
+    own, other = pivot[variable] // divisor, equation[variable] // divisor
+    combined = {i: own * value for i, value in equation.items()}
+    for i, value in pivot.items():
+        combined[i] = combined.get(i, 0) - other * value
+    combined = {i: value for i, value in combined.items() if value}
+    common = math.gcd(*combined.values()) if combined else 1
+    return {i: value // common for i, value in combined.items()} if common > 1 else combined
+
+
+def _whole_numbers(values: list[Fraction]) -> list[int]:
+    """The same numbers times one positive factor, as whole numbers without a common factor."""
+    denominator = math.lcm(*(value.denominator for value in values)) if values else 1
+    whole = [value.numerator * (denominator // value.denominator) for value in values]
+    common = math.gcd(*whole) if whole else 1
+    return [value // common for value in whole] if common > 1 else whole

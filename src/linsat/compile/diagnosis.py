@@ -1,0 +1,218 @@
+"""A verdict on a constraint set in the user's words: which rows conflict, and with which bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+
+from linsat._senses import GREATER, LESS
+from linsat.compile import (
+    Certificate,
+    Conflict,
+    Deadline,
+    LinearSystem,
+    Verdict,
+    judge,
+    minimal_conflict,
+    other_conflicts,
+)
+from linsat.errors import InfeasibleError
+
+if TYPE_CHECKING:
+    from linsat.constraints.constraint_set import Constraints
+
+Array = np.ndarray
+
+SECONDS = 60.0  # for a verdict, unless the caller says otherwise
+_SECONDS_FOR_OTHERS = 2.0  # for conflicts beside the first one
+_SHOWN = 8  # rows and bounds that a message lists
+
+
+@dataclass(frozen=True)
+class NamedBound:
+    """A bound that was not given as one: it comes from a row with one coefficient, or from a box."""
+
+    side: str  # "lower" or "upper"
+    variable: int
+    label: str  # the variable as a user knows it
+    row: str | None  # name of the row; None: the box
+
+    def text(self, value: float) -> str:
+        source = "the box" if self.row is None else f"row {self.row}"
+        return f"{self.label} {'>=' if self.side == 'lower' else '<='} {value:g} (from {source})"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is known about one instance of a constraint set.
+
+    Attributes:
+        verdict: feasible, infeasible or unknown.
+        rows: of an infeasible set, rows that cannot hold together, as positions in the set.
+        bounds: bounds with a source that the conflict needs, each with its value.
+        minimal: established that any of these rows dropped, or any of these bounds lifted, the rest can hold.
+        multipliers: one for each of ``rows``; they refute the rows over the box, in exact arithmetic.
+        others: further conflicts (rows only) that remain after that.
+    """
+
+    verdict: Verdict
+    rows: tuple[int, ...] = ()
+    bounds: tuple[tuple[NamedBound, float], ...] = ()
+    minimal: bool = False
+    multipliers: tuple[float | Fraction, ...] = ()
+    others: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def absorbed_rows(self) -> list[str]:
+        """Names of the rows that some of the bounds come from, each once."""
+        return list(dict.fromkeys(bound.row for bound, _ in self.bounds if bound.row is not None))
+
+
+def linear_system(constraints: Constraints, instance: int = 0) -> LinearSystem:
+    """The numbers of one instance as plain arrays, in the user's units."""
+    structure, numbers = constraints.structure, constraints.numbers("cpu")
+    width = constraints.num_variables or 1
+    batch = constraints.batch_shape
+
+    def of(tensor: object, size: int) -> Array:
+        spread = tensor.detach().expand(*batch, size).reshape(batch.numel(), size)  # type: ignore[attr-defined]
+        return spread[instance if batch else 0].numpy().copy()
+
+    index = (structure.row.numpy(), structure.col.numpy())
+    matrix = sp.csr_array((numbers.values.detach().numpy(), index), shape=(len(constraints), width))
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    side, senses = of(numbers.rhs, len(constraints)), structure.senses.numpy()
+    return LinearSystem(
+        matrix,
+        np.where(senses == LESS, -np.inf, side),
+        np.where(senses == GREATER, np.inf, side),
+        of(numbers.lower, width),
+        of(numbers.upper, width),
+    )
+
+
+def diagnose(
+    constraints: Constraints, instance: int = 0, *, seconds: float | None = SECONDS, others: int = 2
+) -> Diagnosis:
+    """Judge one instance within its own bounds; an infeasible one gets a minimal conflict, as time allows.
+
+    Args:
+        others: how many further conflicts to look for.
+    """
+    deadline = Deadline(seconds)
+    system = linear_system(constraints, instance)
+    verdict = judge(system, deadline=deadline)
+    if verdict.certificate is None:
+        return Diagnosis(verdict)
+    named = _named_bounds(constraints, system)
+    whole, proof, used = _bounds_as_rows(system, verdict.certificate, named)
+    conflict = minimal_conflict(whole, proof, deadline=deadline)
+    count = system.num_rows
+    rows = tuple(i for i in conflict.rows if i < count)
+    found: list[Conflict] = []
+    if others and rows and conflict.minimal:
+        found = other_conflicts(system, rows, at_most=others, deadline=deadline.within(_SECONDS_FOR_OTHERS))
+    return Diagnosis(
+        verdict,
+        rows=rows,
+        bounds=tuple(
+            (bound, float((system.lower if bound.side == "lower" else system.upper)[bound.variable]))
+            for bound in (used[i - count] for i in conflict.rows if i >= count)
+        ),
+        minimal=conflict.minimal,
+        multipliers=conflict.certificate.multipliers[: len(rows)],
+        others=tuple(other.rows for other in found),
+    )
+
+
+def _named_bounds(constraints: Constraints, system: LinearSystem) -> list[NamedBound]:
+    """The bounds with a source that are finite here."""
+    ends = {"lower": system.lower, "upper": system.upper}
+    return [bound for bound in constraints.named_bounds if np.isfinite(ends[bound.side][bound.variable])]
+
+
+def _bounds_as_rows(
+    system: LinearSystem, certificate: Certificate, named: list[NamedBound]
+) -> tuple[LinearSystem, Certificate, list[NamedBound]]:
+    """The system with bounds that have a source as rows behind the others, where they can matter; its certificate.
+
+    Only rows of the certificate are looked at from here on, so bounds of variables outside them stay bounds.
+    """
+    rows = np.array(certificate.rows, dtype=np.int64)
+    combined: dict[int, Fraction] = {}
+    part = system.matrix[rows]
+    for i, weight in enumerate(certificate.multipliers):
+        here = slice(part.indptr[i], part.indptr[i + 1])
+        for j, value in zip(part.indices[here].tolist(), part.data[here].tolist(), strict=True):
+            combined[j] = combined.get(j, Fraction(0)) + Fraction(weight) * Fraction(value)
+    used = [bound for bound in named if bound.variable in combined]
+    if not used:
+        return system, certificate, used
+    lower, upper = system.lower.copy(), system.upper.copy()
+    columns = np.array([bound.variable for bound in used])
+    is_lower = np.array([bound.side == "lower" for bound in used])
+    low, high = np.where(is_lower, lower[columns], -np.inf), np.where(is_lower, np.inf, upper[columns])
+    lower[columns[is_lower]], upper[columns[~is_lower]] = -np.inf, np.inf
+    units = sp.csr_array((np.ones(len(used)), (np.arange(len(used)), columns)), shape=(len(used), len(lower)))
+    whole = LinearSystem(
+        sp.csr_array(sp.vstack([system.matrix, units])),
+        np.append(system.row_lower, low),
+        np.append(system.row_upper, high),
+        lower,
+        upper,
+    )
+    all_rows, weights = list(certificate.rows), list(certificate.multipliers)
+    for position, bound in enumerate(used):
+        v = combined[bound.variable]
+        if (v > 0 and bound.side == "lower") or (v < 0 and bound.side == "upper"):
+            all_rows.append(system.num_rows + position)
+            weights.append(-v)
+    return whole, Certificate(tuple(all_rows), tuple(weights)), used
+
+
+def error_from(constraints: Constraints, found: Diagnosis, instance: int = 0, *, where: str = "") -> InfeasibleError:
+    """An infeasible diagnosis as an error: one row a line, the bounds it needs, further conflicts, the fix."""
+    names = constraints.names
+    spread = constraints.rhs.detach().cpu().expand(*constraints.batch_shape, len(constraints))
+    sides: list[float] = spread.reshape(constraints.batch_shape.numel(), len(constraints))[instance].tolist()
+
+    def described(i: int) -> str:
+        text = constraints.row_text(i, rhs=sides[i])
+        return text if text == names[i] else f"{names[i]}: {text}"
+
+    one = len(found.rows) + len(found.bounds) == 1
+    subject = "The row cannot hold" if one else "These rows cannot hold together"
+    lines = [f"{subject} within the bounds{where}:", *_listed([described(i) for i in found.rows])]
+    bounds = [bound.text(value) for bound, value in found.bounds]
+    if bounds:
+        lines += ["together with these bounds:", *_listed(bounds)]
+    if found.others:
+        listed = " | ".join(", ".join(names[i] for i in rows) for rows in found.others)
+        lines.append(f"Further conflicts remain after that: {listed}.")
+    lines.append(_fix(found))
+    return InfeasibleError(
+        "\n".join(lines),
+        rows=[*(names[i] for i in found.rows), *found.absorbed_rows],
+        indices=found.rows,
+        minimal=found.minimal,
+        certificate=found.multipliers,
+        bounds=bounds,
+    )
+
+
+def _fix(found: Diagnosis) -> str:
+    if not found.minimal:
+        return "Fix: loosen some of them; it was not established that the conflict needs each of them."
+    if len(found.rows) + len(found.bounds) == 1:
+        return "Fix: change it or widen the bounds."
+    return "Fix: drop or loosen any one of them."
+
+
+def _listed(entries: list[str]) -> list[str]:
+    shown = [f"  {entry}" for entry in entries[:_SHOWN]]
+    return shown + ([f"  and {len(entries) - _SHOWN} more"] if len(entries) > _SHOWN else [])

@@ -1,0 +1,63 @@
+"""One instance of a constraint set as plain arrays, in the user's units."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class LinearSystem:
+    """Rows ``row_lower <= matrix x <= row_upper`` in a box ``lower <= x <= upper``; any end may be infinite."""
+
+    matrix: sp.csr_array  # (k, l)
+    row_lower: Array  # (k,)
+    row_upper: Array  # (k,)
+    lower: Array  # (l,)
+    upper: Array  # (l,)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.matrix.shape[0])
+
+    def take(self, rows: Array) -> LinearSystem:
+        """Some of the rows, in the same box."""
+        return LinearSystem(self.matrix[rows], self.row_lower[rows], self.row_upper[rows], self.lower, self.upper)
+
+    def clip(self, x: Array) -> Array:
+        """The nearest point of the box."""
+        return np.minimum(np.maximum(x, self.lower), self.upper)
+
+    def violation(self, x: Array) -> float:
+        """The worst violation of any row at a point of the box, each relative to ``max(1, sum_j |a_ij x_j|)``."""
+        if self.num_rows == 0:
+            return 0.0
+        activity = self.matrix @ x
+        size = np.maximum(1.0, abs(self.matrix) @ np.abs(x))
+        short = np.maximum(self.row_lower - activity, activity - self.row_upper)
+        return float((np.maximum(short, 0.0) / size).max())
+
+
+class Deadline:
+    """A time limit that several computations share."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._end = np.inf if seconds is None else time.monotonic() + seconds
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left, at least 0; infinite without a limit."""
+        return max(0.0, self._end - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        return self.remaining <= 0.0
+
+    def within(self, seconds: float) -> Deadline:
+        """The earlier of this deadline and ``seconds`` from now."""
+        return Deadline(min(self.remaining, seconds))
