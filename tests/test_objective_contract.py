@@ -12,7 +12,7 @@ from torch.autograd import gradcheck
 import linsat
 from linsat.backends.arrays import ArrayBackend
 from linsat.backends.interior_point import InteriorPointBackend
-from linsat.backends.run import prepare
+from linsat.compile.compiled import compile_constraints
 from oracles import open_system
 
 F64 = torch.float64
@@ -138,9 +138,9 @@ def test_batches_layers_and_learned_numbers():
 
 def test_which_back_ends_run_it():
     cons, y = linsat.constraints.simplex(3), np.array([0.3, 0.1, -0.4])
-    compiled = prepare(cons, Huber())
     spread = Huber().spread(torch.Size([1]), 3, torch.device("cpu"))
-    problem = compiled.form.problem(torch.from_numpy(y)[None], spread, compiled.presolved)
+    compiled = compile_constraints(cons, spread)
+    problem = compiled.form.problem(torch.from_numpy(y)[None], spread, compiled.presolve(compiled.form))
     assert ArrayBackend().supports(problem) is None
     reason = InteriorPointBackend().supports(problem)
     assert reason is not None

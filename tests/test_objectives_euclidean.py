@@ -199,5 +199,5 @@ def test_bad_weights(weights, words):
 def test_infinite_bounds_belong_to_this_objective():
     cons = linsat.Constraints(E=[[1.0, 1.0]], f=[1.0], lower=-np.inf, upper=np.inf)
     assert linsat.project(np.array([3.0, 0.0]), cons, objective=NEAREST).tolist() == pytest.approx([2.0, -1.0])
-    with pytest.raises(linsat.ConstraintError, match=r"needs a finite box.*Euclidean"):
+    with pytest.raises(linsat.ConstraintError, match=r"finite box.*Euclidean"):
         linsat.project(np.zeros(2), cons)
