@@ -159,30 +159,35 @@ class Constraints:
     def row_violation(self, x: Any) -> Any:
         """How far each row is from holding, (batch..., rows), in the units of the row; 0 where it holds."""
         as_numpy = not isinstance(x, torch.Tensor)
-        point = self._read_point(x)
-        numbers = self.numbers(point.device)
-        terms = point[..., self._structure.col.to(point.device)] * numbers.values  # (batch..., nnz)
-        zeros = point.new_zeros((*point.shape[:-1], len(self)))
-        activity = zeros.index_add(-1, self._structure.row.to(point.device), terms)
-        excess = activity - numbers.rhs
-        senses = self._structure.senses.to(point.device)
-        gap = torch.where(senses == GREATER, -excess, torch.where(senses == EQUAL, excess.abs(), excess))
-        gap = gap.clamp_min(0.0)
+        gap, _ = self._row_gaps(self._read_point(x))
         return gap.detach().cpu().numpy() if as_numpy else gap
 
     def violation(self, x: Any) -> Any:
-        """The worst violation of any row or bound at ``x`` (batch..., variables), per instance, in original units.
+        """The worst violation of any row or bound at ``x`` (batch..., variables), per instance.
 
-        A measure, without gradients; `row_violation` has them.
+        A row's is relative to its size there, ``max(1, sum_j |a_ij x_j|)``, a bound's to ``max(1, |x_j|)``. A measure,
+        without gradients; `row_violation` has them.
         """
         as_numpy = not isinstance(x, torch.Tensor)
-        point = self._read_point(x)
-        numbers = self.numbers(point.device)
-        outside = torch.maximum(numbers.lower - point, point - numbers.upper).amax(-1)
-        rows = self.row_violation(point)
-        worst = torch.maximum(outside, rows.amax(-1)) if len(self) else outside
-        worst = worst.clamp_min(0.0).detach()
+        point = self._read_point(x).detach()
+        lower, upper = (bound.detach().to(point.device, torch.float64) for bound in (self.lower, self.upper))
+        outside = torch.maximum(lower - point, point - upper).clamp_min(0.0) / point.abs().clamp_min(1.0)
+        gap, size = self._row_gaps(point)
+        worst = outside.amax(-1)
+        if len(self):
+            worst = torch.maximum(worst, (gap.detach() / size.clamp_min(1.0)).amax(-1))
         return worst.cpu().numpy() if as_numpy else worst
+
+    def _row_gaps(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """By how much each row is violated, and sum_j |a_ij x_j|, both (batch..., rows)."""
+        numbers = self.numbers(point.device)
+        row = self._structure.row.to(point.device)
+        terms = point[..., self._structure.col.to(point.device)] * numbers.values  # (batch..., nnz)
+        zeros = terms.new_zeros((*terms.shape[:-1], len(self)))
+        excess = zeros.index_add(-1, row, terms) - numbers.rhs
+        senses = self._structure.senses.to(point.device)
+        gap = torch.where(senses == GREATER, -excess, torch.where(senses == EQUAL, excess.abs(), excess))
+        return gap.clamp_min(0.0), zeros.index_add(-1, row, terms.detach().abs())
 
     def _read_point(self, x: Any) -> Tensor:
         tensor = x if isinstance(x, torch.Tensor) else torch.from_numpy(np.array(x, dtype=np.float64))
