@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from scipy.optimize import linprog
 
 import linsat
@@ -279,6 +280,43 @@ def test_many_sparse_rows_with_a_small_step_limit():
     assert solution.converged
     assert solution.violation <= 1e-8
     assert solution.solved_by == "interior_point"
+
+
+def sparse_system(seed):
+    """300 rows of four coefficients over 450 variables without upper bounds: beyond a dense factorisation."""
+    rng = np.random.default_rng([seed, 41])
+    matrix = np.zeros((300, 450))
+    for row in matrix:
+        row[rng.choice(450, 4, replace=False)] = rng.normal(size=4)
+    point, senses = rng.random(450), list(rng.choice(["<=", ">=", "=="], 300))
+    sign = np.array([{"<=": 1.0, ">=": -1.0, "==": 0.0}[s] for s in senses])
+    rhs = matrix @ point + sign * rng.exponential(0.05, 300)
+    return System(matrix, senses, rhs, point, np.zeros(450), np.full(450, np.inf)), rng.normal(size=450)
+
+
+def test_sparse_sets_are_as_exact_as_small_ones():
+    """The error in x is the root of the gap, so a gap of 1e-9 alone would be five digits."""
+    for seed in range(4):
+        system, scores = sparse_system(seed)
+        cons = linsat.Constraints(**system.arguments())
+        solution = linsat.solve(scores, cons, objective=linsat.Euclidean())
+        assert solution.solved_by == "interior_point"
+        np.testing.assert_allclose(solution.x, nearest_point(system, scores), atol=1e-7)
+        again = linsat.project(solution.x, cons, objective=linsat.Euclidean())
+        np.testing.assert_allclose(again, solution.x, atol=1e-10)
+
+
+def test_gradient_of_a_sparse_set():
+    system, scores = sparse_system(0)
+    cons = linsat.Constraints(**system.arguments())
+    rng = np.random.default_rng(2)
+    way, onto = rng.normal(size=(2, 450))
+    y = torch.from_numpy(scores).requires_grad_(True)
+    x = linsat.project(y, cons, objective=linsat.Euclidean())
+    (grad,) = torch.autograd.grad((x * torch.from_numpy(onto)).sum(), y)
+    h = 1e-5
+    ends = [onto @ linsat.project(scores + t * way, cons, objective=linsat.Euclidean()) for t in (h, -h)]
+    assert float(grad @ torch.from_numpy(way)) == pytest.approx((ends[0] - ends[1]) / (2 * h), rel=1e-4)
 
 
 def test_infeasible_programs_do_not_pass_for_solved():

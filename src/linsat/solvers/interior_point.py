@@ -31,6 +31,7 @@ Array = np.ndarray
 
 _MAX_STEPS = 200
 _PATIENCE = 20  # steps without an improvement of the worst of the three residuals
+_BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and the patience there
 _CORRECTORS = 2
 _TO_BOUNDARY = 0.995  # share of the way to the nearest bound that a step may go
 # Regularisation of the rows, relative to the diagonal of A D^-1 A' + E; the least that solves accurately is used.
@@ -211,7 +212,12 @@ class _Path:
         return moved[0], moved[1]
 
     def follow(self, tol: float) -> tuple[_Scaled, int]:
-        """Steps until the worst residual is below the tolerance or no longer falls; the best point on the way."""
+        """Steps until the worst residual is far below the tolerance or no longer falls; the best point on the way.
+
+        The distance to the optimum is the root of the gap: a few more steps, while they help, turn a gap of 1e-10 into an
+        x of ten digits.
+        """
+        aim = _BEYOND * tol
         point, length = self._start(), 1.0
         best: _Scaled | None = None
         since, step = 0, 0
@@ -222,9 +228,10 @@ class _Path:
                 break
             since = 0 if best is None or measured.error < best.error else since + 1
             best = measured if since == 0 else best
-            if measured.error < tol or since > _PATIENCE or (length < 1e-8 and since > 2):
+            patience = _PATIENCE_BEYOND if best.error < tol else _PATIENCE
+            if measured.error < aim or since > patience or (length < 1e-8 and since > 2):
                 break
-            direction, length = self._direction(point, residuals, measured.gap < tol, tol)
+            direction, length = self._direction(point, residuals, measured.gap < aim, aim)
             if not np.isfinite(length):
                 break
             point = point.moved(direction, length)
