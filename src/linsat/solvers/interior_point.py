@@ -32,6 +32,7 @@ Array = np.ndarray
 _MAX_STEPS = 200
 _PATIENCE = 20  # steps without an improvement of the worst of the three residuals
 _BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and the patience there
+_JAMMED = 1e-2  # a step this short is stopped by a bound that was approached too fast
 _CORRECTORS = 2
 _TO_BOUNDARY = 0.995  # share of the way to the nearest bound that a step may go
 # Regularisation of the rows, relative to the diagonal of A D^-1 A' + E; the least that solves accurately is used.
@@ -101,7 +102,11 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
     x[free] = np.clip(best.x * column_scale, program.lower[free], program.upper[free])
     duals = np.zeros(len(program.row_lower))
     duals[kept_rows] = best.duals * row_scale
-    return Optimum(x, duals, steps, best.infeasibility, best.stationarity, best.gap)
+    # The method measures in its own units; what is reported is in the user's.
+    values, size = program.matrix @ x, np.maximum(1.0, abs(program.matrix) @ np.abs(x))
+    outside = np.maximum(program.row_lower - values, values - program.row_upper) / size
+    infeasibility = max(best.infeasibility, float(outside.max(initial=0.0)))
+    return Optimum(x, duals, steps, infeasibility, best.stationarity, best.gap)
 
 
 def _equilibrate(matrix: Any) -> tuple[Array, Array]:
@@ -214,8 +219,8 @@ class _Path:
     def follow(self, tol: float) -> tuple[_Scaled, int]:
         """Steps until the worst residual is far below the tolerance or no longer falls; the best point on the way.
 
-        The distance to the optimum is the root of the gap: a few more steps, while they help, turn a gap of 1e-10 into an
-        x of ten digits.
+        The distance to the optimum is the root of the gap: a few more steps, while they help, turn a gap of 1e-10 into
+        an x of ten digits.
         """
         aim = _BEYOND * tol
         point, length = self._start(), 1.0
@@ -235,10 +240,22 @@ class _Path:
             if not np.isfinite(length):
                 break
             point = point.moved(direction, length)
+            if length < _JAMMED:
+                point = self._freed(point)
         if best is None:
             empty = np.zeros(self.num_variables), np.zeros(self.num_rows)
             best = _Scaled(*empty, np.inf, np.inf, np.inf)
         return best, step
+
+    def _freed(self, point: _Point) -> _Point:
+        """The same point with larger multipliers where a product far below the others has stopped the steps."""
+        products = self._products(point)
+        least = 0.1 * sum(np.abs(p).sum() for p in products) / max(self.num_bounds, 1)
+        z = [
+            np.where(side.present, np.maximum(z, least / t - self._bend(t)), z)
+            for side, t, z in zip(self.sides, point.t, point.z, strict=True)
+        ]
+        return point._replace(z=(z[0], z[1]))
 
     def _residuals(self, point: _Point) -> tuple[Array, Array, tuple[Array, Array]]:
         """What is left of stationarity, rows and the definition of t."""
