@@ -161,7 +161,7 @@ def _largest(bound: Tensor) -> float:
 
 def check_numbers(scores: Tensor, objective: Objective, form: StandardForm) -> None:
     """Reject scores and numbers of the objective that no solver could use."""
-    largest = float(scores.abs().amax()) if scores.numel() else 0.0
+    largest = float(scores.detach().abs().amax()) if scores.numel() else 0.0
     if not math.isfinite(largest):
         instance, variable = (int(i) for i in (~torch.isfinite(scores)).nonzero()[0])
         raise ConstraintError(
