@@ -13,7 +13,7 @@ help:
 	@echo "make bench  time the layer against its peers, 15 minutes (make bench-quick: two)"
 	@echo "make fuzz   random systems against HiGHS and Clarabel; FUZZ=\"--minutes 5 --seed 1\" sets how long"
 	@echo "make test-matrix  the tests with the oldest and newest versions, and without any extra"
-	@echo "make lint   ruff and mypy"
+	@echo "make lint   ruff, mypy and the direction of imports"
 	@echo "make docs   build the documentation into site/"
 
 # torch comes first and alone: a requirement of another package could pull a far larger build.
@@ -52,6 +52,7 @@ lint: $(VENV)/.tools
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 docs: $(VENV)/.tools
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -64,7 +64,7 @@ def compile_constraints(
 ) -> CompiledConstraints:
     """Compile, or return the compiled set.
 
-    ``gamma_shift`` and ``presolve=False`` are there to reproduce the published package (`linsat.compat`). Sets with
+    ``gamma_shift`` and ``presolve=False`` are there to reproduce the published package (`linsat.interop.linsatnet`). Sets with
     tensors that require gradients are compiled anew each time: an optimiser changes their numbers in place.
     """
     width = constraints.num_variables if num_variables is None else num_variables
@@ -99,7 +99,7 @@ def _compile(
         constraints.batch_shape,
         objective,
         gamma_shift=gamma_shift,
-        cache=constraints.box_memory if constraints.fixed else None,
+        cache=constraints.box_cache if constraints.fixed else None,
     )
     _, _, senses = constraints.structure.on(device)
     compiled = CompiledConstraints(

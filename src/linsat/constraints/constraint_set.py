@@ -20,7 +20,7 @@ from linsat.constraints.arrays import (
     read_right_side,
 )
 from linsat.constraints.checks import check_bounds, check_empty_rows, check_names, joint_batch_shape
-from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, Numbers, Structure, stack_rows
+from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, Values, SparsityPattern, stack_rows
 from linsat.constraints.text import SENSE_TEXT, row_text, summary
 from linsat.errors import ConstraintError, LinSATWarning
 
@@ -95,7 +95,7 @@ class Constraints:
         self._followed = tuple(self.learned_tensors())  # kept by reference: their numbers may change
         self._fixed = not live and not self._followed
         self.lanes: dict[Any, Any] = {}  # what `linsat.projection` keeps of earlier calls
-        self.box_memory: dict[Any, Any] = {}  # what follows from coefficients and bounds alone
+        self.box_cache: dict[Any, Any] = {}  # what follows from coefficients and bounds alone
 
     # ------------------------------------------------------------------ what a person asks of it
 
@@ -141,7 +141,7 @@ class Constraints:
         shape = (len(self), self.num_variables or 0)
         return torch.sparse_coo_tensor(index.to(values.device), values, shape, check_invariants=True).coalesce()
 
-    def numbers(self, device: torch.device | str | None = None) -> Numbers:
+    def numbers(self, device: torch.device | str | None = None) -> Values:
         """Coefficients, right sides and bounds in float64 on ``device``, with gradients where asked for."""
         values = [m.values() for m in self._matrices.values()]
         sides = [side.to(torch.float64) for side in self.right_sides.values()]
@@ -149,7 +149,7 @@ class Constraints:
             device = values[0].device if values else self.lower.device
         batch = torch.broadcast_shapes(*(side.shape[:-1] for side in sides)) if sides else torch.Size()
         empty = torch.zeros(0, dtype=torch.float64, device=device)
-        return Numbers(
+        return Values(
             values=torch.cat([v.to(device) for v in values]) if values else empty,
             rhs=torch.cat([s.to(device).expand(*batch, -1) for s in sides], dim=-1) if sides else empty,
             lower=self.lower.to(device, torch.float64),
@@ -244,7 +244,7 @@ class Constraints:
                 made._structure = found
         made._settle()
         if not bounds and self._fixed:
-            made.box_memory = self.box_memory
+            made.box_cache = self.box_cache
         return made
 
     def __and__(self, other: Constraints) -> Constraints:
@@ -315,7 +315,7 @@ class Constraints:
         Raises:
             ConstraintError: a constraint that is not affine (named), or other variables.
         """
-        from linsat.bridges import from_cvxpy
+        from linsat.interop.models import from_cvxpy
 
         return from_cvxpy(constraints, variable, box=box)
 
@@ -329,7 +329,7 @@ class Constraints:
         Raises:
             ConstraintError: another kind of constraint (named), or shapes that disagree.
         """
-        from linsat.bridges import from_scipy
+        from linsat.interop.models import from_scipy
 
         return from_scipy(constraints, bounds, box=box)
 
@@ -338,7 +338,7 @@ class Constraints:
 
         For one instance: a set with right sides or bounds per instance is refused.
         """
-        from linsat.bridges import to_highs
+        from linsat.interop.models import to_highs
 
         return to_highs(self, scores=scores)
 
@@ -423,7 +423,7 @@ class Constraints:
         return self._fixed
 
     @property
-    def structure(self) -> Structure:
+    def structure(self) -> SparsityPattern:
         return self._structure
 
     @property
@@ -439,7 +439,7 @@ class Constraints:
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": {}, "lanes": {}, "box_memory": {}}
+        return {**self.__dict__, "_compiled": {}, "lanes": {}, "box_cache": {}}
 
 
 def _matrix_argument(matrix: Matrix) -> Tensor:

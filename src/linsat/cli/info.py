@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from linsat._kernels import load
-from linsat.commands.console import one_line_errors, say
+from linsat.cli.console import one_line_errors, say
 from linsat.constraints import simplex
 from linsat.projection import project
 
