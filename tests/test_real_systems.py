@@ -106,14 +106,6 @@ def test_entropic_in_a_box(collection, tau, slack):
     assert [str(r) for r in results if r.status == "converged" and not r.violation <= 1e-8] == []
 
 
-def test_small_systems_hardly_need_the_interior_point():
-    small = [r for c in ("netlib", "miplib3") for r in table(c, None, "") if r.variables <= 200]
-    small += [r for c in ("netlib", "miplib3") for r in table(c, 0.1, "none") if r.variables <= 200]
-    by_interior = [r for r in small if r.solved_by == "interior_point"]
-    print(f"\n{len(by_interior)} of {len(small)} solves with at most 200 variables were the interior point's")
-    assert len(by_interior) <= 0.2 * len(small)
-
-
 @pytest.mark.parametrize("tau", [0.1, 0.01])
 def test_duals_have_the_signs_of_their_rows(tau):
     """Or the row is tight at every feasible point, by HiGHS, so that it is an equality in all but name."""
