@@ -93,7 +93,10 @@ def _program(problem: Problem, instance: int) -> Program:
     elif isinstance(objective, Euclidean):
         quadratic = np.ones(l) if objective.weights is None else of(objective.weights).copy()
     tight, share = of(p.tight), of(p.tight_share)
-    row_lower, row_upper = np.where(tight, rhs - slack * share, row_lower), np.where(tight, rhs - slack * share, row_upper)
+    row_lower, row_upper = (
+        np.where(tight, rhs - slack * share, row_lower),
+        np.where(tight, rhs - slack * share, row_upper),
+    )
     idle = ~of(p.active)
     return Program(
         matrix=matrix,

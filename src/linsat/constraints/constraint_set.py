@@ -20,7 +20,7 @@ from linsat.constraints.arrays import (
     read_right_side,
 )
 from linsat.constraints.checks import check_bounds, check_empty_rows, check_names, joint_batch_shape
-from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, Values, SparsityPattern, stack_rows
+from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, SparsityPattern, Values, stack_rows
 from linsat.constraints.text import SENSE_TEXT, row_text, summary
 from linsat.errors import ConstraintError, LinSATWarning
 
