@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from linsat.constraints.constraint_set import Constraints
 from linsat.solvers.result import SOLVERS
 from linsat.status import Status
 
@@ -18,8 +20,6 @@ class Solution:
 
     Attributes:
         x: the projected scores (batch..., variables), of the dtype of the scores.
-        violation: worst violation of any row or bound at ``x``, relative to the size of the row there,
-            ``max(1, sum_j |a_ij x_j|)``; measured on ``x`` as it is returned, in its dtype.
         steps: steps or Sinkhorn sweeps taken.
         duals: (batch..., rows) multipliers of the rows as written: x is what the objective makes of ``y + A' duals``,
             for `Entropy` ``lower + width * sigmoid(width * (y + A' duals) / tau)``, for `Euclidean`
@@ -32,11 +32,22 @@ class Solution:
     """
 
     x: Any
-    violation: Any
     steps: Any
     duals: Any
     codes: Any
     solver_codes: Any
+    constraints: Constraints
+
+    @functools.cached_property
+    def violation(self) -> Any:
+        """The worst violation of any row or bound at ``x``, of the batch shape, as `Constraints.violation` measures it.
+
+        On ``x`` as it is returned, in its dtype; worked out when first asked for.
+        """
+        x = self.x.detach() if isinstance(self.x, torch.Tensor) else torch.from_numpy(np.asarray(self.x))
+        with torch.no_grad():
+            found = self.constraints.violation(x)
+        return found if isinstance(self.x, torch.Tensor) else found.cpu().numpy()
 
     @property
     def converged(self) -> Any:

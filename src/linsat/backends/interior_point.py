@@ -31,6 +31,7 @@ class InteriorPointBackend:
 
     def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> SolverResult:
         """Solve every instance; duals are polished by Newton's method, so that active rows and bounds are exact."""
+        problem = problem.in_double()
         result = SolverResult.empty(problem, self.name)
         tol = min(options.tol, 1e-9)
         errors = []

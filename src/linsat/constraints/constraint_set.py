@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from linsat._forks import one_thread_after_a_fork
 from linsat.constraints.arrays import (
     Matrix,
     Tensor,
@@ -47,6 +48,7 @@ class Constraints:
         ConstraintError: malformed input; the message names argument, index, value and fix.
     """
 
+    @one_thread_after_a_fork
     def __init__(
         self,
         *,

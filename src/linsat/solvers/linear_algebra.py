@@ -10,7 +10,7 @@ Tensor = torch.Tensor
 Product = Callable[[Tensor], Tensor]  # v (N, k) -> H v (N, k)
 
 FIRST_RIDGE, LARGEST_RIDGE = 1e-12, 1e-2
-_REFINED_RIDGE = 1e-11
+REFINED_RIDGE = 1e-11
 _LOOK_EVERY = 4  # iterations of conjugate gradients between two looks at how far they are
 
 
@@ -45,7 +45,7 @@ def solve_refined(H: Tensor, rhs: Tensor) -> Tensor:
     scaling = torch.where(curved, torch.where(curved, diagonal, 1.0).rsqrt(), 0.0)
     scaled = H * scaling[:, :, None] * scaling[:, None, :]
     eye = torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)
-    factor, _ = torch.linalg.cholesky_ex(scaled + _REFINED_RIDGE * eye)
+    factor, _ = torch.linalg.cholesky_ex(scaled + REFINED_RIDGE * eye)
     target = (scaling * rhs)[:, :, None]
     q = torch.cholesky_solve(target, factor)
     for _ in range(3):

@@ -23,6 +23,16 @@ class SolverResult:
     codes: Tensor  # (N,) positions in Status
     steps: Tensor  # (N,)
     solved_by: Tensor  # (N,) positions in SOLVERS
+    known_solved: bool = False  # whether it is known already that every instance has converged
+
+    @property
+    def solved(self) -> bool:
+        """Whether every instance has converged."""
+        return self.known_solved or not bool(self.codes.any())
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The fields that are tensors, in order."""
+        return self.mu, self.x, self.codes, self.steps, self.solved_by
 
     @classmethod
     def empty(cls, problem: Problem, solver: str) -> SolverResult:
@@ -41,6 +51,7 @@ class SolverResult:
 
     def put(self, index: Tensor, part: SolverResult) -> None:
         """Take over the results of the instances of ``index``."""
+        self.known_solved = False
         for name in ("mu", "x", "codes", "steps", "solved_by"):
             getattr(self, name)[index] = getattr(part, name)
 
