@@ -135,8 +135,9 @@ def _judge_instance(case: Case, system: int, status: str, x: Array, reported: fl
         verdict.find("false infeasible", where)
     violation = violations(case, system, x)
     rounding = allowance(case, system, x)
-    if abs(violation.max() - reported) > 1e-12 * reported + evaluation_rounding(case, system).max():
-        verdict.find("wrong violation", f"{where}: says {reported}, is {violation.max()}")
+    relative = relative_violation(case, system, x)
+    if abs(relative - reported) > 1e-12 * reported + evaluation_rounding(case, system).max():
+        verdict.find("wrong violation", f"{where}: says {reported}, is {relative}")
     if status != "converged":
         return
     if case.infeasible[system]:
@@ -158,6 +159,12 @@ def violations(case: Case, system: int, x: Array) -> Array:
     senses = np.array(case.senses)
     rows = np.where(senses == "<=", gap, np.where(senses == ">=", -gap, np.abs(gap)))
     return np.maximum(np.concatenate([rows, case.lower - x, x - case.upper]), 0.0)
+
+
+def relative_violation(case: Case, system: int, x: Array) -> float:
+    """The worst violation of a row relative to max(1, sum_j |a_ij x_j|), and of a bound relative to max(1, |x_j|)."""
+    size = np.concatenate([np.abs(case.matrix) @ np.abs(x), np.abs(x), np.abs(x)])
+    return float((violations(case, system, x) / np.maximum(1.0, size)).max())
 
 
 def evaluation_rounding(case: Case, system: int) -> Array:
@@ -260,7 +267,7 @@ def _judge_short_way(
     _judge_gradient(case, points[held], scores, verdict)
     for i, point in zip(held, points.detach().to(torch.float64).numpy()[held], strict=True):
         system = 0 if case.shared else i
-        reported = float(violations(case, system, point).max()) if np.isfinite(point).all() else np.nan
+        reported = relative_violation(case, system, point) if np.isfinite(point).all() else np.nan
         _judge_instance(case, system, "converged", point, reported, verdict)
 
 

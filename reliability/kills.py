@@ -203,7 +203,7 @@ def half_written(folder: Path) -> list[Path]:
 @functools.cache
 def warm() -> None:
     """Load here what every started program needs, so that its kills come while it works."""
-    import linsat.commands.project
+    import linsat.cli.project
     import linsat_studies.matching.train
     import linsat_studies.portfolio.train
     import linsat_studies.tsp.train  # noqa: F401

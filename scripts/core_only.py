@@ -33,7 +33,7 @@ def missing(package: str, extra: str) -> Callable[[Callable[[], object]], Callab
 
 @missing("ray", "ray")
 def _ray() -> object:
-    from linsat.contrib.ray import project_dataset
+    from linsat.interop.ray import project_dataset
 
     return project_dataset(None, linsat.constraints.simplex(2))
 

@@ -32,7 +32,11 @@ def test_tau_must_be_positive(tau):
         ({"y": np.zeros(3, dtype=complex)}, "y has dtype complex128"),
         ({"y": np.zeros(3, dtype=np.longdouble)}, "y has dtype"),
         ({"y": torch.zeros(3).to_sparse()}, "y has layout torch.sparse_coo.*Fix"),
-        ({"tau": None}, "tau is None"),
+        ({"tau": 0.1, "objective": linsat.Euclidean()}, "tau and objective were both given.*Fix"),
+        ({"objective": "euclidean"}, "objective is 'euclidean'; expected"),
+        ({"objective": linsat.Euclidean(weights=torch.zeros(3))}, "weights is 0.0; expected positive numbers"),
+        ({"objective": linsat.Euclidean(weights=torch.ones(4))}, r"weights has shape \(4,\)"),
+        ({"objective": linsat.Euclidean(weights="x")}, "weights is str"),
         ({"tau": "small"}, "tau is 'small'"),
         ({"tau": torch.tensor(1j)}, "tau has dtype torch.complex64"),
         ({"start": "x"}, "start is str"),
@@ -84,7 +88,9 @@ def test_layer_wants_constraints():
         linsat.LinSAT(torch.eye(3))
 
 
-@pytest.mark.parametrize("options", [{"tau": -1.0}, {"tau": None}, {"solver": "newton"}, {"on_failure": "x"}])
+@pytest.mark.parametrize(
+    "options", [{"tau": -1.0}, {"objective": "entropy"}, {"solver": "newton"}, {"on_failure": "x"}]
+)
 def test_layer_refuses_bad_options_when_it_is_made(options):
     with pytest.raises(linsat.ConstraintError):
         linsat.LinSAT(SIMPLEX, **options)
@@ -132,3 +138,27 @@ class TestFailures:
             assert len(status.advice) > 20
             assert linsat.Status.of(status.code) is status
             assert str(status) == status.value
+
+
+def test_an_unknown_slack_is_named():
+    with pytest.raises(linsat.ConstraintError, match="slack is 'some'; expected 'entropic'"):
+        linsat.Entropy(slack="some")
+
+
+def test_infinite_bounds_need_the_euclidean_objective():
+    cons = linsat.Constraints(A=[[1.0, 1.0]], b=1.0, upper=float("inf"))
+    with pytest.raises(linsat.ConstraintError, match=r"Fix.*objective=linsat.Euclidean\(\)"):
+        linsat.project(torch.zeros(2), cons)
+    with pytest.raises(linsat.ConstraintError, match="finite box"):
+        linsat.LinSAT(cons)
+    assert linsat.LinSAT(cons, objective=linsat.Euclidean())(torch.tensor([3.0, 0.0])).sum() <= 1 + 1e-6
+
+
+def test_sinkhorn_solves_the_papers_program_only():
+    with pytest.raises(linsat.ConstraintError, match="Fix: use linsat.Newton"):
+        linsat.project(torch.zeros(3), SIMPLEX, objective=linsat.Euclidean(), solver=linsat.Sinkhorn())
+
+
+def test_tau_of_a_call_needs_a_temperature():
+    with pytest.raises(linsat.ConstraintError, match="has no temperature"):
+        linsat.LinSAT(SIMPLEX, objective=linsat.Euclidean())(torch.zeros(3), tau=0.1)

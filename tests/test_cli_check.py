@@ -15,7 +15,7 @@ pytest.importorskip("typer")
 
 import linsat
 from linsat.cli import main
-from linsat.commands.analysis import forced_variables, redundant_rows, temperatures
+from linsat.cli.analysis import forced_variables, redundant_rows, temperatures
 from linsat.files import save
 from oracles import random_system
 

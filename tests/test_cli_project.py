@@ -14,9 +14,8 @@ import pytest
 pytest.importorskip("typer")
 
 import linsat
-from linsat.cli import main
-from linsat.commands import streaming
-from linsat.commands.streaming import Job, run
+from linsat.cli import main, streaming
+from linsat.cli.streaming import Job, run
 from linsat.files import save
 
 RNG = np.random.default_rng(0)
@@ -173,7 +172,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(files, monkeypatch, capsys)
 KILLS = """
 import os, signal, sys, warnings
 from pathlib import Path
-from linsat.commands.streaming import Job, run
+from linsat.cli.streaming import Job, run
 
 folder, made = Path(sys.argv[1]), 0
 def job(name): return Job(folder / "set.json", folder / "y.npy", folder / name, chunk=9, resume=True)
@@ -256,7 +255,7 @@ MEMORY = """
 import resource, sys
 import numpy as np
 from pathlib import Path
-from linsat.commands.streaming import Job, run
+from linsat.cli.streaming import Job, run
 folder = Path(sys.argv[1])
 y = np.lib.format.open_memmap(folder / "small.npy", mode="w+", dtype=np.float32, shape=(100, 2000))
 y = np.lib.format.open_memmap(folder / "large.npy", mode="w+", dtype=np.float32, shape=(12500, 2000))

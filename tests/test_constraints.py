@@ -108,9 +108,10 @@ def test_violation_against_numpy():
     cons = Constraints(A=A, b=b, C=C, d=d, E=E, f=f, lower=-1.0, upper=2.0)
     points = rng.normal(size=(4, 3, 5)) * 2
     rows = np.concatenate([points @ A.T - b, d - points @ C.T, np.abs(points @ E.T - f)], axis=-1).clip(0)
-    box = np.maximum(-1.0 - points, points - 2.0).max(-1)
+    sizes = np.abs(points) @ np.abs(np.concatenate([A, C, E])).T  # a violation is relative to its row at the point
+    box = (np.maximum(-1.0 - points, points - 2.0).clip(0) / np.maximum(1.0, np.abs(points))).max(-1)
     np.testing.assert_allclose(cons.row_violation(points), rows)
-    np.testing.assert_allclose(cons.violation(points), np.maximum(rows.max(-1), box).clip(0))
+    np.testing.assert_allclose(cons.violation(points), np.maximum((rows / np.maximum(1.0, sizes)).max(-1), box))
     np.testing.assert_allclose(cons.violation(torch.from_numpy(points)), cons.violation(points))
     with pytest.raises(ConstraintError, match=r"x has shape \(4,\)"):
         cons.violation(np.zeros(4))
@@ -118,7 +119,7 @@ def test_violation_against_numpy():
 
 def test_violation_of_learned_sets_and_per_instance_sides():
     cons = Constraints(A=[[1.0, 1.0]], b=torch.tensor([[1.0], [3.0]], requires_grad=True))
-    np.testing.assert_allclose(cons.violation(np.array([0.75, 1.0])), [0.75, 0.0])
+    np.testing.assert_allclose(cons.violation(np.array([0.75, 1.0])), [0.75 / 1.75, 0.0])
     assert cons.batch_shape == (2,)
 
 

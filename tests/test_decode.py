@@ -46,7 +46,7 @@ def test_rounding_goes_to_the_nearer_end_and_up_from_the_middle():
     decoded = rounding(torch.tensor([[0.49, 0.5, 0.51], [0.9, 0.9, 0.9]]), cons)
     assert decoded.x.tolist() == [[0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
     assert decoded.feasible.tolist() == [True, False]
-    assert decoded.violation.tolist() == [0.0, 1.0]
+    np.testing.assert_allclose(decoded.violation, [0.0, 1 / 3])  # of a row of size 3
 
 
 def test_rounding_uses_the_units_of_the_box():
@@ -61,7 +61,8 @@ def test_verdict_is_that_of_the_rows(seed):
     cons, rows, x = random_rows(seed)
     decoded = rounding(x, cons)
     original, normalised = gaps(rows, decoded.x)
-    assert decoded.violation == pytest.approx(original.max(), abs=1e-12)
+    size = np.array([np.abs(row) @ np.abs(decoded.x) for row in (*rows["A"], *rows["C"], *rows["E"])])
+    assert decoded.violation == pytest.approx((original / np.maximum(1.0, size)).max(), abs=1e-12)
     assert bool(decoded.feasible) == bool((normalised <= 1e-6).all())
 
 
@@ -110,7 +111,7 @@ def test_top_k_per_instance_box_and_verdict():
     decoded = top_k(x, torch.tensor([0, 1, 2]), cons)
     assert decoded.x.tolist() == [[0.0, 0.0, 0.0], [2.0, 0.0, 0.0], [2.0, 2.0, 0.0]]
     assert decoded.feasible.tolist() == [True, True, False]
-    assert decoded.violation.tolist() == [0.0, 0.0, 1.0]
+    assert decoded.violation.tolist() == [0.0, 0.0, 0.25]  # of a row of size 4
 
 
 # ---------------------------------------------------------------------- Hungarian

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import linsat
-from linsat.contrib.ray import ProjectBatches, project_dataset
+from linsat.interop.ray import ProjectBatches, project_dataset
 
 CONS = linsat.constraints.top_k(4, 2)
 Y = np.random.default_rng(0).normal(size=(10, 4))
@@ -89,7 +89,7 @@ import os, pathlib, signal, sys
 import numpy as np
 import ray
 import linsat
-from linsat.contrib import ray as bulk
+from linsat.interop import ray as bulk
 
 marker = pathlib.Path(sys.argv[1])
 

@@ -2,22 +2,46 @@
 
 cons = linsat.Constraints(A=A, b=b, C=C, d=d, E=E, f=f)     rows A x <= b, C x >= d, E x = f in a box
 x = linsat.project(y, cons, tau=0.1)                        scores in, constrained x out, differentiable
+x = linsat.project(y, cons, objective=linsat.Euclidean())   the nearest point
 """
 
-from linsat import constraints, decode
-from linsat.compat import init_constraints, linsat_layer
-from linsat.constraints import Constraints, Variable, stack, subject_to, unstack
-from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATError, LinSATWarning
-from linsat.files import load, save
-from linsat.layer import LinSAT
-from linsat.marginals import multi_set_sinkhorn, sinkhorn
-from linsat.objectives import Entropy, Euclidean, Objective
-from linsat.projection import project, project_each, solve
-from linsat.solution import Solution
-from linsat.solvers import Newton, Sinkhorn
-from linsat.status import Status
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from linsat import constraints, decode
+    from linsat.interop.linsatnet import init_constraints, linsat_layer
+    from linsat.constraints import Constraints, Variable, stack, subject_to, unstack
+    from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATError, LinSATWarning
+    from linsat.files import load, save
+    from linsat.layer import LinSAT
+    from linsat.marginals import multi_set_sinkhorn, sinkhorn
+    from linsat.objectives import Entropy, Euclidean, Objective
+    from linsat.projection import project, project_each, solve
+    from linsat.solution import Solution
+    from linsat.solvers import Newton, Sinkhorn
+    from linsat.status import Status
 
 __version__ = "0.1.0"
+
+# Where each public name lives; a module is imported when one of its names is first used (PEP 562).
+_HOMES = {
+    "linsat.interop.linsatnet": ("init_constraints", "linsat_layer"),
+    "linsat.constraints": ("Constraints", "Variable", "stack", "subject_to", "unstack"),
+    "linsat.errors": ("ConstraintError", "ConvergenceError", "InfeasibleError", "LinSATError", "LinSATWarning"),
+    "linsat.files": ("load", "save"),
+    "linsat.layer": ("LinSAT",),
+    "linsat.marginals": ("multi_set_sinkhorn", "sinkhorn"),
+    "linsat.objectives": ("Entropy", "Euclidean", "Objective"),
+    "linsat.projection": ("project", "project_each", "solve"),
+    "linsat.solution": ("Solution",),
+    "linsat.solvers": ("Newton", "Sinkhorn"),
+    "linsat.status": ("Status",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = ("constraints", "decode", "jax")
 
 __all__ = [
     "ConstraintError",
@@ -50,3 +74,17 @@ __all__ = [
     "subject_to",
     "unstack",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"linsat.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'linsat' has no attribute {name!r}")
+    found = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

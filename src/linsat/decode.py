@@ -30,7 +30,7 @@ class Decoded:
 
     x: Any  # (..., variables), every entry on the lower or upper end of its box
     feasible: Any  # (...) bool: every row holds to tol in units of its mean |coefficient|; None without a set
-    violation: Any  # (...) float64: worst violation of a row or bound in original units; None without a set
+    violation: Any  # (...) float64: as `Constraints.violation` measures it; None without a set
 
 
 def rounding(x: Any, cons: Constraints, *, tol: float = 1e-6) -> Decoded:

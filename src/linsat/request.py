@@ -150,12 +150,12 @@ def _check_bounds(dtype: torch.dtype, constraints: Constraints, objective: Objec
     """Reject bounds that the objective or the answer cannot have; looked at once where they are constants."""
     key = ("bounds", dtype, objective.finite_box)
     learned = constraints.lower.requires_grad or constraints.upper.requires_grad
-    if not learned and key in constraints.box_memory:
+    if not learned and key in constraints.box_cache:
         return
     if objective.finite_box:
         constraints.require_finite_box()
     check_range(dtype, constraints)
-    constraints.box_memory[key] = True
+    constraints.box_cache[key] = True
 
 
 def check_range(dtype: torch.dtype, constraints: Constraints) -> None:

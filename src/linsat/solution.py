@@ -24,7 +24,8 @@ class Solution:
         duals: (batch..., rows) multipliers of the rows as written: x is what the objective makes of ``y + A' duals``,
             for `Entropy` ``lower + width * sigmoid(width * (y + A' duals) / tau)``, for `Euclidean`
             ``clip(y + A' duals, lower, upper)``. At most zero for ``<=`` rows and at least zero for ``>=`` rows, zero
-            where a row does not bind (with the paper's entropic slack: any sign, and never zero). Differentiable, and a
+            where a row does not bind (a row that every feasible point holds with equality is an equality here, of any
+            sign; so are all rows with the paper's entropic slack). Differentiable, and a
             warm start for a later solve.
         codes: how each instance ended as positions in `Status`; see ``status``.
         solver_codes: who solved each instance as positions in `linsat.solvers.result.SOLVERS`; see ``solved_by``.

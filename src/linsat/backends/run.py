@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 
@@ -26,10 +27,23 @@ _UNSOLVED = (Status.STEP_LIMIT, Status.STALLED)
 _JUDGE_SECONDS = 10.0  # for the question whether an instance that was not solved can be
 # A set whose every share lies this far inside (0, 1) at scores 0 has an interior: nothing is forced.
 _WELL_INSIDE = 1e-5
-_KERNEL, _ARRAYS, _INTERIOR = KernelBackend(), ArrayBackend(), InteriorPointBackend()
 
 
-Backend = KernelBackend | ArrayBackend | InteriorPointBackend
+class Backend(Protocol):
+    """Where a problem is solved."""
+
+    name: str
+
+    def supports(self, problem: Problem) -> str | None:
+        """None, or the reason why this back end cannot take the problem."""
+
+    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> SolverResult:
+        """Solve every instance, from duals ``start`` of an earlier solve where given."""
+
+
+_KERNEL = KernelBackend()
+_INTERIOR = InteriorPointBackend()
+BACKENDS: list[Backend] = [_KERNEL, ArrayBackend()]  # in order of preference; the last takes every problem
 
 
 def run(
@@ -37,8 +51,6 @@ def run(
 ) -> SolverResult:
     """Solve every instance that presolve has not found infeasible; ``first`` is `first_backend`, if already known."""
     first = first or first_backend(problem, solver)
-    if first is not _KERNEL:
-        problem = problem.in_double()
     infeasible = problem.presolved.infeasible
     # Numbers that never change have been settled, and are feasible.
     if problem.cache is not None or not bool(infeasible.any()):
@@ -54,39 +66,38 @@ def run(
 
 
 def first_backend(problem: Problem, solver: Newton | Sinkhorn) -> Backend:
-    """The first back end that takes the problem: the kernel, then torch operations; Sinkhorn has the latter only.
+    """The back end that the solver asks for, or the first that takes the problem; Sinkhorn has torch operations only.
 
     Raises:
-        ConstraintError: the solver asks for the kernel, which cannot take the problem; the message says why.
+        ConstraintError: the one asked for cannot take the problem; the message says why.
     """
-    if isinstance(solver, Sinkhorn) or solver.backend == "torch":
-        return _ARRAYS
-    if solver.backend == "interior_point":
-        return _INTERIOR
-    reason = _KERNEL.supports(problem)
-    if reason is None:
-        return _KERNEL
-    if solver.backend == "kernel":
-        raise ConstraintError(f"backend='kernel' cannot be used here: {reason}. Fix: leave backend out.")
-    return _ARRAYS
+    if isinstance(solver, Sinkhorn):
+        return BACKENDS[-1]
+    if solver.backend == "auto":
+        return next(backend for backend in BACKENDS if backend.supports(problem) is None)
+    asked = next(backend for backend in (*BACKENDS, _INTERIOR) if backend.name == solver.backend)
+    reason = asked.supports(problem)
+    if reason is not None:
+        raise ConstraintError(f"backend={solver.backend!r} cannot be used here: {reason}. Fix: leave backend out.")
+    return asked
 
 
 def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None, first: Backend) -> SolverResult:
     """Newton's method, and the interior-point method for what that does not solve."""
     if isinstance(solver, Sinkhorn):
-        return solver.run(problem, start)
+        return solver.run(problem.in_double(), start)
     if first is _INTERIOR or _INTERIOR.supports(problem) is not None:
         return first.solve(problem, solver, start)
-    few = _shortened(solver)
-    if first is _ARRAYS and problem.rows.sparse and start is None:
-        result = _idle(problem, solver.tol)
+    if first is BACKENDS[-1] and problem.rows.sparse and start is None:
+        result = _idle(problem.in_double(), solver.tol)
+        left = result.codes != Status.CONVERGED.code
     else:
-        result = first.solve(problem, few, start)
-    if result.solved:
-        return result
-    left = result.codes == Status.STALLED.code
-    if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
-        left = left | (result.codes == Status.STEP_LIMIT.code)
+        result = first.solve(problem, _shortened(solver), start)
+        if result.solved:
+            return result
+        left = result.codes == Status.STALLED.code
+        if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
+            left = left | (result.codes == Status.STEP_LIMIT.code)
     left = left.nonzero().squeeze(-1)
     if left.numel():
         problem, result.x = problem.in_double(), result.x.to(torch.float64)

@@ -11,11 +11,11 @@ import scipy.sparse as sp
 import torch
 
 from linsat._transforms import plain_tensors
+from linsat.compile.implied import LARGEST_PROGRAM, Rows, implied
 from linsat.compile.presolve import everything_free, propagate, row_sides
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.compile.standard_form import standard_form
 from linsat.compile.system import LinearSystem
-from linsat.compile.implied import LARGEST_PROGRAM, Rows, implied
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.structure import GREATER
 from linsat.objectives import Objective
@@ -64,7 +64,7 @@ def compile_constraints(
 ) -> CompiledConstraints:
     """Compile, or return the compiled set.
 
-    ``gamma_shift`` and ``presolve=False`` are there to reproduce the published package (`linsat.compat`). Sets with
+    ``gamma_shift`` and ``presolve=False`` are there to reproduce the published package (`linsat.interop.linsatnet`). Sets with
     tensors that require gradients are compiled anew each time: an optimiser changes their numbers in place.
     """
     width = constraints.num_variables if num_variables is None else num_variables
@@ -99,7 +99,7 @@ def _compile(
         constraints.batch_shape,
         objective,
         gamma_shift=gamma_shift,
-        cache=constraints.box_memory if constraints.fixed else None,
+        cache=constraints.box_cache if constraints.fixed else None,
     )
     _, _, senses = constraints.structure.on(device)
     compiled = CompiledConstraints(

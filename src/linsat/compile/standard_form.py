@@ -9,7 +9,7 @@ import torch
 
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.compile.rows import RowMatrix
-from linsat.constraints.structure import EQUAL, GREATER, LESS, Numbers, Structure
+from linsat.constraints.structure import EQUAL, GREATER, LESS, SparsityPattern, Values
 from linsat.objectives import Objective
 
 
@@ -27,8 +27,8 @@ class Box:
 
 
 def standard_form(
-    pattern: Structure,
-    values: Numbers,
+    pattern: SparsityPattern,
+    values: Values,
     num_variables: int,
     batch_shape: torch.Size,
     objective: Objective,
@@ -49,7 +49,7 @@ def standard_form(
     Without it S = 0 and the sense of a row is a bound on its dual. Rows are scaled by the mean |coefficient * width| of
     their non-zeros in a finite box (the paper's slack temperature is in these units), else by the norm of the row.
 
-    Numbers that differ per instance are flattened over ``batch_shape``; shared ones keep a first dimension of 1.
+    Values that differ per instance are flattened over ``batch_shape``; shared ones keep a first dimension of 1.
     ``gamma_shift`` is added to d in the paper's multiplier, as the published package does with 1e-4. ``cache`` keeps
     the `Box` for other right-hand sides, where coefficients and bounds are constants.
     """
@@ -86,12 +86,10 @@ def _dual_bounds(senses: Tensor, entropic: bool) -> tuple[Tensor, Tensor]:
     return torch.where(senses == GREATER, 0.0, -free), torch.where(senses == LESS, 0.0, free)
 
 
-def _box(
-    pattern: Structure, values: Numbers, num_variables: int, batch_shape: torch.Size, finite: bool
-) -> Box:
+def _box(pattern: SparsityPattern, values: Values, num_variables: int, batch_shape: torch.Size, finite: bool) -> Box:
     device = values.values.device
     row, col, _ = pattern.on(device)
-    cache = pattern.memory.setdefault((str(device), num_variables), {})
+    cache = pattern.cache.setdefault((str(device), num_variables), {})
     coefficients = _flatten(values.values, len(row), batch_shape)
     rows = RowMatrix(row, col, coefficients, (pattern.num_rows, num_variables), cache)
     lower = _flatten(values.lower, num_variables, batch_shape)

@@ -8,7 +8,7 @@ import torch
 
 from linsat._senses import EQUAL, GREATER, LESS
 from linsat.constraints.arrays import Matrix, Tensor
-from linsat.constraints.structure import BLOCKS, Structure
+from linsat.constraints.structure import BLOCKS, SparsityPattern
 from linsat.errors import ConstraintError
 
 
@@ -44,16 +44,18 @@ def check_bounds(lower: Tensor, upper: Tensor) -> None:
         )
 
 
-def check_empty_rows(structure: Structure, matrices: Mapping[str, Matrix], right_sides: Mapping[str, Tensor]) -> None:
+def check_empty_rows(
+    structure: SparsityPattern, matrices: Mapping[str, Matrix], right_sides: Mapping[str, Tensor]
+) -> None:
     """Reject a row without coefficients that cannot hold: ``0 <= -1``, ``0 >= 1``, ``0 == 1``."""
-    if "empty rows" not in structure.memory:
-        structure.memory["empty rows"] = {
+    if "empty rows" not in structure.cache:
+        structure.cache["empty rows"] = {
             name: sorted(set(range(matrix.shape[0])) - set(matrix.row.tolist()))
             for name, matrix in matrices.items()
             if not matrix.live
         }
     for matrix_name, side_name, sense in BLOCKS:
-        for row in structure.memory["empty rows"].get(matrix_name, ()):
+        for row in structure.cache["empty rows"].get(matrix_name, ()):
             side = right_sides[side_name].detach()
             here = (side[..., row] if side.dim() else side).reshape(-1)
             fails = here < 0 if sense == LESS else here > 0 if sense == GREATER else here != 0

@@ -21,7 +21,7 @@ from linsat.constraints.arrays import (
     read_right_side,
 )
 from linsat.constraints.checks import check_bounds, check_empty_rows, check_names, joint_batch_shape
-from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, Numbers, Structure, stack_rows
+from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, SparsityPattern, Values, stack_rows
 from linsat.constraints.text import SENSE_TEXT, row_text, summary
 from linsat.errors import ConstraintError, LinSATWarning
 
@@ -97,7 +97,7 @@ class Constraints:
         self._followed = tuple(self.learned_tensors())  # kept by reference: their numbers may change
         self._fixed = not live and not self._followed
         self.lanes: dict[Any, Any] = {}  # what `linsat.projection` keeps of earlier calls
-        self.box_memory: dict[Any, Any] = {}  # what follows from coefficients and bounds alone
+        self.box_cache: dict[Any, Any] = {}  # what follows from coefficients and bounds alone
 
     # ------------------------------------------------------------------ what a person asks of it
 
@@ -143,7 +143,7 @@ class Constraints:
         shape = (len(self), self.num_variables or 0)
         return torch.sparse_coo_tensor(index.to(values.device), values, shape, check_invariants=True).coalesce()
 
-    def numbers(self, device: torch.device | str | None = None) -> Numbers:
+    def numbers(self, device: torch.device | str | None = None) -> Values:
         """Coefficients, right sides and bounds in float64 on ``device``, with gradients where asked for."""
         values = [m.values() for m in self._matrices.values()]
         sides = [side.to(torch.float64) for side in self.right_sides.values()]
@@ -151,7 +151,7 @@ class Constraints:
             device = values[0].device if values else self.lower.device
         batch = torch.broadcast_shapes(*(side.shape[:-1] for side in sides)) if sides else torch.Size()
         empty = torch.zeros(0, dtype=torch.float64, device=device)
-        return Numbers(
+        return Values(
             values=torch.cat([v.to(device) for v in values]) if values else empty,
             rhs=torch.cat([s.to(device).expand(*batch, -1) for s in sides], dim=-1) if sides else empty,
             lower=self.lower.to(device, torch.float64),
@@ -161,30 +161,35 @@ class Constraints:
     def row_violation(self, x: Any) -> Any:
         """How far each row is from holding, (batch..., rows), in the units of the row; 0 where it holds."""
         as_numpy = not isinstance(x, torch.Tensor)
-        point = self._read_point(x)
-        numbers = self.numbers(point.device)
-        terms = point[..., self._structure.col.to(point.device)] * numbers.values  # (batch..., nnz)
-        zeros = point.new_zeros((*point.shape[:-1], len(self)))
-        activity = zeros.index_add(-1, self._structure.row.to(point.device), terms)
-        excess = activity - numbers.rhs
-        senses = self._structure.senses.to(point.device)
-        gap = torch.where(senses == GREATER, -excess, torch.where(senses == EQUAL, excess.abs(), excess))
-        gap = gap.clamp_min(0.0)
+        gap, _ = self._row_gaps(self._read_point(x))
         return gap.detach().cpu().numpy() if as_numpy else gap
 
     def violation(self, x: Any) -> Any:
-        """The worst violation of any row or bound at ``x`` (batch..., variables), per instance, in original units.
+        """The worst violation of any row or bound at ``x`` (batch..., variables), per instance.
 
-        A measure, without gradients; `row_violation` has them.
+        A row's is relative to its size there, ``max(1, sum_j |a_ij x_j|)``, a bound's to ``max(1, |x_j|)``. A measure,
+        without gradients; `row_violation` has them.
         """
         as_numpy = not isinstance(x, torch.Tensor)
-        point = self._read_point(x)
-        numbers = self.numbers(point.device)
-        outside = torch.maximum(numbers.lower - point, point - numbers.upper).amax(-1)
-        rows = self.row_violation(point)
-        worst = torch.maximum(outside, rows.amax(-1)) if len(self) else outside
-        worst = worst.clamp_min(0.0).detach()
+        point = self._read_point(x).detach()
+        lower, upper = (bound.detach().to(point.device, torch.float64) for bound in (self.lower, self.upper))
+        outside = torch.maximum(lower - point, point - upper).clamp_min(0.0) / point.abs().clamp_min(1.0)
+        gap, size = self._row_gaps(point)
+        worst = outside.amax(-1)
+        if len(self):
+            worst = torch.maximum(worst, (gap.detach() / size.clamp_min(1.0)).amax(-1))
         return worst.cpu().numpy() if as_numpy else worst
+
+    def _row_gaps(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """By how much each row is violated, and sum_j |a_ij x_j|, both (batch..., rows)."""
+        numbers = self.numbers(point.device)
+        row = self._structure.row.to(point.device)
+        terms = point[..., self._structure.col.to(point.device)] * numbers.values  # (batch..., nnz)
+        zeros = terms.new_zeros((*terms.shape[:-1], len(self)))
+        excess = zeros.index_add(-1, row, terms) - numbers.rhs
+        senses = self._structure.senses.to(point.device)
+        gap = torch.where(senses == GREATER, -excess, torch.where(senses == EQUAL, excess.abs(), excess))
+        return gap.clamp_min(0.0), zeros.index_add(-1, row, terms.detach().abs())
 
     def _read_point(self, x: Any) -> Tensor:
         tensor = x if isinstance(x, torch.Tensor) else torch.from_numpy(np.array(x, dtype=np.float64))
@@ -241,7 +246,7 @@ class Constraints:
                 made._structure = found
         made._settle()
         if not bounds and self._fixed:
-            made.box_memory = self.box_memory
+            made.box_cache = self.box_cache
         return made
 
     def __and__(self, other: Constraints) -> Constraints:
@@ -312,7 +317,7 @@ class Constraints:
         Raises:
             ConstraintError: a constraint that is not affine (named), or other variables.
         """
-        from linsat.bridges import from_cvxpy
+        from linsat.interop.models import from_cvxpy
 
         return from_cvxpy(constraints, variable, box=box)
 
@@ -326,7 +331,7 @@ class Constraints:
         Raises:
             ConstraintError: another kind of constraint (named), or shapes that disagree.
         """
-        from linsat.bridges import from_scipy
+        from linsat.interop.models import from_scipy
 
         return from_scipy(constraints, bounds, box=box)
 
@@ -335,7 +340,7 @@ class Constraints:
 
         For one instance: a set with right sides or bounds per instance is refused.
         """
-        from linsat.bridges import to_highs
+        from linsat.interop.models import to_highs
 
         return to_highs(self, scores=scores)
 
@@ -420,7 +425,7 @@ class Constraints:
         return self._fixed
 
     @property
-    def structure(self) -> Structure:
+    def structure(self) -> SparsityPattern:
         return self._structure
 
     @property
@@ -436,7 +441,7 @@ class Constraints:
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": {}, "lanes": {}, "box_memory": {}}
+        return {**self.__dict__, "_compiled": {}, "lanes": {}, "box_cache": {}}
 
 
 def _matrix_argument(matrix: Matrix) -> Tensor:

@@ -18,7 +18,7 @@ BLOCKS = (("A", "b", LESS), ("C", "d", GREATER), ("E", "f", EQUAL))
 
 
 @dataclass(frozen=True)
-class Structure:
+class SparsityPattern:
     """What stays the same when right sides and bounds change: the pattern of all rows, A first, then C, then E."""
 
     num_rows: int
@@ -27,25 +27,25 @@ class Structure:
     col: Tensor  # (nnz,) variable of each coefficient
     senses: Tensor  # (rows,) LESS, EQUAL or GREATER
     default_names: tuple[str, ...]
-    memory: dict[Any, Any] = field(default_factory=dict, compare=False)  # derived from the pattern, made on demand
+    cache: dict[Any, Any] = field(default_factory=dict, compare=False)  # derived from the pattern, made on demand
 
     def on(self, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor]:
         """row, col and senses on a device; plain tensors also when asked for from inside a function transform."""
         key = ("on", str(device))
-        if key not in self.memory:
+        if key not in self.cache:
             with plain_tensors():
-                self.memory[key] = tuple(t.to(device) for t in (self.row, self.col, self.senses))
-        return self.memory[key]
+                self.cache[key] = tuple(t.to(device) for t in (self.row, self.col, self.senses))
+        return self.cache[key]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "memory": {}}
+        return {**self.__dict__, "cache": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Values:
     """The numbers of a constraint set in float64 on one device, connected to the user's tensors for gradients."""
 
     values: Tensor  # (nnz,)
@@ -54,7 +54,7 @@ class Numbers:
     upper: Tensor
 
 
-def stack_rows(matrices: Mapping[str, Matrix], bounds: Mapping[str, Tensor]) -> Structure:
+def stack_rows(matrices: Mapping[str, Matrix], bounds: Mapping[str, Tensor]) -> SparsityPattern:
     """The pattern of all blocks, after a check that they and the bounds agree on the number of variables."""
     widths = {name: matrix.shape[1] for name, matrix in matrices.items()}
     widths |= {name: int(b.shape[-1]) for name, b in bounds.items() if b.dim() > 0 and b.shape[-1] != 1}
@@ -75,7 +75,7 @@ def stack_rows(matrices: Mapping[str, Matrix], bounds: Mapping[str, Tensor]) -> 
         names += [f"{matrix_name}[{i}]" for i in range(matrix.shape[0])]
         offset += matrix.shape[0]
     empty = torch.zeros(0, dtype=torch.int64)
-    return Structure(
+    return SparsityPattern(
         num_rows=offset,
         num_variables=next(iter(widths.values()), None),
         row=torch.cat(rows) if rows else empty,

@@ -6,7 +6,7 @@ import os
 import warnings
 from pathlib import Path
 
-from linsat._two_sided import read_box
+from linsat.interop.two_sided import read_box
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, LinSATWarning
 from linsat.files.model import Model, write_whole

@@ -37,13 +37,16 @@ class SolverResult:
     @classmethod
     def empty(cls, problem: Problem, solver: str) -> SolverResult:
         scores, count = problem.scores, problem.size
-        whole = {"dtype": torch.int64, "device": scores.device}
+
+        def filled(value: int) -> Tensor:
+            return torch.full((count,), value, dtype=torch.int64, device=scores.device)
+
         return cls(
             mu=scores.new_zeros((count, problem.rows.shape[0])),
             x=torch.zeros_like(scores),
-            codes=torch.full((count,), Status.STEP_LIMIT.code, **whole),  # type: ignore[arg-type]
-            steps=torch.zeros(count, **whole),  # type: ignore[arg-type]
-            solved_by=torch.full((count,), SOLVERS.index(solver), **whole),  # type: ignore[arg-type]
+            codes=filled(Status.STEP_LIMIT.code),
+            steps=filled(0),
+            solved_by=filled(SOLVERS.index(solver)),
         )
 
     def put(self, index: Tensor, part: SolverResult) -> None:

@@ -19,8 +19,9 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
+from linsat._transforms import plain_tensors
 from linsat.compile.problem import Problem, Tensor
-from linsat.compile.rows import disjoint_groups
+from linsat.compile.rows import RowMatrix, disjoint_groups
 from linsat.errors import ConstraintError
 from linsat.objectives import Entropy
 from linsat.solvers.result import SolverResult
@@ -259,8 +260,15 @@ def _log_row_sum(terms: Tensor, slack: Tensor) -> Tensor:
 
 
 def _group_rows(problem: Problem, *, grouped: bool) -> list[_Group]:
-    """The groups of rows that step together, padded."""
-    rows = problem.rows
+    """The groups of rows that step together, padded; found once per sparsity pattern."""
+    key = f"sinkhorn groups {grouped}"
+    if key not in problem.rows.cache:
+        with plain_tensors():  # kept, so it must be plain tensors even inside a transform
+            problem.rows.cache[key] = _find_groups(problem.rows, grouped)
+    return problem.rows.cache[key]
+
+
+def _find_groups(rows: RowMatrix, grouped: bool) -> list[_Group]:
     entries: list[list[int]] = [[] for _ in range(rows.shape[0])]
     for position, i in enumerate(rows.row.tolist()):
         entries[i].append(position)

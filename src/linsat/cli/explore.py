@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linsat.commands.console import one_line_errors
+from linsat.cli.console import one_line_errors
 
 
 @one_line_errors

@@ -1,6 +1,6 @@
 """Bulk projection on Ray: a table of scores in, the same table with x and a status per row out.
 
-    rows = linsat.contrib.ray.project_dataset(ray.data.read_parquet(path), constraints, scores=["a", "b", "c"])
+    rows = linsat.interop.ray.project_dataset(ray.data.read_parquet(path), constraints, scores=["a", "b", "c"])
 
 `ProjectBatches` is the callable behind it, for pipelines that call ``map_batches`` themselves. It keeps no state
 between batches and an instance's answer does not depend on its batch: when a worker dies, Ray gives its batches to

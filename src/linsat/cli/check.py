@@ -11,8 +11,8 @@ import torch
 import typer
 from rich.progress import Progress
 
-from linsat.commands.analysis import Forced, Temperatures, forced_variables, redundant_rows, temperatures
-from linsat.commands.console import NOT_ALL_HOLD, UNKNOWN, err, one_line_errors, say, say_json
+from linsat.cli.analysis import Forced, Temperatures, forced_variables, redundant_rows, temperatures
+from linsat.cli.console import NOT_ALL_HOLD, UNKNOWN, err, one_line_errors, say, say_json
 from linsat.compile import Deadline, judge
 from linsat.compile.diagnosis import Diagnosis, diagnose, linear_system
 from linsat.errors import ConstraintError

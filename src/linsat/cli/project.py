@@ -9,8 +9,8 @@ from typing import Annotated, Optional
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from linsat.commands.console import NOT_ALL_HOLD, err, one_line_errors, say, say_json
-from linsat.commands.streaming import Job, Record, run
+from linsat.cli.console import NOT_ALL_HOLD, err, one_line_errors, say, say_json
+from linsat.cli.streaming import Job, Record, run
 from linsat.status import Status
 
 

@@ -1,4 +1,4 @@
-"""The ``linsat`` command: its sub-commands, loaded from `linsat.commands`."""
+"""The ``linsat`` command: its sub-commands, loaded when it runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError:
         print('error: the linsat command needs typer and rich. Fix: pip install "linsat[cli]"', file=sys.stderr)
         raise SystemExit(2) from None
-    from linsat.commands.check import check
-    from linsat.commands.explore import explore
-    from linsat.commands.info import info
-    from linsat.commands.project import project
+    from linsat.cli.check import check
+    from linsat.cli.explore import explore
+    from linsat.cli.info import info
+    from linsat.cli.project import project
 
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(_about)
@@ -37,7 +37,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _about() -> None:
     """Hard linear constraints for neural networks."""
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

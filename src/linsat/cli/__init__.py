@@ -1,0 +1,5 @@
+"""The ``linsat`` command."""
+
+from linsat.cli.app import main
+
+__all__ = ["main"]

@@ -1,1 +1,0 @@
-"""linsat inside tools that other people run; each module needs the extra of its name."""

@@ -1,0 +1,1 @@
+"""Bridges to other libraries: LinSATNet's functions, cvxpy, scipy, HiGHS, Ray."""
