@@ -65,7 +65,8 @@ def maximum_sharpe(
 
     The ratio does not change when weights are scaled, so with z = weights / excess return the program is: least
     variance of z, excess return of z equal to 1, and the rows with right-hand sides multiplied by sum z. Where no
-    weights within the rows have a positive excess return, the weights are those of minimum variance, and the answer false.
+    weights within the rows have a positive excess return, the weights are those of minimum variance, and the answer is
+    false.
 
     Args:
         mean: annual return of each asset, (assets,).
