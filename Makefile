@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch==2.13.0
 
-.PHONY: help demo test test-matrix fuzz bench bench-quick lint docs clean
+.PHONY: help demo test test-all test-matrix fuzz bench bench-quick lint docs clean
 help:
 	@echo "make demo   a guided tour: the layer, its peers, three studies (out/demo/index.html)"
 	@echo "make test   run the tests"
+	@echo "make test-all  the slow ones too; LINSAT_DATA=folder adds the linear programs of lp/netlib and lp/miplib3"
 	@echo "make bench  time the layer against its peers, 15 minutes (make bench-quick: two)"
 	@echo "make fuzz   random systems against HiGHS and Clarabel; FUZZ=\"--minutes 5 --seed 1\" sets how long"
 	@echo "make test-matrix  the tests with the oldest and newest versions, and without any extra"
@@ -33,6 +34,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.tools
 	@$(BIN)/python -m pytest
+
+test-all: $(VENV)/.tools
+	@$(BIN)/python -m pytest -m "slow or not slow"
 
 $(VENV)/.peers: $(VENV)/.installed
 	@$(PIP) -e ".[bench]"

@@ -1,4 +1,4 @@
-"""Answers from outside linsat: the entropic program in cvxpy, linear programmes in HiGHS, random feasible systems.
+"""Answers from outside linsat: entropic and Euclidean programs in Clarabel, linear ones in HiGHS, feasible systems.
 
 Nothing here imports linsat's solver; rows are plain numpy, and the slack masses are written out again from the paper.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 
+import clarabel
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 from scipy.optimize import linprog
 
 SENSES = ("<=", ">=", "==")
@@ -105,6 +107,96 @@ def entropic_optimum(system: System, scores: np.ndarray, tau: float) -> np.ndarr
         warnings.simplefilter("ignore")  # an inaccurate answer is reported by the status below
         problem.solve(solver=cp.CLARABEL, **tight)
     return np.asarray(x.value) if problem.status == cp.OPTIMAL else None
+
+
+def open_system(rng: np.random.Generator, kind: str, *, largest: int = 40, rows: int = 15) -> System:
+    """A feasible system of a kind of `random_system`, or ``unbounded`` (some bounds are infinite) or ``dependent``."""
+    plain = kind in ("positive", "signed", "boundary")
+    system = random_system(rng, kind if plain else "signed", largest=largest, rows=rows)
+    k, l = system.matrix.shape
+    if kind == "unbounded":
+        system.lower = np.where(rng.random(l) < 0.5, -np.inf, system.lower)
+        system.upper = np.where(rng.random(l) < 0.5, np.inf, system.upper)
+    if kind == "dependent":  # sums of equalities and multiples of any row
+        equal = [i for i, sense in enumerate(system.senses) if sense == "=="]
+        mix = np.zeros((len(equal) // 2 + 1, k))
+        mix[:, equal] = rng.normal(size=(len(mix), len(equal)))
+        again = rng.integers(0, k, 2)
+        scale = rng.uniform(0.5, 2.0, (2, 1))
+        system.matrix = np.vstack([system.matrix, mix @ system.matrix, scale * system.matrix[again]])
+        system.rhs = np.concatenate([system.rhs, mix @ system.rhs, scale[:, 0] * system.rhs[again]])
+        system.senses = [*system.senses, *["=="] * len(mix), *[system.senses[i] for i in again]]
+    return system
+
+
+def _row_cones(system: System) -> tuple[sp.csc_array, np.ndarray, list]:
+    """Rows and bounds as Clarabel wants them, G x + s = h with s in cones; equalities first."""
+    l = system.matrix.shape[1]
+    senses = np.array(system.senses)
+    equal, least = senses == "==", senses == ">="
+    sign = np.where(least, -1.0, 1.0)
+    matrix, rhs = system.matrix * sign[:, None], system.rhs * sign
+    low, high = np.isfinite(system.lower), np.isfinite(system.upper)
+    unit = np.eye(l)
+    G = np.vstack([matrix[equal], matrix[~equal], -unit[low], unit[high]])
+    h = np.concatenate([rhs[equal], rhs[~equal], -system.lower[low], system.upper[high]])
+    count = int(equal.sum())
+    return sp.csc_array(G), h, [clarabel.ZeroConeT(count), clarabel.NonnegativeConeT(len(h) - count)]
+
+
+def _clarabel(
+    P: sp.csc_array,
+    q: np.ndarray,
+    G: sp.csc_array,
+    h: np.ndarray,
+    cones: list,
+    tolerances: tuple[float, ...] = (1e-12,),
+) -> np.ndarray | None:
+    """As tight as Clarabel can: tolerances at which it does not vouch for its answer are followed by looser ones."""
+    for tol in tolerances:
+        settings = clarabel.DefaultSettings()
+        settings.verbose = False
+        settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = tol
+        found = clarabel.DefaultSolver(sp.csc_matrix(P), q, sp.csc_matrix(G), h, cones, settings).solve()
+        if found.status == clarabel.SolverStatus.Solved:
+            return np.asarray(found.x)
+    return None
+
+
+def nearest_point(system: System, scores: np.ndarray, weights: np.ndarray | float = 1.0) -> np.ndarray | None:
+    """min sum_j q_j (x_j - y_j)^2 / 2 over the rows and the box, by Clarabel; None where it does not vouch for it."""
+    weights = np.broadcast_to(weights, scores.shape)
+    G, h, cones = _row_cones(system)
+    return _clarabel(sp.csc_array(sp.diags_array(weights)), -weights * scores, G, h, cones)
+
+
+def slack_free_optimum(system: System, scores: np.ndarray, tau: float) -> np.ndarray | None:
+    """max <y, x> + tau * entropies of the shares, rows as inequalities, by Clarabel; None where it does not vouch.
+
+    In the shares p: t >= p log p is (-t, p, 1) in the exponential cone, and likewise of 1 - p.
+    """
+    l = len(scores)
+    width = system.upper - system.lower
+    shares = System(
+        system.matrix * width, system.senses, system.rhs - system.matrix @ system.lower, np.zeros(l)
+    )  # the same rows over [0, 1]
+    G, h, cones = _row_cones(shares)
+    none = sp.csc_array((len(h), 2 * l))
+    blocks, sides = [sp.hstack([G, none])], [h]
+    for offset, sign, share in ((l, -1.0, 0.0), (2 * l, 1.0, 1.0)):  # p, then 1 - p
+        # Row 3 j + i of an exponential block is entry i of the cone of variable j: (-t, share, 1).
+        rows = 3 * np.arange(l)
+        entries = (
+            np.r_[np.ones(l), np.full(l, sign)],
+            (np.r_[rows, rows + 1], np.r_[offset + np.arange(l), np.arange(l)]),
+        )
+        blocks.append(sp.csc_array(entries, shape=(3 * l, 3 * l)))
+        sides.append(np.tile([0.0, share, 1.0], l))
+        cones = [*cones, *[clarabel.ExponentialConeT()] * l]
+    q = np.concatenate([-scores * width, np.full(2 * l, tau)])
+    G, h = sp.csc_array(sp.vstack(blocks)), np.concatenate(sides)
+    found = _clarabel(sp.csc_array((3 * l, 3 * l)), q, G, h, cones, (1e-12, 1e-11))
+    return None if found is None else system.lower + width * found[:l]
 
 
 def linear_optimum(system: System, scores: np.ndarray) -> float:

@@ -88,7 +88,9 @@ def test_layer_wants_constraints():
         linsat.LinSAT(torch.eye(3))
 
 
-@pytest.mark.parametrize("options", [{"tau": -1.0}, {"objective": "entropy"}, {"solver": "newton"}, {"on_failure": "x"}])
+@pytest.mark.parametrize(
+    "options", [{"tau": -1.0}, {"objective": "entropy"}, {"solver": "newton"}, {"on_failure": "x"}]
+)
 def test_layer_refuses_bad_options_when_it_is_made(options):
     with pytest.raises(linsat.ConstraintError):
         linsat.LinSAT(SIMPLEX, **options)

@@ -14,8 +14,7 @@ import pytest
 pytest.importorskip("typer")
 
 import linsat
-from linsat.cli import main
-from linsat.cli import streaming
+from linsat.cli import main, streaming
 from linsat.cli.streaming import Job, run
 from linsat.files import save
 

@@ -71,7 +71,7 @@ def test_python_blocks_run(path, tmp_path, monkeypatch):
         if block.info != "python":
             continue
         # Empty lines in front make a traceback point at the line of the document.
-        code = compile("\n" * (block.line - 1) + block.code, str(path), "exec")
+        code = compile("\n" * (block.line - 1) + block.code, str(path), "exec", dont_inherit=True)
         with contextlib.redirect_stdout(io.StringIO()):
             exec(code, namespace)
 

@@ -1,6 +1,7 @@
-"""The fused kernel: the same numbers as the torch path on every family, alone and under threads, forks and failures."""
+"""The fused kernel: iterates and gradients of the torch back end, alone and under threads, forks and failures."""
 
 import copy
+import ctypes
 import multiprocessing
 import os
 import subprocess
@@ -8,20 +9,27 @@ import sys
 import threading
 import time
 
-import numba
 import numpy as np
 import pytest
 import torch
 
 import linsat
-from linsat import _kernels
-from linsat._kernels.newton import _claim
-from linsat._kernels.threads import run_shared
+from linsat.backends.arrays import ArrayBackend
+from linsat.backends.cpu_kernel import KernelBackend, library
+from linsat.backends.cpu_kernel.threads import run_shared
+from linsat.backends.run import settle
+from linsat.compile.compiled import compile_constraints
+from linsat.compile.presolve import everything_free, propagate
+from linsat.gradient.implicit import _to_scores, adjoint
+from linsat.objectives import Entropy, Euclidean
 from oracles import random_system
 
 KERNEL, TORCH = linsat.Newton(backend="kernel"), linsat.Newton(backend="torch")
 F64 = torch.float64
 
+pytestmark = pytest.mark.skipif(library.unavailable() is not None, reason=f"no kernel: {library.unavailable()}")
+
+_RNG = np.random.default_rng(0)
 FAMILIES = {
     "simplex": linsat.constraints.simplex(7),
     "top_k": linsat.constraints.top_k(9, 3),
@@ -36,32 +44,182 @@ FAMILIES = {
     "portfolio": linsat.constraints.portfolio(40, range(6), 0.5),
     "box": linsat.Constraints(A=[[1.0, 2.0, -1.0]], b=[1.5], E=[[1.0, 1.0, 1.0]], f=[2.0], lower=-1.0, upper=3.0),
     "forced pairs": linsat.Constraints(A=[[1.0, 1, 0], [0, 0, 1]], b=[1.0, 0.4], C=[[1.0, 1.0, 0]], d=[1.0]),
-    "many groups": linsat.Constraints(A=np.random.default_rng(0).uniform(-1, 1, (12, 15)), b=2.0),
+    "many groups": linsat.Constraints(A=_RNG.uniform(-1, 1, (12, 15)), b=2.0),
+    "scattered": linsat.Constraints(A=_RNG.uniform(0, 1, (9, 30)) * (_RNG.random((9, 30)) < 0.3), b=1.0),
+    "one-sided box": linsat.Constraints(A=_RNG.uniform(-1, 1, (12, 15)), b=0.1, lower=0.0, upper=np.inf),
+    "no box": linsat.Constraints(A=_RNG.uniform(-1, 1, (12, 15)), b=0.1, lower=-np.inf, upper=np.inf),
+    "no rows": linsat.Constraints(lower=[0.0, -1.0, 2.0], upper=[1.0, 1.0, 3.0]),
+}
+UNBOUNDED = {"one-sided box", "no box"}
+# Rows that depend on each other have duals of which only some combinations are determined; x and its gradient are.
+DEPENDENT = {"doubly stochastic", "ranking", "tour", "tours", "forced pairs", "matching", "capacity"}
+OBJECTIVES = {
+    "paper, warm": Entropy(1.0),
+    "paper": Entropy(0.1),
+    "paper, cold": Entropy(0.01),
+    "entropy": Entropy(0.1, slack="none"),
+    "entropy, cold": Entropy(0.01, slack="none"),
+    "euclidean": Euclidean(),
+    "weighted": Euclidean(weights=1.0),
 }
 
 
-def _gradient(cons, scores, tau, solver):
-    scores = scores.clone().requires_grad_(True)
-    x = linsat.project(scores, cons, tau=tau, solver=solver)
-    weights = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).reshape(x.shape)
-    (x * weights).sum().backward()
-    return x.detach(), scores.grad
+def _problem(cons, objective, scores):
+    """The problem that a call with these arguments solves, the weights a number for each variable."""
+    count, l = scores.shape
+    if isinstance(objective, Euclidean) and objective.weights is not None:
+        objective = Euclidean(weights=torch.linspace(0.5, 2.0, l, dtype=F64))
+    compiled = compile_constraints(cons, objective, num_variables=l)
+    presolved = settle(compiled) if compiled.presolved is not None else compiled.presolve(compiled.form)
+    return compiled.form.problem(scores, objective.spread(torch.Size([count]), l, scores.device), presolved)
 
 
-@pytest.mark.parametrize("tau", [1.0, 0.1, 0.01])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_kernel_and_torch_agree(family, tau):
+def _cases():
+    for family in FAMILIES:
+        for name, objective in OBJECTIVES.items():
+            if not (family in UNBOUNDED and objective.finite_box):
+                yield pytest.param(family, name, id=f"{family}-{name}")
+
+
+@pytest.mark.parametrize(("family", "objective"), list(_cases()))
+def test_iterates_are_those_of_the_torch_back_end(family, objective):
+    """The duals after 1, 2, 3 and all steps; of dependent rows the point that they stand for."""
     cons = FAMILIES[family]
-    scores = torch.randn(4, cons.num_variables, dtype=F64)
-    x, gradient = _gradient(cons, scores, tau, KERNEL)
-    expected_x, expected_gradient = _gradient(cons, scores, tau, TORCH)
-    assert float((x - expected_x).abs().max()) <= 1e-8
-    assert float((gradient - expected_gradient).abs().max()) <= 1e-6 * max(1.0, float(expected_gradient.abs().max()))
+    problem = _problem(cons, OBJECTIVES[objective], torch.randn(4, cons.num_variables, dtype=F64))
+    for steps in (1, 2, 3, 200):
+        options = linsat.Newton(max_steps=steps)
+        ours, theirs = KernelBackend().solve(problem, options), ArrayBackend().solve(problem, options)
+        assert torch.equal(ours.codes, theirs.codes)
+        tol = 1e-12 if steps < 3 else 1e-9  # errors grow as the steps multiply them by the condition of H
+        # Among saturated variables a dual is hardly determined, and the last corrections are lost in rounding.
+        if family not in DEPENDENT and (steps < 3 or "cold" not in objective):
+            assert _size(ours.mu - theirs.mu) <= tol * (1 + _size(theirs.mu))
+        assert _size(ours.x - theirs.x) <= tol * (1 + _size(theirs.x)) * (1 if family not in DEPENDENT else 1e3)
+
+
+def _size(tensor):
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
+
+
+@pytest.mark.parametrize(("family", "objective"), list(_cases()))
+def test_gradients_are_those_of_the_adjoint(family, objective):
+    cons = FAMILIES[family]
+    problem = _problem(cons, OBJECTIVES[objective], torch.randn(4, cons.num_variables, dtype=F64))
+    result = KernelBackend().solve(problem, linsat.Newton())
+    grad_x = torch.randn_like(problem.scores)
+    grad_x[result.codes != 0] = 0.0
+    q = adjoint(problem, result.mu, grad_x, None)
+    expected = _to_scores(problem, result.mu, grad_x, q)
+    pulled = KernelBackend().vjp(problem, result.mu, grad_x, codes=result.codes)
+    assert _size(pulled.scores - expected) <= 1e-9 * (1 + _size(expected))
+    if family not in DEPENDENT and "entropy" in objective:
+        assert _size(pulled.q - q) <= 1e-7 * (1 + _size(q))
+
+
+@pytest.mark.parametrize("objective", [Entropy(0.3), Entropy(0.3, slack="none"), Euclidean()], ids=str)
+def test_gradients_are_finite_differences(objective):
+    """Through the public function, also of right-hand sides, temperatures and weights, by the kernel alone."""
+    base = linsat.Constraints(A=[[1.0, 2.0, 0.5, 0.0]], b=[1.0], E=[[1.0, 1.0, 1.0, 1.0]], f=[1.6])
+    scores = torch.tensor([[0.9, 0.2, 0.4, 0.1], [0.1, 0.8, 0.3, 0.7]], dtype=F64, requires_grad=True)
+    b = torch.tensor([[0.9], [1.1]], dtype=F64, requires_grad=True)
+
+    def project(y, b, parameter):
+        changed = Entropy(parameter, objective.slack) if isinstance(objective, Entropy) else Euclidean(parameter)
+        return linsat.project(
+            y, base.with_rhs(b=b), objective=changed, solver=linsat.Newton(tol=1e-12, backend="kernel")
+        )
+
+    shape = (2,) if isinstance(objective, Entropy) else (2, 4)
+    parameter = torch.linspace(0.3, 0.6, int(np.prod(shape)), dtype=F64).reshape(shape).requires_grad_(True)
+    assert torch.autograd.gradcheck(project, (scores, b, parameter), atol=1e-6)
+    shared = torch.linspace(0.5, 1.0, 4, dtype=F64).requires_grad_(True)
+    if isinstance(objective, Euclidean):
+        assert torch.autograd.gradcheck(lambda q: project(scores.detach(), b.detach(), q), (shared,), atol=1e-6)
+
+
+def test_gradients_of_duals_and_coefficients():
+    """What has no closed form takes q from the kernel; second derivatives go through the adjoint."""
+    scores = torch.tensor([[0.9, 0.2, 0.4], [0.1, 0.8, 0.3]], dtype=F64, requires_grad=True)
+    A = torch.tensor([[1.0, 2.0, 0.5]], dtype=F64, requires_grad=True)
+    tight = linsat.Newton(tol=1e-12)
+
+    def solve(y, A):
+        found = linsat.solve(y, linsat.Constraints(A=A, b=[1.2], E=[[1.0, 1.0, 1.0]], f=[1.5]), tau=0.5, solver=tight)
+        return found.x, found.duals
+
+    assert torch.autograd.gradcheck(solve, (scores, A), atol=1e-6)
+    cons = linsat.constraints.doubly_stochastic(3)
+    y = torch.randn(2, 9, dtype=F64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda y: linsat.project(y, cons, tau=0.5), (y,), atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", [Entropy(0.1), Entropy(0.1, slack="none"), Euclidean()], ids=str)
+def test_numbers_per_instance(objective):
+    """Coefficients, bounds, right-hand sides, temperatures and weights of each instance: as if solved alone."""
+    rng = np.random.default_rng(1)
+    count, k, l = 5, 4, 12
+    cons = linsat.Constraints(A=rng.uniform(-1, 1, (k, l)), b=rng.uniform(0.5, 1, (count, k)), lower=-0.5, upper=1.0)
+    compiled = compile_constraints(cons, objective, num_variables=l)
+    form = compiled.form
+    values = torch.tensor(rng.uniform(-1, 1, (count, form.rows.values.shape[1])), dtype=F64)
+    width = torch.tensor(rng.uniform(0.5, 1.5, (count, l)), dtype=F64)
+    scale = torch.tensor(rng.uniform(0.5, 1.5, (count, k)), dtype=F64)
+    upper = form.lower + width
+    form = form.with_tensors((values, form.lower, upper, form.rhs, form.slack, scale, form.dual_lower, form.dual_upper))
+    if isinstance(objective, Entropy):
+        objective = Entropy(torch.linspace(0.05, 0.5, count, dtype=F64), objective.slack)
+    else:
+        objective = Euclidean(torch.tensor(rng.uniform(0.5, 2, (count, l))))
+    objective = objective.spread(torch.Size([count]), l, torch.device("cpu"))
+    problem = form.problem(torch.randn(count, l, dtype=F64), objective, everything_free(form))
+    ours, theirs = KernelBackend().solve(problem, linsat.Newton()), ArrayBackend().solve(problem, linsat.Newton())
+    assert torch.equal(ours.codes, theirs.codes)
+    assert _size(ours.x - theirs.x) <= 1e-9
+    for n in range(count):
+        alone = KernelBackend().solve(problem.select(torch.tensor([n])), linsat.Newton())
+        assert torch.equal(alone.x[0], ours.x[n])
+        assert torch.equal(alone.mu[0], ours.mu[n])
+
+
+def test_prices_bound_the_duals():
+    """A finite bound on a dual: the row gives way instead of pushing harder."""
+    cons = linsat.Constraints(A=[[1.0, 1.0, 1.0]], b=[0.1])
+    for objective in (Entropy(0.1, slack="none"), Euclidean()):
+        problem = _problem(cons, objective, torch.full((2, 3), 2.0, dtype=F64))
+        tensors = list(problem.tensors())
+        tensors[6] = torch.tensor([[-0.3]], dtype=F64)
+        soft = problem.with_tensors(tuple(tensors)).problem(problem.scores, problem.objective, problem.presolved)
+        ours, theirs = KernelBackend().solve(soft, linsat.Newton()), ArrayBackend().solve(soft, linsat.Newton())
+        assert ours.codes.tolist() == theirs.codes.tolist() == [0, 0]
+        torch.testing.assert_close(ours.x, theirs.x, atol=1e-10, rtol=0)
+        torch.testing.assert_close(ours.mu, theirs.mu, atol=1e-12, rtol=0)
+        assert float((ours.x.sum(-1) - 0.1).min()) > 0.1  # it gave way
+
+
+@pytest.mark.parametrize("objective", [Entropy(0.05), Entropy(0.05, slack="none"), Euclidean()], ids=str)
+def test_warm_starts(objective):
+    cons = FAMILIES["portfolio"]
+    problem = _problem(cons, objective, torch.randn(4, 40, dtype=F64))
+    cold = KernelBackend().solve(problem, linsat.Newton())
+    warm = KernelBackend().solve(problem, linsat.Newton(), cold.mu)
+    assert int(warm.steps.max()) == 0
+    far = KernelBackend().solve(problem, linsat.Newton(), torch.full_like(cold.mu, 50.0))
+    torch.testing.assert_close(far.x, cold.x, atol=1e-8, rtol=0)
+    theirs = ArrayBackend().solve(problem, linsat.Newton(max_steps=2), 0.9 * cold.mu)
+    ours = KernelBackend().solve(problem, linsat.Newton(max_steps=2), 0.9 * cold.mu)
+    torch.testing.assert_close(ours.mu, theirs.mu, atol=1e-11, rtol=1e-11)
+
+
+def test_a_start_for_a_row_that_cannot_bind_any_more_does_nothing():
+    tight, loose = linsat.Constraints(A=[[1.0, 1.0]], b=0.5), linsat.Constraints(A=[[1.0, 1.0]], b=5.0)
+    y = torch.ones(1, 2, dtype=F64)
+    duals = linsat.solve(y, tight).duals
+    for solver in (KERNEL, TORCH):
+        torch.testing.assert_close(linsat.project(y, loose, solver=solver, start=duals), linsat.project(y, loose))
 
 
 @pytest.mark.parametrize("kind", ["positive", "signed", "boundary"])
-def test_torch_path_on_random_systems(kind):
-    """The torch path serves other devices; the random systems of test_solve run on the kernel."""
+def test_both_back_ends_on_random_systems(kind):
     rng = np.random.default_rng(300)
     for _ in range(60):
         system = random_system(rng, kind)
@@ -71,7 +229,26 @@ def test_torch_path_on_random_systems(kind):
         by_torch = linsat.solve(scores, cons, tau=tau, solver=TORCH)
         assert by_torch.converged
         assert system.violation(by_torch.x) <= 1e-6
-        np.testing.assert_allclose(linsat.project(scores, cons, tau=tau), by_torch.x, atol=1e-6)
+        np.testing.assert_allclose(linsat.project(scores, cons, tau=tau, solver=KERNEL), by_torch.x, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["positive", "signed", "boundary"])
+def test_presolve_decides_as_in_torch(kind):
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        system = random_system(rng, kind)
+        cons = linsat.Constraints(**system.arguments())
+        shift = torch.tensor(rng.normal(size=(6, len(cons)))) * (torch.arange(6) % 2)[:, None]
+        compiled = compile_constraints(cons, Entropy(0.1))
+        form = compiled.form
+        tensors = list(form.tensors())
+        tensors[3] = form.rhs + shift
+        form = form.with_tensors(tuple(tensors))
+        ours = KernelBackend().propagate(form, compiled.senses, everything_free(form))
+        theirs = propagate(form, compiled.senses)
+        for name in ("free", "active", "infeasible"):
+            assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+        assert torch.equal(ours.at_upper & ~ours.free, theirs.at_upper & ~theirs.free)
 
 
 def test_saturated_scores_do_not_stall():
@@ -83,17 +260,31 @@ def test_saturated_scores_do_not_stall():
         assert linsat.solve(scores, cons, tau=0.01, solver=solver).converged.all()
 
 
-def test_bit_equal_whatever_the_batch_and_the_threads():
+@pytest.mark.parametrize("objective", [Entropy(0.1), Euclidean()], ids=str)
+def test_bit_equal_whatever_the_batch_its_order_and_the_threads(objective):
     cons = linsat.constraints.tour(10, 0, 9)
     scores = torch.randn(64, 100)
-    alone = torch.stack([linsat.project(row, cons) for row in scores])
+    alone = [_gradient(cons, row, objective) for row in scores]
+    x, gradient = (torch.stack(parts) for parts in zip(*alone, strict=True))
+    order = torch.randperm(64)
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            assert torch.equal(linsat.project(scores, cons), alone)
+            for index in (torch.arange(64), order, order[:7]):
+                found = _gradient(cons, scores[index], objective)
+                assert torch.equal(found[0], x[index])
+                assert torch.equal(found[1], gradient[index])
     finally:
         torch.set_num_threads(before)
+
+
+def _gradient(cons, scores, objective=None, solver=None):
+    scores = scores.clone().requires_grad_(True)
+    x = linsat.project(scores, cons, objective=objective, solver=solver)
+    weights = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype)
+    (x * weights).sum().backward()
+    return x.detach(), scores.grad
 
 
 def test_infeasible_mates_change_no_bit():
@@ -109,34 +300,87 @@ def test_infeasible_mates_change_no_bit():
         assert torch.equal(mixed.x[i], clean.x[i])
 
 
-def test_second_order_gradients_pass_through_the_short_way():
-    cons = linsat.constraints.doubly_stochastic(3)
-    scores = torch.randn(2, 9, dtype=F64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda y: linsat.project(y, cons, tau=0.5), (scores,), atol=1e-5)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_scores_of_every_floating_dtype(dtype):
+    cons = linsat.constraints.doubly_stochastic(5)
+    scores = torch.randn(3, 25).to(dtype)
+    x, gradient = _gradient(cons, scores)
+    exact, exact_gradient = _gradient(cons, scores.double())
+    assert x.dtype == gradient.dtype == dtype
+    assert torch.equal(x, exact.to(dtype))
+    torch.testing.assert_close(gradient.double(), exact_gradient, rtol=2e-2, atol=1e-2)
 
 
-def test_nan_scores_and_limits_are_reported_from_the_kernel():
+def test_bad_numbers_and_limits_are_reported():
     cons = linsat.constraints.doubly_stochastic(3)
     scores = torch.zeros(2, 9)
-    scores[1, 4] = float("nan")
-    with pytest.raises(linsat.ConstraintError, match="instance 1, variable 4"):
-        linsat.project(scores, cons)
+    for bad in (float("nan"), float("inf")):
+        scores[1, 4] = bad
+        with pytest.raises(linsat.ConstraintError, match="instance 1, variable 4"):
+            linsat.project(scores, cons)
+    for tau in (0.0, -1.0, float("nan")):
+        with pytest.raises(linsat.ConstraintError, match="positive, finite temperature"):
+            linsat.project(torch.zeros(2, 9), cons, tau=tau)
+    with pytest.raises(linsat.ConstraintError, match="weights is -1"):
+        linsat.project(torch.zeros(2, 9), cons, objective=Euclidean(weights=torch.full((9,), -1.0)))
+    scores = torch.linspace(0, 1, 18).sin().reshape(2, 9)
     with pytest.warns(linsat.LinSATWarning, match="step_limit"):
-        linsat.project(torch.rand(2, 9), cons, tau=0.001, solver=linsat.Newton(max_steps=1))
+        linsat.project(scores, cons, tau=0.001, solver=linsat.Newton(max_steps=1))
     with pytest.raises(linsat.ConvergenceError):
-        linsat.project(torch.rand(2, 9), cons, tau=0.001, solver=linsat.Newton(max_steps=1), on_failure="raise")
+        linsat.project(scores, cons, tau=0.001, solver=linsat.Newton(max_steps=1), on_failure="raise")
+
+
+def test_numbers_of_another_batch_are_not_read():
+    problem = _problem(FAMILIES["simplex"], Entropy(0.1), torch.zeros(3, 7, dtype=F64))
+    tensors = list(problem.tensors())
+    tensors[3] = torch.ones(2, 1, dtype=F64)
+    wrong = problem.with_tensors(tuple(tensors)).problem(problem.scores, problem.objective, problem.presolved)
+    with pytest.raises(ValueError, match="does not fit a batch of 3"):
+        KernelBackend().solve(wrong, linsat.Newton())
+
+
+# ---------------------------------------------------------------- what the kernel does not take
+
+
+def test_reasons_why_not():
+    class Mine(Entropy):
+        pass
+
+    kernel = KernelBackend()
+    problem = _problem(FAMILIES["simplex"], Entropy(0.1), torch.zeros(1, 7, dtype=F64))
+    assert kernel.supports(problem) is None
+    own = problem.problem(problem.scores, Mine(problem.objective.tau), problem.presolved)
+    assert "not Mine" in kernel.supports(own)
+    dense = linsat.Constraints(A=np.random.default_rng(0).random((300, 40)), b=100.0)
+    with pytest.raises(linsat.ConstraintError, match="backend='kernel' cannot be used.*299 rows share variables"):
+        linsat.project(torch.zeros(40), dense, objective=Euclidean(), solver=KERNEL)
+    many = linsat.Constraints(A=np.eye(5000)[:4500], b=1.0)
+    with pytest.raises(linsat.ConstraintError, match="4500 rows are more than 4096"):
+        linsat.project(torch.zeros(5000), many, solver=KERNEL)
+
+
+def test_an_assignment_of_ninety_thousand_variables_takes_the_torch_back_end():
+    n = 300
+    cons = linsat.constraints.doubly_stochastic(n)
+    start = time.perf_counter()
+    x = linsat.project(torch.rand(n * n, dtype=F64), cons, tau=0.05)
+    assert time.perf_counter() - start < 60
+    assert float(cons.violation(x)) <= 1e-6
+
+
+# ---------------------------------------------------------------- threads and processes
 
 
 def test_eight_threads_with_different_sets_give_the_same_numbers():
-    sets = list(FAMILIES.values())[:8]
+    sets = [FAMILIES[name] for name in FAMILIES if name not in UNBOUNDED][:8]
     scores = [torch.randn(8, cons.num_variables) for cons in sets]
-    expected = [_gradient(cons, y, 0.1, None) for cons, y in zip(sets, scores, strict=True)]
+    expected = [_gradient(cons, y) for cons, y in zip(sets, scores, strict=True)]
     fresh = [copy.deepcopy(cons) for cons in sets]  # compiled while the others run
     failures: list[str] = []
 
     def work(i: int) -> None:
         for _ in range(10):
-            x, gradient = _gradient(fresh[i], scores[i], 0.1, None)
+            x, gradient = _gradient(fresh[i], scores[i])
             if not (torch.equal(x, expected[i][0]) and torch.equal(gradient, expected[i][1])):
                 failures.append(f"set {i}")
 
@@ -149,13 +393,14 @@ def test_eight_threads_with_different_sets_give_the_same_numbers():
     assert failures == []
 
 
-def _forked(cons, scores, expected, queue):
-    queue.put(bool(torch.equal(linsat.project(scores, cons), expected)))
+def _forked(cons, scores, expected, threads, queue):
+    same = bool(torch.equal(linsat.project(scores, cons), expected))
+    queue.put(same and torch.get_num_threads() == threads)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_four_forked_workers_give_the_same_numbers():
+def test_four_forked_workers_give_the_same_numbers_and_keep_the_thread_count():
     cons = linsat.constraints.doubly_stochastic(12)
     scores = torch.rand(200, 144)
     before = torch.get_num_threads()
@@ -164,7 +409,7 @@ def test_four_forked_workers_give_the_same_numbers():
         expected = linsat.project(scores, cons)  # the parent's pool of threads is alive when it forks
         context = multiprocessing.get_context("fork")
         queue = context.Queue()
-        workers = [context.Process(target=_forked, args=(cons, scores, expected, queue)) for _ in range(4)]
+        workers = [context.Process(target=_forked, args=(cons, scores, expected, 2, queue)) for _ in range(4)]
         for worker in workers:
             worker.start()
         assert [queue.get(timeout=60) for _ in workers] == [True] * 4
@@ -188,28 +433,26 @@ def test_inside_the_collate_function_of_a_data_loader():
 
 
 def test_threads_share_the_numbers_and_each_is_taken_once():
-    count = 200_000
+    count = 20_000
     taken = np.zeros(count, dtype=np.int64)
+    claim = library.load().functions.linsat_claim
+
+    def take(counter: int) -> None:
+        while (n := claim(counter)) < count:
+            taken[n] += 1
+
     torch.set_num_threads(4)
     try:
-        run_shared(lambda counter: _take(counter, taken), count, seconds=1.0)
+        run_shared(take, count, seconds=1.0)
     finally:
         torch.set_num_threads(1)
     assert (taken == 1).all()
 
 
-@numba.njit(nogil=True)
-def _take(counter, taken):
-    n = _claim(counter)
-    while n < taken.size:
-        taken[n] += 1
-        n = _claim(counter)
-
-
 def test_an_error_in_a_worker_reaches_the_caller():
     caller, begun = threading.get_ident(), threading.Event()
 
-    def fails(counter: np.ndarray) -> None:
+    def fails(counter: int) -> None:
         if threading.get_ident() == caller:
             assert begun.wait(timeout=20)
         else:
@@ -224,43 +467,41 @@ def test_an_error_in_a_worker_reaches_the_caller():
         torch.set_num_threads(1)
 
 
+# ---------------------------------------------------------------- the library
+
+
 def _python(script: str, **environment: str) -> subprocess.CompletedProcess:
     env = {**os.environ, **environment}
     return subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
 
 
-def test_without_numba_the_torch_path_serves():
-    script = (
-        "import sys; sys.modules['numba'] = None\n"
-        "import torch, linsat, linsat.cli\n"
-        "x = linsat.project(torch.rand(2, 9), linsat.constraints.doubly_stochastic(3))\n"
-        "assert float((x.reshape(2, 3, 3).sum(1) - 1).abs().max()) < 1e-5\n"
-        "linsat.cli.main(['info'])\n"
-    )
-    done = _python(script)
-    assert done.returncode == 0, done.stderr
-    assert "numba cannot be imported" in done.stdout
-    assert "the torch path serves" in done.stdout
+MISSING = {
+    "not compiled": ("library._path = lambda folder: None", "it was not compiled when linsat was installed"),
+    "damaged": (
+        "import pathlib, tempfile; path = pathlib.Path(tempfile.mkstemp()[1]); path.write_bytes(b'no library')\n"
+        "library._path = lambda folder: path",
+        "its library cannot be loaded",
+    ),
+    "of another version": ("library._ABI_VERSION = -1", "compiled from another version of linsat"),
+}
 
 
-@pytest.mark.parametrize("name", ["forward", "backward"])
-def test_where_numba_cannot_compile_the_torch_path_serves(name):
+@pytest.mark.parametrize("case", MISSING)
+def test_without_its_library_the_torch_back_end_serves(case):
+    change, reason = MISSING[case]
     script = (
-        "import torch, numba, linsat, linsat.cli\n"
-        "from linsat._kernels import newton\n"
-        "def fails(*arguments): raise numba.core.errors.LoweringError('no backend')\n"
-        f"newton.{name} = fails\n"
-        "y = torch.rand(2, 9, requires_grad=True, dtype=torch.float64)\n"
-        "project = lambda y: linsat.project(y, linsat.constraints.doubly_stochastic(3))\n"
-        "assert torch.autograd.gradcheck(project, y)\n"
-        "assert float((project(y).reshape(2, 3, 3).sum(1) - 1).detach().abs().max()) < 1e-8\n"
+        "import torch, linsat, linsat.cli\nfrom linsat.backends.cpu_kernel import library\n"
+        f"{change}\n"
+        "y = torch.rand(2, 9, dtype=torch.float64, requires_grad=True)\n"
+        "cons = linsat.constraints.doubly_stochastic(3)\n"
+        "assert torch.autograd.gradcheck(lambda y: linsat.project(y, cons), y)\n"
         "linsat.cli.main(['info'])\n"
-        "linsat.project(y, linsat.constraints.simplex(9), solver=linsat.Newton(backend='kernel'))\n"
+        "linsat.project(y, cons, solver=linsat.Newton(backend='kernel'))\n"
     )
     done = _python(script)
-    assert "the kernel cannot be compiled (LoweringError" in done.stdout, done.stderr
-    assert "the torch path serves" in done.stdout
-    assert "backend='kernel' cannot be used here: the kernel cannot be compiled" in done.stderr
+    assert reason in done.stdout, done.stderr
+    assert "the torch back end serves" in done.stdout
+    assert "backend='kernel' cannot be used here: the kernel is not available" in done.stderr
 
 
 def test_the_kernel_can_be_turned_off_and_required():
@@ -273,25 +514,25 @@ def test_the_kernel_can_be_turned_off_and_required():
     )
     done = _python(script, LINSAT_KERNEL="off")
     assert "turned off by LINSAT_KERNEL" in done.stdout
-    assert _kernels.load().available
 
 
-def test_importing_linsat_does_not_load_numba():
-    done = _python("import sys, linsat; sys.exit('numba' in sys.modules)")
-    assert done.returncode == 0
-    script = "import time, torch; t = time.process_time(); import linsat; print(time.process_time() - t)"
-    assert min(float(_python(script).stdout) for _ in range(3)) < 1.0
+def test_structures_have_the_layout_of_the_library():
+    assert not library._differs(library.load().functions)
+    assert ctypes.sizeof(library.Numbers) == 16
 
 
-def test_first_call_of_a_fresh_process_with_a_warm_cache():
+def test_first_call_of_a_fresh_process():
+    """Nothing is compiled at the first call: it takes no longer than importing torch does."""
     script = (
-        "import time, torch, linsat; y = torch.rand(4, 9, requires_grad=True)\n"
-        "t = time.process_time(); linsat.project(y, linsat.constraints.doubly_stochastic(3)).sum().backward()\n"
-        "print(time.process_time() - t)"
+        "import time; t = time.process_time(); import torch; torch_time = time.process_time() - t\n"
+        "import linsat, sys; assert 'numba' not in sys.modules\n"
+        "y = torch.rand(4, 9, requires_grad=True)\n"
+        "linsat.project(y, linsat.constraints.doubly_stochastic(3)).sum().backward()\n"
+        "assert 'numba' not in sys.modules\n"
+        "print((time.process_time() - t) / torch_time)"
     )
     # Time of the processor, not of the clock: other programs must not decide a test.
-    assert _python(script).returncode == 0  # fills the cache if this is the first run ever
-    assert min(float(_python(script).stdout) for _ in range(3)) < 2.0
+    assert min(float(_python(script).stdout) for _ in range(3)) < 3.0
 
 
 def test_info_lists_what_matters(capsys):
@@ -299,17 +540,30 @@ def test_info_lists_what_matters(capsys):
 
     assert main(["info"]) == 0
     shown = capsys.readouterr().out
-    for name in ("linsat", "torch", "numba", "kernel", "threads"):
+    for name in ("linsat", "torch", "kernel   ready", "threads"):
         assert name in shown
     with pytest.raises(SystemExit) as caught:
         main(["dance"])
     assert caught.value.code == 2
 
 
-def test_an_assignment_of_ninety_thousand_variables_takes_the_large_path():
-    n = 300
-    cons = linsat.constraints.doubly_stochastic(n)
-    start = time.perf_counter()
-    x = linsat.project(torch.rand(n * n, dtype=F64), cons, tau=0.05)
-    assert time.perf_counter() - start < 60
-    assert float(cons.violation(x)) <= 1e-6
+def test_a_batch_that_does_not_fit_says_how_to_split_it():
+    script = (
+        "import resource, torch, linsat\n"
+        "cons = linsat.constraints.simplex(1000)\n"
+        "linsat.project(torch.zeros(2, 1000), cons)\n"
+        "y = torch.zeros(60_000, 1000)\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "limit = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + 100 * 2**20\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "try:\n    linsat.project(y, cons)\n"
+        "except MemoryError as error:\n    print(error)\n"
+        "parts = [linsat.project(part, cons) for part in y[:9000].split(3000)]\n"
+        "print(sum(len(part) for part in parts))\n"
+    )
+    done = _python(script, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    message, count = done.stdout.splitlines()
+    assert "y holds 60,000 instances of 1,000 variables" in message
+    assert "Fix: smaller batches" in message
+    assert count == "9000"  # and the process goes on

@@ -103,7 +103,9 @@ class LinSAT(nn.Module):
         objective = self.objective
         if tau is not None:
             if objective.temperature is None:
-                raise ConstraintError(f"tau was given, but {type(objective).__name__} has no temperature. Fix: leave it out.")
+                raise ConstraintError(
+                    f"tau was given, but {type(objective).__name__} has no temperature. Fix: leave it out."
+                )
             objective = objective.at(tau)
         return project(y, constraints, objective=objective, solver=self.solver, on_failure=self.on_failure)
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import outside_graphs
-from linsat.backends.run import judge_failures, reject_infeasible, run, settle
+from linsat.backends.run import first_backend, judge_failures, presolve, reject_infeasible, run, settle
 from linsat.compile.compiled import CompiledConstraints, compile_constraints
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
@@ -26,6 +27,7 @@ from linsat.status import Status
 
 
 @outside_graphs
+@one_thread_after_a_fork
 def project(
     y: Any,
     constraints: Constraints,
@@ -59,10 +61,12 @@ def project(
         ConstraintError: malformed arguments, NaN or infinite scores.
         ConvergenceError: with ``on_failure="raise"``.
     """
-    return solve(y, constraints, tau=tau, objective=objective, solver=solver, on_failure=on_failure, start=start).x
+    request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
+    return request.answer(_solve(request, duals=False)[0].x)
 
 
 @outside_graphs
+@one_thread_after_a_fork
 def solve(
     y: Any,
     constraints: Constraints,
@@ -75,8 +79,12 @@ def solve(
 ) -> Solution:
     """Like `project`, returning a `Solution`: x with status, violation, steps and duals of every instance."""
     request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
+    return request.solution(*_solve(request))
+
+
+def _solve(request: Request, *, duals: bool = True) -> tuple[SolverResult, StandardForm]:
     compiled = compile_constraints(
-        constraints,
+        request.constraints,
         request.objective,
         num_variables=request.scores.shape[-1],
         device=request.scores.device,
@@ -88,28 +96,32 @@ def solve(
     if isinstance(solver, Sinkhorn) and solver.gradient == "unrolled":
         result = _unrolled(compiled, request, form, solver)
     else:
-        call = Call(form, request.objective, _Solve(compiled, request))
-        result, _ = differentiable(call, request.scores)
-    return request.solution(result, form)
+        constant = form is compiled.form and compiled.presolved is not None
+        call = Call(form, request.objective, _Solve(compiled, request), compiled.cache if constant else None)
+        result = differentiable(call, request.scores, duals=duals)
+    return result, form
 
 
 class _Solve:
-    """Everything that looks at numbers, out of sight of autograd and of function transforms."""
+    """Everything that looks at numbers, out of sight of autograd and of function transforms; called without gradients."""
 
     def __init__(self, compiled: CompiledConstraints, request: Request) -> None:
         self.compiled, self.request = compiled, request
 
     def __call__(self, form: StandardForm, scores: Tensor, objective: Objective) -> tuple[SolverResult, Presolved]:
-        with torch.no_grad():
+        compiled, request = self.compiled, self.request
+        constant = form is compiled.form and compiled.presolved is not None
+        presolved = settle(compiled) if constant else presolve(compiled, form)
+        problem = form.problem(scores, objective, presolved, compiled.cache if constant else None)
+        start = None if request.start is None else request.start * form.scale
+        first = first_backend(problem, request.solver)
+        if first.name != "kernel":  # which looks at the numbers as it reads them
             check_numbers(scores, objective, form)
-            constant = form is self.compiled.form and self.compiled.presolved is not None
-            presolved = settle(self.compiled) if constant else self.compiled.presolve(form)
-            problem = form.problem(scores, objective, presolved, self.compiled.cache if constant else None)
-            start = None if self.request.start is None else self.request.start * form.scale
-            result = run(problem, self.request.solver, start)
-            if not bool((result.codes == Status.CONVERGED.code).all()):
-                self._failed(problem, result)
-            return result, presolved
+        result = run(problem, request.solver, start, first)
+        if not result.solved:
+            check_numbers(scores, objective, form)
+            self._failed(problem, result)
+        return result, presolved
 
     def _failed(self, problem: Problem, result: SolverResult) -> None:
         judge_failures(problem, result)
@@ -119,9 +131,10 @@ class _Solve:
 
 
 def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardForm, solver: Sinkhorn) -> SolverResult:
-    check_numbers(request.scores, request.objective, form)
+    scores = request.scores.reshape(request.batch_shape.numel(), request.scores.shape[-1]).to(torch.float64)
+    check_numbers(scores, request.objective, form)
     presolved = compiled.presolve(form)
-    problem = form.problem(request.scores, request.objective, presolved)
+    problem = form.problem(scores, request.objective, presolved)
     start = None if request.start is None else request.start * form.scale.detach()
     result = solver.unrolled(problem, start)
     result.codes[presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code

@@ -50,13 +50,13 @@ def read_objective(objective: Any, tau: Any) -> Objective:
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of one call, read and flattened to one batch dimension, in float64."""
+    """The arguments of one call, read; numbers of the objective and the start flattened to one batch dimension."""
 
     constraints: Constraints
     objective: Objective  # its numbers spread over the batch
     solver: Solver
     on_failure: str
-    scores: Tensor  # (N, l) float64
+    scores: Tensor  # (batch..., l) of the dtype of y
     start: Tensor | None  # (N, k)
     batch_shape: torch.Size
     like: Tensor  # the scores as given: dtype and device of the answer
@@ -80,19 +80,19 @@ class Request:
         check_options(solver, on_failure)
         solver = DEFAULT if solver is None else solver
         like = _read_scores(y, constraints)
-        if objective.finite_box:
-            constraints.require_finite_box()
-        check_range(like.dtype, constraints)
+        _check_bounds(like.dtype, constraints, objective)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
         batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
-        scores = like.to(device, torch.float64).expand(*batch_shape, like.shape[-1])
+        scores = like if like.device == device else like.to(device)
+        if batch_shape != scores.shape[:-1]:
+            scores = scores.expand(*batch_shape, like.shape[-1])
         return cls(
             constraints=constraints,
             objective=objective.spread(batch_shape, like.shape[-1], device),
             solver=solver,
             on_failure=on_failure,
-            scores=scores.reshape(batch_shape.numel(), like.shape[-1]),
+            scores=scores,
             start=_read_start(start, (*batch_shape, len(constraints)), device),
             batch_shape=batch_shape,
             like=like,
@@ -121,13 +121,18 @@ class Request:
 
         return form.with_tensors(tuple(spread(t) for t in form.tensors()))
 
+    def answer(self, x: Tensor) -> Any:
+        """x (N, l) in the shape, dtype and device of the scores."""
+        if x.shape[:-1] != self.batch_shape:
+            x = x.reshape(*self.batch_shape, x.shape[-1])
+        if x.dtype is not self.like.dtype or x.device != self.like.device:
+            x = x.to(self.like.device, self.like.dtype)
+        return x.detach().cpu().numpy() if self.as_numpy else x
+
     def solution(self, result: SolverResult, form: StandardForm) -> Solution:
-        """Back to the shape, dtype and device of the scores."""
+        """Everything, in the shape of the scores."""
         batch = self.batch_shape
-        x = result.x.reshape(*batch, result.x.shape[-1]).to(self.like.device, self.like.dtype)
         fields: dict[str, Any] = {
-            "x": x,
-            "violation": _violation(self.constraints, x),
             "steps": result.steps.reshape(batch),
             "duals": (result.mu / form.scale).reshape(*batch, len(self.constraints)),
             "codes": result.codes.reshape(batch),
@@ -135,7 +140,22 @@ class Request:
         }
         if self.as_numpy:
             fields = {name: value.detach().cpu().numpy() for name, value in fields.items()}
-        return Solution(**fields)
+        solution = Solution(**fields, x=self.answer(result.x), constraints=self.constraints)
+        if not self.constraints.fixed:
+            _ = solution.violation  # now: an optimiser may change the numbers before anyone asks
+        return solution
+
+
+def _check_bounds(dtype: torch.dtype, constraints: Constraints, objective: Objective) -> None:
+    """Reject bounds that the objective or the answer cannot have; looked at once where they are constants."""
+    key = ("bounds", dtype, objective.finite_box)
+    learned = constraints.lower.requires_grad or constraints.upper.requires_grad
+    if not learned and key in constraints.box_cache:
+        return
+    if objective.finite_box:
+        constraints.require_finite_box()
+    check_range(dtype, constraints)
+    constraints.box_cache[key] = True
 
 
 def check_range(dtype: torch.dtype, constraints: Constraints) -> None:
@@ -161,7 +181,8 @@ def _largest(bound: Tensor) -> float:
 
 def check_numbers(scores: Tensor, objective: Objective, form: StandardForm) -> None:
     """Reject scores and numbers of the objective that no solver could use."""
-    largest = float(scores.detach().abs().amax()) if scores.numel() else 0.0
+    scores = scores.detach()
+    largest = float(scores.abs().amax()) if scores.numel() else 0.0
     if not math.isfinite(largest):
         instance, variable = (int(i) for i in (~torch.isfinite(scores)).nonzero()[0])
         raise ConstraintError(
@@ -180,11 +201,6 @@ def check_numbers(scores: Tensor, objective: Objective, form: StandardForm) -> N
             index = tuple(int(i) for i in wrong.nonzero()[0])
             expected = "a positive, finite temperature. Fix: tau=0.1, say." if name == "tau" else "positive numbers."
             raise ConstraintError(f"{name} is {float(value[index])}; expected {expected}")
-
-
-def _violation(constraints: Constraints, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return constraints.violation(x.detach())
 
 
 def _read_scores(y: Any, constraints: Constraints) -> Tensor:
@@ -210,6 +226,8 @@ def _read_scores(y: Any, constraints: Constraints) -> Tensor:
 
 
 def _joint_batch(scores: torch.Size, constraints: torch.Size) -> torch.Size:
+    if not constraints:
+        return scores
     try:
         return torch.broadcast_shapes(scores, constraints)
     except RuntimeError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from linsat.constraints.constraint_set import Constraints
 from linsat.solvers.result import SOLVERS
 from linsat.status import Status
 
@@ -18,24 +20,34 @@ class Solution:
 
     Attributes:
         x: the projected scores (batch..., variables), of the dtype of the scores.
-        violation: worst violation of any row or bound at ``x``, relative to the size of the row there,
-            ``max(1, sum_j |a_ij x_j|)``; measured on ``x`` as it is returned, in its dtype.
         steps: steps or Sinkhorn sweeps taken.
         duals: (batch..., rows) multipliers of the rows as written: x is what the objective makes of ``y + A' duals``,
             for `Entropy` ``lower + width * sigmoid(width * (y + A' duals) / tau)``, for `Euclidean`
             ``clip(y + A' duals, lower, upper)``. At most zero for ``<=`` rows and at least zero for ``>=`` rows, zero
-            where a row does not bind (with the paper's entropic slack: any sign, and never zero). Differentiable, and a
+            where a row does not bind (a row that every feasible point holds with equality is an equality here, of any
+            sign; so are all rows with the paper's entropic slack). Differentiable, and a
             warm start for a later solve.
         codes: how each instance ended as positions in `Status`; see ``status``.
         solver_codes: who solved each instance as positions in `linsat.solvers.result.SOLVERS`; see ``solved_by``.
     """
 
     x: Any
-    violation: Any
     steps: Any
     duals: Any
     codes: Any
     solver_codes: Any
+    constraints: Constraints
+
+    @functools.cached_property
+    def violation(self) -> Any:
+        """The worst violation of any row or bound at ``x``, of the batch shape, as `Constraints.violation` measures it.
+
+        On ``x`` as it is returned, in its dtype; worked out when first asked for.
+        """
+        x = self.x.detach() if isinstance(self.x, torch.Tensor) else torch.from_numpy(np.asarray(self.x))
+        with torch.no_grad():
+            found = self.constraints.violation(x)
+        return found if isinstance(self.x, torch.Tensor) else found.cpu().numpy()
 
     @property
     def converged(self) -> Any:

@@ -80,9 +80,13 @@ class Setting:
     def clip(self, mu: Tensor) -> Tensor:
         return torch.clamp(mu, self.low, self.high)
 
+    def moved(self, mu: Tensor, residual: Tensor) -> Tensor:
+        """How far a step along -r, clipped, would take each dual; as written, a large dual hides no small residual."""
+        return torch.clamp(-residual, self.low - mu, self.high - mu)
+
     def error(self, mu: Tensor, residual: Tensor) -> Tensor:
         """e: how far mu is from where a step along -r, clipped, would leave it."""
-        return _largest(mu - self.clip(mu - residual))
+        return _largest(self.moved(mu, residual))
 
     def held(self, mu: Tensor, residual: Tensor, error: Tensor) -> Tensor:
         """The duals at a bound that would leave their box."""
@@ -101,7 +105,7 @@ class ArrayBackend:
     def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> SolverResult:
         """Solve every instance; ``start`` are duals (N, k) of an earlier solve."""
         with torch.no_grad():
-            return _Loop(problem, options, start).run()
+            return _Loop(problem.in_double(), options, start).run()
 
 
 def first_state(setting: Setting, start: Tensor | None = None) -> State:
@@ -112,7 +116,8 @@ def first_state(setting: Setting, start: Tensor | None = None) -> State:
     mu = setting.clip(problem.scores.new_zeros((problem.size, problem.rows.shape[0])))
     at = None
     if start is not None:
-        given = setting.clip(start)
+        # The dual of a row that is not active would never move: from another right-hand side it may not be 0.
+        given = torch.where(problem.presolved.active, setting.clip(start), 0.0)
         there, here = setting.evaluate(given, tau), setting.evaluate(mu, tau)
         better = (there.theta <= here.theta)[:, None]
         mu, temperature = torch.where(better, given, mu), torch.where(better, tau, temperature)
@@ -316,10 +321,13 @@ def optimal(setting: Setting, state: State, tol: float) -> Tensor:
     """Whether rows hold relative to their size at x, and the duality gap <mu, r> is small."""
     problem, at = setting.problem, state.at
     size = problem.row_sizes(at.x).clamp_min(1.0)
-    moved = (state.mu - setting.clip(state.mu - at.residual)).abs()
+    moved = setting.moved(state.mu, at.residual).abs()
     holds = _largest(moved * (problem.scale / size).clamp_min(1.0)) <= tol
     value = (problem.objective.linear(problem.scores) * at.x).abs().sum(-1)
-    return holds & ((state.mu * at.residual).abs().sum(-1) <= constants.GAP * tol * (1.0 + value))
+    # What a dual could still gain is its way to the bound that the residual points to; a soft row's price is one.
+    bound = torch.where(at.residual > 0, setting.low, setting.high)
+    way = torch.where(torch.isfinite(bound), state.mu - bound, state.mu)
+    return holds & ((way * at.residual).abs().sum(-1) <= constants.GAP * tol * (1.0 + value))
 
 
 def polish(setting: Setting, state: State, done: Tensor) -> State:

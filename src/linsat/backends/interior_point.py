@@ -31,6 +31,7 @@ class InteriorPointBackend:
 
     def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> SolverResult:
         """Solve every instance; duals are polished by Newton's method, so that active rows and bounds are exact."""
+        problem = problem.in_double()
         result = SolverResult.empty(problem, self.name)
         tol = min(options.tol, 1e-9)
         errors = []
@@ -93,7 +94,10 @@ def _program(problem: Problem, instance: int) -> Program:
     elif isinstance(objective, Euclidean):
         quadratic = np.ones(l) if objective.weights is None else of(objective.weights).copy()
     tight, share = of(p.tight), of(p.tight_share)
-    row_lower, row_upper = np.where(tight, rhs - slack * share, row_lower), np.where(tight, rhs - slack * share, row_upper)
+    row_lower, row_upper = (
+        np.where(tight, rhs - slack * share, row_lower),
+        np.where(tight, rhs - slack * share, row_upper),
+    )
     idle = ~of(p.active)
     return Program(
         matrix=matrix,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 
 from linsat.backends.arrays import ArrayBackend
+from linsat.backends.cpu_kernel import KernelBackend
 from linsat.backends.interior_point import InteriorPointBackend
 from linsat.compile import judge
 from linsat.compile.compiled import CompiledConstraints, linear_system, presolve_by_program
 from linsat.compile.diagnosis import diagnose, error_from
-from linsat.compile.problem import Presolved, Problem, Tensor
+from linsat.compile.presolve import everything_free
+from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
+from linsat.errors import ConstraintError
 from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.newton import STEPS_BEFORE_INTERIOR
 from linsat.solvers.result import SolverResult
@@ -24,42 +29,95 @@ _JUDGE_SECONDS = 10.0  # for the question whether an instance that was not solve
 _WELL_INSIDE = 1e-5
 
 
-def run(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None = None) -> SolverResult:
-    """Solve every instance that presolve has not found infeasible."""
-    infeasible = problem.presolved.infeasible.expand(problem.size)
-    if not bool(infeasible.any()):
-        return _solve(problem, solver, start)
+class Backend(Protocol):
+    """Where a problem is solved."""
+
+    name: str
+
+    def supports(self, problem: Problem) -> str | None:
+        """None, or the reason why this back end cannot take the problem."""
+
+    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> SolverResult:
+        """Solve every instance, from duals ``start`` of an earlier solve where given."""
+
+
+_KERNEL = KernelBackend()
+_INTERIOR = InteriorPointBackend()
+BACKENDS: list[Backend] = [_KERNEL, ArrayBackend()]  # in order of preference; the last takes every problem
+
+
+def run(
+    problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None = None, first: Backend | None = None
+) -> SolverResult:
+    """Solve every instance that presolve has not found infeasible; ``first`` is `first_backend`, if already known."""
+    first = first or first_backend(problem, solver)
+    infeasible = problem.presolved.infeasible
+    # Numbers that never change have been settled, and are feasible.
+    if problem.cache is not None or not bool(infeasible.any()):
+        return _solve(problem, solver, start, first)
+    infeasible, problem = infeasible.expand(problem.size), problem.in_double()
     result = SolverResult.empty(problem, "newton")
     result.x = problem.point(problem.adjusted(result.mu))
     result.codes[infeasible] = Status.INFEASIBLE.code
     rest = (~infeasible).nonzero().squeeze(-1)
     if rest.numel():
-        result.put(rest, _solve(problem.select(rest), solver, None if start is None else start[rest]))
+        result.put(rest, _solve(problem.select(rest), solver, None if start is None else start[rest], first))
     return result
 
 
-def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) -> SolverResult:
+def first_backend(problem: Problem, solver: Newton | Sinkhorn) -> Backend:
+    """The back end that the solver asks for, or the first that takes the problem; Sinkhorn has torch operations only.
+
+    Raises:
+        ConstraintError: the one asked for cannot take the problem; the message says why.
+    """
     if isinstance(solver, Sinkhorn):
-        return solver.run(problem, start)
-    second = InteriorPointBackend()
-    if solver.backend == "interior_point":
-        return second.solve(problem, solver, start)
-    if second.supports(problem) is not None:
-        return ArrayBackend().solve(problem, solver, start)
-    if problem.rows.sparse and start is None:
-        result = _idle(problem, solver.tol)
+        return BACKENDS[-1]
+    if solver.backend == "auto":
+        return next(backend for backend in BACKENDS if backend.supports(problem) is None)
+    asked = next(backend for backend in (*BACKENDS, _INTERIOR) if backend.name == solver.backend)
+    reason = asked.supports(problem)
+    if reason is not None:
+        raise ConstraintError(f"backend={solver.backend!r} cannot be used here: {reason}. Fix: leave backend out.")
+    return asked
+
+
+def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None, first: Backend) -> SolverResult:
+    """Newton's method, and the interior-point method for what that does not solve."""
+    if isinstance(solver, Sinkhorn):
+        return solver.run(problem.in_double(), start)
+    if first is _INTERIOR or _INTERIOR.supports(problem) is not None:
+        return first.solve(problem, solver, start)
+    if first is BACKENDS[-1] and problem.rows.sparse and start is None:
+        result = _idle(problem.in_double(), solver.tol)
+        left = result.codes != Status.CONVERGED.code
     else:
-        few = Newton(tol=solver.tol, max_steps=min(solver.max_steps, STEPS_BEFORE_INTERIOR))
-        result = ArrayBackend().solve(problem, few, start)
-    left = result.codes == Status.STALLED.code
-    if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
-        left = left | (result.codes == Status.STEP_LIMIT.code)
+        result = first.solve(problem, _shortened(solver), start)
+        if result.solved:
+            return result
+        left = result.codes == Status.STALLED.code
+        if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
+            left = left | (result.codes == Status.STEP_LIMIT.code)
     left = left.nonzero().squeeze(-1)
     if left.numel():
-        part = second.solve(problem.select(left), solver)
+        problem, result.x = problem.in_double(), result.x.to(torch.float64)
+        part = _INTERIOR.solve(problem.select(left), solver)
         part.steps = part.steps + result.steps[left]
         result.put(left, part)
     return result
+
+
+@functools.lru_cache(maxsize=64)
+def _shortened(solver: Newton) -> Newton:
+    """The solver with no more steps than the interior-point method waits for; itself where it has no more."""
+    return solver if solver.max_steps <= STEPS_BEFORE_INTERIOR else replace(solver, max_steps=STEPS_BEFORE_INTERIOR)
+
+
+def presolve(compiled: CompiledConstraints, form: StandardForm) -> Presolved:
+    """What presolve decides for these numbers, by the kernel where it can take them."""
+    if compiled.presolved is not None or not compiled.objective.interior or _KERNEL.takes(form) is not None:
+        return compiled.presolve(form)
+    return _KERNEL.propagate(form, compiled.senses, everything_free(form))
 
 
 def _idle(problem: Problem, tol: float) -> SolverResult:

@@ -11,8 +11,8 @@ import torch
 
 from linsat.backends.run import settle
 from linsat.compile.compiled import compile_constraints
-from linsat.constraints.constraint_set import Constraints
 from linsat.compile.diagnosis import linear_system
+from linsat.constraints.constraint_set import Constraints
 from linsat.objectives import Entropy
 from linsat.projection import solve
 

@@ -7,24 +7,19 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from linsat._kernels import load
+from linsat.backends.cpu_kernel.library import Library, load
 from linsat.cli.console import one_line_errors, say
-from linsat.constraints import simplex
-from linsat.projection import project
 
-_PACKAGES = ("numpy", "scipy", "numba", "highspy", "pyarrow", "cvxpy", "jax")
+_PACKAGES = ("numpy", "scipy", "highspy", "pyarrow", "cvxpy", "jax")
 
 
 def describe() -> list[tuple[str, str]]:
     """Versions, kernel and threads, as pairs of a name and a value."""
     found = [("linsat", _version("linsat")), ("python", sys.version.split()[0]), ("torch", torch.__version__)]
     found += [(name, _version(name)) for name in _PACKAGES]
-    # numba compiles at the first call: only trying shows whether it can.
-    project(torch.zeros(1, 2), simplex(2))
-    state = load()
-    found.append(
-        ("kernel", (state.reason or "ready") if state.available else f"not used: {state.reason}; the torch path serves")
-    )
+    kernel = load()
+    ready = f"ready ({kernel.instructions})" if isinstance(kernel, Library) else f"not used: {kernel}"
+    found.append(("kernel", ready if isinstance(kernel, Library) else f"{ready}; the torch back end serves"))
     found.append(("threads", str(torch.get_num_threads())))
     return found
 

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 import linsat
-from linsat._kernels import load as load_kernel
+from linsat.backends.cpu_kernel.library import unavailable
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.files import Model, read_model
@@ -190,7 +190,7 @@ def _chunk_size(constraints: Constraints) -> int:
 def _made_from(job: Job, scores: ScoreFile, chunk: int) -> dict[str, Any]:
     return {
         "linsat": linsat.__version__,
-        "kernel": load_kernel().available,
+        "kernel": unavailable() is None,
         "constraints": hashlib.sha256(job.constraints.read_bytes()).hexdigest(),
         "box": None if job.box is None else list(job.box),
         "scores": scores.digest(),

@@ -11,11 +11,11 @@ import scipy.sparse as sp
 import torch
 
 from linsat._transforms import plain_tensors
+from linsat.compile.implied import LARGEST_PROGRAM, Rows, implied
 from linsat.compile.presolve import everything_free, propagate, row_sides
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.compile.standard_form import standard_form
 from linsat.compile.system import LinearSystem
-from linsat.compile.implied import LARGEST_PROGRAM, Rows, implied
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.structure import GREATER
 from linsat.objectives import Objective

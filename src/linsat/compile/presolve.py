@@ -15,12 +15,12 @@ from linsat.compile.problem import Presolved, StandardForm, Tensor
 from linsat.constraints.structure import GREATER, LESS
 
 # Relative to how far a row can move within the box: what is a contradiction, what cannot bind.
-_CONTRADICTION = 1e-9
-_VACUOUS = 1e-12
+CONTRADICTION = 1e-9
+VACUOUS = 1e-12
 # A variable is forced to its end where the room a row leaves it is less than this share of its box, or of one unit.
-_FORCED = 1e-10
+FORCED = 1e-10
 # Rounding of a row's activity, relative to its terms.
-_ROUNDING = 1e-15
+ROUNDING = 1e-15
 
 
 def everything_free(form: StandardForm) -> Presolved:
@@ -47,12 +47,12 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
     at_upper = torch.zeros_like(free)
     infeasible = torch.zeros(batch, dtype=torch.bool, device=free.device)
     box_least, box_most = _activity_range(form, free, at_upper)
-    rounding = _ROUNDING * (box_least.abs() + box_most.abs() + side.abs())
+    rounding = ROUNDING * (box_least.abs() + box_most.abs() + side.abs())
     reach = box_most - box_least
     while True:
         least, most = _activity_range(form, free, at_upper)
         above, below = side - least, most - side  # room left under a cap, over a floor
-        lacking = -(_CONTRADICTION * reach + rounding)
+        lacking = -(CONTRADICTION * reach + rounding)
         short = (caps & (above < lacking)) | (floors & (below < lacking))
         infeasible = infeasible | short.any(-1)
         room_above = torch.where(caps, above - rounding, torch.inf)
@@ -64,7 +64,7 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
         at_upper = at_upper | up
         free = free & ~(down | up)
     # A row that holds on the whole box says nothing; dropped, its slack cannot distort the answer either.
-    slight = _VACUOUS * reach + rounding
+    slight = VACUOUS * reach + rounding
     vacuous = (~floors & (side - box_most >= -slight)) | (~caps & (box_least - side >= -slight))
     live = _count(form, free) > 0
     blank = everything_free(form)
@@ -97,7 +97,7 @@ def _push(form: StandardForm, width: Tensor, room_above: Tensor, room_below: Ten
     rows = form.rows
     positive, negative = rows.values > 0, rows.values < 0
     # Never more than this share of one unit: in a wide box what is small beside the box is not nothing.
-    needed = _FORCED * rows.values.abs() * width[:, rows.col].clamp_max(1.0)  # (., nnz)
+    needed = FORCED * rows.values.abs() * width[:, rows.col].clamp_max(1.0)  # (., nnz)
     no_room_above, no_room_below = room_above[:, rows.row] <= needed, room_below[:, rows.row] <= needed
     down = (no_room_above & positive) | (no_room_below & negative)
     up = (no_room_above & negative) | (no_room_below & positive)

@@ -74,7 +74,16 @@ class StandardForm:
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Everything that may carry a gradient, in the order of the fields; `with_tensors` takes it back."""
-        return (self.rows.values, *(getattr(self, f.name) for f in fields(StandardForm)[1:]))
+        return (
+            self.rows.values,
+            self.lower,
+            self.upper,
+            self.rhs,
+            self.slack,
+            self.scale,
+            self.dual_lower,
+            self.dual_upper,
+        )
 
     def with_tensors(self, tensors: tuple[Tensor, ...]) -> StandardForm:
         return StandardForm(self.rows.with_values(tensors[0]), *tensors[1:])
@@ -83,8 +92,7 @@ class StandardForm:
         self, scores: Tensor, objective: Objective, presolved: Presolved, cache: dict[str, Any] | None = None
     ) -> Problem:
         """The problem of scores (N, l) over these rows."""
-        parts = {f.name: getattr(self, f.name) for f in fields(StandardForm)}
-        return Problem(**parts, scores=scores, objective=objective, presolved=presolved, cache=cache)
+        return Problem(self.rows, *self.tensors()[1:], scores, objective, presolved, cache)
 
 
 class Evaluation(NamedTuple):
@@ -105,7 +113,7 @@ class Problem(StandardForm):
     Duals mu are those of the rows divided by their scale: the multipliers of the rows as written, times the scale.
     """
 
-    scores: Tensor  # (N, l) y
+    scores: Tensor  # (N, l) y; x has its dtype, everything else is float64
     objective: Objective
     presolved: Presolved
     cache: dict[str, Any] | None = None  # where a back end may keep what it derives from numbers that never change
@@ -114,6 +122,10 @@ class Problem(StandardForm):
     def size(self) -> int:
         """The number of instances."""
         return self.scores.shape[0]
+
+    def in_double(self) -> Problem:
+        """The same with scores in float64, as torch operations need them; the kernel reads float32 too."""
+        return self if self.scores.dtype is torch.float64 else replace(self, scores=self.scores.to(torch.float64))
 
     def select(self, index: Tensor) -> Problem:
         """The problem of some instances only."""

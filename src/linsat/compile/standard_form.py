@@ -9,7 +9,7 @@ import torch
 
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.compile.rows import RowMatrix
-from linsat.constraints.structure import EQUAL, GREATER, LESS, Values, SparsityPattern
+from linsat.constraints.structure import EQUAL, GREATER, LESS, SparsityPattern, Values
 from linsat.objectives import Objective
 
 
@@ -86,9 +86,7 @@ def _dual_bounds(senses: Tensor, entropic: bool) -> tuple[Tensor, Tensor]:
     return torch.where(senses == GREATER, 0.0, -free), torch.where(senses == LESS, 0.0, free)
 
 
-def _box(
-    pattern: SparsityPattern, values: Values, num_variables: int, batch_shape: torch.Size, finite: bool
-) -> Box:
+def _box(pattern: SparsityPattern, values: Values, num_variables: int, batch_shape: torch.Size, finite: bool) -> Box:
     device = values.values.device
     row, col, _ = pattern.on(device)
     cache = pattern.cache.setdefault((str(device), num_variables), {})

@@ -44,7 +44,9 @@ def check_bounds(lower: Tensor, upper: Tensor) -> None:
         )
 
 
-def check_empty_rows(structure: SparsityPattern, matrices: Mapping[str, Matrix], right_sides: Mapping[str, Tensor]) -> None:
+def check_empty_rows(
+    structure: SparsityPattern, matrices: Mapping[str, Matrix], right_sides: Mapping[str, Tensor]
+) -> None:
     """Reject a row without coefficients that cannot hold: ``0 <= -1``, ``0 >= 1``, ``0 == 1``."""
     if "empty rows" not in structure.cache:
         structure.cache["empty rows"] = {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from linsat._forks import one_thread_after_a_fork
 from linsat.constraints.arrays import (
     Matrix,
     Tensor,
@@ -20,7 +21,7 @@ from linsat.constraints.arrays import (
     read_right_side,
 )
 from linsat.constraints.checks import check_bounds, check_empty_rows, check_names, joint_batch_shape
-from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, Values, SparsityPattern, stack_rows
+from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, SparsityPattern, Values, stack_rows
 from linsat.constraints.text import SENSE_TEXT, row_text, summary
 from linsat.errors import ConstraintError, LinSATWarning
 
@@ -47,6 +48,7 @@ class Constraints:
         ConstraintError: malformed input; the message names argument, index, value and fix.
     """
 
+    @one_thread_after_a_fork
     def __init__(
         self,
         *,

@@ -18,20 +18,24 @@ trains on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import transforming
+from linsat.backends.cpu_kernel import KernelBackend
+from linsat.backends.cpu_kernel.backend import Pulled
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.objectives import Objective
 from linsat.solvers.linear_solve import solve_exactly
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
 
+_KERNEL = KernelBackend()
 _FORM = 8  # tensors of a standard form
-_RESULT = tuple(f.name for f in fields(SolverResult))
+_RESULT = 5  # tensors of a result
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Call:
     form: StandardForm  # whose pattern (not numbers) is used
     objective: Objective  # likewise
     solve: Callable[[StandardForm, Tensor, Objective], tuple[SolverResult, Presolved]]
+    cache: dict[str, Any] | None = None  # of numbers that never change, see `Problem`
 
     def parts(self, tensors: tuple[Tensor, ...]) -> tuple[StandardForm, Tensor, Objective]:
         """Standard form, scores and objective from scores, tensors of the form and numbers of the objective."""
@@ -57,55 +62,134 @@ class Call:
 
     def problem(self, tensors: tuple[Tensor, ...], presolved: Presolved) -> Problem:
         form, scores, objective = self.parts(tensors)
-        return form.problem(scores, objective, presolved)
+        return form.problem(scores, objective, presolved, self.cache if form is self.form else None)
 
 
-def differentiable(call: Call, scores: Tensor) -> tuple[SolverResult, Presolved]:
-    """Solve for scores (N, l), with gradients of x and the duals to every tensor that wants them."""
-    found = Projection.apply(call, scores, *call.tensors())
-    return SolverResult(*found[: len(_RESULT)]), Presolved(*found[len(_RESULT) :])
+def differentiable(call: Call, scores: Tensor, *, duals: bool = True) -> SolverResult:
+    """Solve for scores (batch..., l), with gradients of x to every tensor that wants them, and of the duals if asked.
+
+    Of the fields, which are those of the flattened batch, x has the shape and dtype of the scores where torch records
+    operations.
+    """
+    tensors = call.tensors()
+    if transforming():
+        return SolverResult(*Transformed.apply(call, _flat(scores), *tensors)[:_RESULT])
+    if torch.is_grad_enabled():
+        learned = tuple([i for i, tensor in enumerate(tensors) if tensor.requires_grad])
+        if learned or scores.requires_grad:
+            solved: list[SolverResult] = []
+            found = Projection.apply(call, (learned, duals, solved), scores, *(tensors[i] for i in learned))
+            if duals:
+                solved[0].x, solved[0].mu = found
+            else:
+                solved[0].x = found
+            return solved[0]
+    return call.solve(call.form, _flat(scores), call.objective)[0]
 
 
 class Projection(torch.autograd.Function):
-    """(scores, standard form, objective) -> fields of the result, fields of what presolve decided."""
+    """(scores, learned tensors) -> x and, if asked for, duals: outside of function transforms, where it costs least.
+
+    Views and conversions of scores and x happen inside, where torch does not record them.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: Call, how: tuple[tuple[int, ...], bool, list[SolverResult]], *given: Tensor
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        learned, duals, solved = how
+        scores = given[0]
+        flat = _flat(scores)
+        result, presolved = call.solve(call.form, flat, call.objective)
+        ctx.call, ctx.learned, ctx.presolved, ctx.codes, ctx.flat = call, learned, presolved, result.codes, flat
+        ctx.save_for_backward(*given, result.mu)
+        ctx.set_materialize_grads(False)
+        solved.append(result)
+        x = result.x
+        if x.dim() != scores.dim():
+            x = x.view(scores.shape)
+        if x.dtype is not scores.dtype:
+            x = x.to(scores.dtype)
+        return (x, result.mu) if duals else x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        scores, *learned, mu = ctx.saved_tensors
+        grad_x, grad_mu = grads if len(grads) == 2 else (grads[0], None)
+        if torch.is_grad_enabled():
+            if len(grads) == 1:  # for second derivatives the duals are functions of everything too
+                mu = Duals.apply(ctx.call, (ctx.learned, ctx.presolved, ctx.codes, mu), scores, *learned)
+        elif not learned and grad_mu is None and grad_x is not None and not transforming(grad_x):
+            call = ctx.call
+            problem = call.form.problem(ctx.flat, call.objective, ctx.presolved, call.cache)
+            if _KERNEL.supports(problem) is None:  # by far the most frequent case, with nothing in its way
+                return None, None, _KERNEL.vjp(problem, mu, grad_x, codes=ctx.codes).scores
+        return _pull_back(ctx, (scores, *learned), mu, grad_x, grad_mu)
+
+
+class Duals(torch.autograd.Function):
+    """(scores, learned tensors) -> duals that are known already: `Projection` without solving."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: Call, known: tuple[tuple[int, ...], Presolved, Tensor, Tensor], *given: Tensor
+    ) -> Tensor:
+        ctx.call, (ctx.learned, ctx.presolved, ctx.codes, mu) = call, known
+        found = mu.clone()
+        ctx.save_for_backward(*given, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad_mu: Tensor) -> tuple[Tensor | None, ...]:
+        *given, mu = ctx.saved_tensors
+        return _pull_back(ctx, tuple(given), mu, None, grad_mu)
+
+
+def _pull_back(
+    ctx: Any, given: tuple[Tensor, ...], mu: Tensor, grad_x: Tensor | None, grad_mu: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Gradients to (call, how, scores, learned tensors)."""
+    scores, *learned = given
+    tensors = [_flat(scores), *ctx.call.tensors()]
+    needed = [ctx.needs_input_grad[2], *[False] * (len(tensors) - 1)]
+    for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
+        tensors[1 + position], needed[1 + position] = tensor, wants
+    solved = _Solved(ctx.call, tuple(tensors), mu, ctx.codes, ctx.presolved)
+    found = _backward(solved, grad_mu, None if grad_x is None else _flat(grad_x), tuple(needed))
+    to_scores = None if found[0] is None else found[0].reshape(scores.shape)
+    return None, None, to_scores, *(found[1 + i] for i in ctx.learned)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """(batch..., l) as (N, l)."""
+    if tensor.dim() == 2:
+        return tensor
+    return tensor[None] if tensor.dim() == 1 else tensor.reshape(tensor.shape[:-1].numel(), tensor.shape[-1])
+
+
+class Transformed(torch.autograd.Function):
+    """(scores, standard form, objective) -> fields of the result, fields of what presolve decided; can be mapped."""
 
     @staticmethod
     def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         result, presolved = call.solve(*call.parts(tensors))
-        return *vars(result).values(), *vars(presolved).values()
+        return *result.tensors(), *vars(presolved).values()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         call, *tensors = inputs
         mu, _, codes = output[:3]
         ctx.call = call
-        ctx.save_for_backward(*tensors, mu, codes, *output[len(_RESULT) :])
+        ctx.save_for_backward(*tensors, mu, codes, *output[_RESULT:])
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[2:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        count = 1 + _FORM + len(ctx.call.objective.parameters())
+        count = 1 + len(ctx.call.tensors())
         saved = ctx.saved_tensors
-        tensors, mu, codes, presolved = saved[:count], saved[count], saved[count + 1], Presolved(*saved[count + 2 :])
-        problem = ctx.call.problem(tensors, presolved)
-        grad_mu, grad_x = grads[0], grads[1]
-        solved = (codes == Status.CONVERGED.code)[:, None]
-        grad_x = torch.zeros_like(problem.scores) if grad_x is None else torch.where(solved, grad_x, 0.0)
-        grad_mu = None if grad_mu is None else torch.where(solved, grad_mu, 0.0)
-        q = adjoint(problem, mu, grad_x, grad_mu)
-        scores_only = grad_mu is None and not any(ctx.needs_input_grad[2:])
-        if scores_only and not torch.is_grad_enabled() and not transforming(grad_x):
-            return None, _to_scores(problem, mu, grad_x, q), *[None] * (count - 1)
-
-        def explicit(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-            """x and residual as functions of everything but the duals."""
-            here = ctx.call.problem(tensors, presolved)
-            x = here.point(here.adjusted(mu))
-            return x, here.residual(x, here.slack_shares(mu))
-
-        pull_back: Callable[..., Any] = torch.func.vjp(explicit, *tensors)[1]
-        return None, *pull_back((grad_x, -q))
+        solved = _Solved(ctx.call, saved[:count], saved[count], saved[count + 1], Presolved(*saved[count + 2 :]))
+        return None, *_backward(solved, grads[0], grads[1], ctx.needs_input_grad[1:])
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: Tensor) -> tuple[Any, Any]:
@@ -120,10 +204,86 @@ class Projection(torch.autograd.Function):
             front = tensor.expand(mapped, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
             return front.expand(mapped, count, *front.shape[2:]).reshape(mapped * count, *front.shape[2:])
 
-        outputs = Projection.apply(call, *(join(t, dim) for t, dim in zip(tensors, dims, strict=True)))
+        outputs = Transformed.apply(call, *(join(t, dim) for t, dim in zip(tensors, dims, strict=True)))
         whole = mapped * count
         split = [t.reshape(mapped, count, *t.shape[1:]) if t.shape[0] == whole else t for t in outputs]
         return tuple(split), tuple(0 if t.shape[0] == whole else None for t in outputs)
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """What a backward pass starts from."""
+
+    call: Call
+    tensors: tuple[Tensor, ...]  # scores and `Call.tensors`
+    mu: Tensor
+    codes: Tensor
+    presolved: Presolved
+
+    def problem(self) -> Problem:
+        return self.call.problem(self.tensors, self.presolved)
+
+    def masked(self, gradient: Tensor) -> Tensor:
+        """Zero for instances that were not solved; in float64."""
+        return torch.where((self.codes == Status.CONVERGED.code)[:, None], gradient, 0.0).to(self.mu.dtype)
+
+    def explicit(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        """x and residual as functions of everything but the duals."""
+        here = self.call.problem(tensors, self.presolved).in_double()
+        x = here.point(here.adjusted(self.mu))
+        return x, here.residual(x, here.slack_shares(self.mu))
+
+
+@one_thread_after_a_fork
+def _backward(
+    solved: _Solved, grad_mu: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """Gradients to scores and `Call.tensors`, where needed, from those of the duals and of x."""
+    problem = solved.problem()
+    if grad_x is None:
+        grad_x = torch.zeros_like(problem.scores)
+    wanted = {i for i, wants in enumerate(needed[1:]) if wants}
+    plain = not torch.is_grad_enabled() and not transforming(grad_x) and not transforming(grad_mu)
+    if plain and _KERNEL.supports(problem) is None:
+        pulled = _KERNEL.vjp(
+            problem, solved.mu, grad_x, codes=solved.codes, grad_mu=grad_mu, parameter=_PARAMETER in wanted
+        )
+        if wanted <= _CLOSED:
+            return _closed_forms(problem, solved.mu, pulled, wanted, len(needed))
+        q, grad_x = pulled.q, solved.masked(grad_x)
+    else:
+        grad_x = solved.masked(grad_x)
+        q = adjoint(problem.in_double(), solved.mu, grad_x, None if grad_mu is None else solved.masked(grad_mu))
+        if plain and not wanted:
+            return _to_scores(problem.in_double(), solved.mu, grad_x, q), *[None] * (len(needed) - 1)
+    pull_back: Callable[..., Any] = torch.func.vjp(solved.explicit, *solved.tensors)[1]
+    return pull_back((grad_x, -q))
+
+
+# Positions among `Call.tensors` of what has a short closed form.
+_RHS, _SLACK, _PARAMETER = 3, 4, _FORM
+_CLOSED = {_RHS, _SLACK, _PARAMETER}
+
+
+def _closed_forms(
+    problem: Problem, mu: Tensor, pulled: Pulled, wanted: set[int], count: int
+) -> tuple[Tensor | None, ...]:
+    """Gradients to scores, right-hand sides, slack masses and the number of the objective: r = (A x + S z - B) / rho."""
+    found: list[Tensor | None] = [None] * count
+    found[0] = pulled.scores
+    if _RHS in wanted or _SLACK in wanted:
+        to_rhs = pulled.q / problem.scale
+        found[1 + _RHS] = _sum_to(to_rhs, problem.rhs)
+        if _SLACK in wanted:
+            found[1 + _SLACK] = _sum_to(-to_rhs * problem.slack_shares(mu), problem.slack)
+    if pulled.parameter is not None:
+        found[1 + _PARAMETER] = _sum_to(pulled.parameter, next(iter(problem.objective.parameters().values())))
+    return tuple(found)
+
+
+def _sum_to(gradient: Tensor, like: Tensor) -> Tensor:
+    """Summed over the instances where they share the number."""
+    return gradient if gradient.shape[0] == like.shape[0] else gradient.sum(0, keepdim=True)
 
 
 def moving_rows(problem: Problem, mu: Tensor) -> Tensor:

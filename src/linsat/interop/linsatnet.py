@@ -24,6 +24,7 @@ from linsat.solvers import Newton, Sinkhorn
 
 _MODES = ("newton", "v1", "v2")
 _KEY = "linsat_constraints"
+_ARGUMENTS = ("A", "b", "C", "d", "E", "f")
 
 
 class _Known:
@@ -36,12 +37,12 @@ class _Known:
     def get_or_make(self, num_var: int, parts: tuple[Any, ...], grouped: bool) -> dict[str, Any]:
         key = _content(parts)
         if key is None:
-            return init_constraints(num_var, *parts, grouped)
+            return init_constraints(num_var, **dict(zip(_ARGUMENTS, parts, strict=True)), grouped=grouped)
         key = (num_var, grouped, *key)
         with self._lock:
             found = self._sets.pop(key, None)
             if found is None:
-                found = init_constraints(num_var, *parts, grouped)
+                found = init_constraints(num_var, **dict(zip(_ARGUMENTS, parts, strict=True)), grouped=grouped)
             self._sets[key] = found
             while len(self._sets) > self._most:
                 self._sets.popitem(last=False)
@@ -55,7 +56,12 @@ def _content(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if part is None:
             key.append(None)
             continue
-        if not isinstance(part, torch.Tensor) or part.requires_grad or part.layout != torch.strided or transforming(part):
+        if (
+            not isinstance(part, torch.Tensor)
+            or part.requires_grad
+            or part.layout != torch.strided
+            or transforming(part)
+        ):
             return None
         array = part.detach().cpu().contiguous()
         digest = hashlib.blake2b(array.view(-1).view(torch.uint8).numpy().tobytes(), digest_size=16).digest()

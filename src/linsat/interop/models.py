@@ -14,9 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from linsat._optional import require
-from linsat.interop.two_sided import Box, TwoSided, read_box, to_constraints
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, LinSATWarning
+from linsat.interop.two_sided import Box, TwoSided, read_box, to_constraints
 
 # What a cvxpy variable may be declared as, and the bounds it means; anything else must be off.
 _CVXPY_BOUNDS = {

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from linsat.constraints.constraint_set import Constraints
 from linsat.compile.diagnosis import NamedBound
+from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 
 Array = np.ndarray

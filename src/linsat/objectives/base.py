@@ -15,6 +15,7 @@ only, and say so.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,7 +51,9 @@ class Objective:
 
     def probe(self, like: Tensor) -> Objective:
         """An objective of this kind for one instance at scores 0, ``like`` a tensor of its dtype and device."""
-        return self
+        ones = torch.ones((1, 1), dtype=like.dtype, device=like.device)
+        numbers = dict.fromkeys(self.parameters(), ones)
+        return replace(self, **numbers) if numbers else self  # type: ignore[type-var]
 
     def parameters(self) -> dict[str, Any]:
         """The numbers of the objective by field name; they may be tensors that require gradients."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 
+from linsat._transforms import plain_tensors
 from linsat.errors import ConstraintError
 from linsat.objectives.base import Objective, Tensor
 
@@ -54,6 +56,8 @@ class Entropy(Objective):
         return {"tau": self.tau}
 
     def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Entropy:
+        if type(self.tau) is float and type(self) is Entropy:
+            return _spread_number(self.slack, self.tau, batch_shape.numel(), device)
         try:
             tau = self.tau if isinstance(self.tau, torch.Tensor) else torch.as_tensor(self.tau, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -83,3 +87,10 @@ class Entropy(Objective):
         width = upper - lower
         p = torch.sigmoid(width * u / self.tau)
         return width**2 * p * (1 - p) / self.tau
+
+
+@functools.lru_cache(maxsize=64)
+def _spread_number(slack: Any, tau: float, count: int, device: torch.device) -> Entropy:
+    """The objective at one temperature for ``count`` instances; kept, because most programs use a few over and over."""
+    with plain_tensors():
+        return Entropy(torch.full((1, 1), tau, dtype=torch.float64, device=device).expand(count, 1), slack)

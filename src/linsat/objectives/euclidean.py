@@ -18,8 +18,8 @@ class Euclidean(Objective):
     Args:
         weights: q, positive, (variables,) or (batch..., variables); may be learned. Default: all one.
 
-    Scores that satisfy the rows come back unchanged, answers are sparse (on the simplex it is sparsemax), and bounds may
-    be infinite. Piecewise linear in y: at a kink (a variable at a bound, a row tight with multiplier 0) the gradient is
+    Scores that satisfy the rows come back unchanged, answers are sparse (sparsemax on the simplex), and bounds may be
+    infinite. Piecewise linear in y: at a kink (a variable at a bound, a row tight with multiplier 0) the gradient is
     that of the piece on which the variable or the row stays where it is. Cost and failure: see `linsat.Newton`.
     """
 

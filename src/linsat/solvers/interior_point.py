@@ -1,6 +1,7 @@
 r"""A primal-dual interior-point method for one instance of any size and scale: what Newton does not solve comes here.
 
-    minimise  sum_j [q_j x_j^2 / 2 - c_j x_j]  +  entropy      subject to   A x = s,   x in [lower, upper],   s in [row_lower, row_upper]
+    minimise  sum_j [q_j x_j^2 / 2 - c_j x_j]  +  entropy
+    subject to  A x = s,   x in [lower, upper],   s in [row_lower, row_upper]
 
 The entropy of a variable of width w is a w [p log p + (1 - p) log(1 - p)], p its share of the box; a = 0 where there is
 none, and the slack s of a row may have some. With t the distance to a bound and z >= 0 its multiplier, everything that
@@ -9,8 +10,9 @@ is not linear in the optimality conditions is one curve per bound,
     t z + a t (log(t / w) - 1) = 0        (t z = 0 where a = 0),
 
 which the method follows as  t z + a t (log(t / w) - 1) = nu  with nu -> 0: a linear program's complementarity, bent by
-the entropy. (The 1 cancels between the two bounds of a column and keeps z away from zero.) So cold and wide problems are solved as the linear programs that they nearly are. Mehrotra's predictor and
-corrector with Gondzio's further ones; rows and columns equilibrated; each step one sparse LDL' factorisation of
+the entropy. (The 1 cancels between the two bounds of a column and keeps z away from zero.) So cold and wide problems are
+solved as the linear programs that they nearly are. Mehrotra's predictor and corrector with Gondzio's further ones; rows
+and columns equilibrated; each step one sparse LDL' factorisation of
 
     [ D   A' ]
     [ A  -E  ]          D = q + sum over bounds of (z + a log(t / w)) / t,   E the same of the slacks, inverted,
@@ -31,6 +33,8 @@ Array = np.ndarray
 
 _MAX_STEPS = 200
 _PATIENCE = 20  # steps without an improvement of the worst of the three residuals
+_BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and the patience there
+_JAMMED = 1e-2  # a step this short is stopped by a bound that was approached too fast
 _CORRECTORS = 2
 _TO_BOUNDARY = 0.995  # share of the way to the nearest bound that a step may go
 # Regularisation of the rows, relative to the diagonal of A D^-1 A' + E; the least that solves accurately is used.
@@ -73,11 +77,15 @@ class Optimum:
 
 def minimise(program: Program, tol: float = 1e-10) -> Optimum:
     """Solve one program to the relative tolerance, or as far as it gets; cost: one sparse factorisation a step."""
-    fixed = program.upper - program.lower <= 1e-13 * np.maximum(1.0, np.abs(np.nan_to_num(program.lower, posinf=0, neginf=0)))
+    fixed = program.upper - program.lower <= 1e-13 * np.maximum(
+        1.0, np.abs(np.nan_to_num(program.lower, posinf=0, neginf=0))
+    )
     kept_rows = np.flatnonzero(np.isfinite(program.row_lower) | np.isfinite(program.row_upper))
     x = np.where(fixed, program.lower, 0.0)
     base = (program.matrix @ x)[kept_rows]
     matrix = program.matrix[kept_rows][:, np.flatnonzero(~fixed)]
+    if matrix.shape == (0, 0):  # nothing to decide
+        return Optimum(x, np.zeros(len(program.row_lower)), 0, 0.0, 0.0, 0.0)
     row_scale, column_scale = _equilibrate(matrix)
     scaled = sp.csr_array(sp.diags(row_scale) @ matrix @ sp.diags(column_scale))
     free = ~fixed
@@ -98,7 +106,11 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
     x[free] = np.clip(best.x * column_scale, program.lower[free], program.upper[free])
     duals = np.zeros(len(program.row_lower))
     duals[kept_rows] = best.duals * row_scale
-    return Optimum(x, duals, steps, best.infeasibility, best.stationarity, best.gap)
+    # The method measures in its own units; what is reported is in the user's.
+    values, size = program.matrix @ x, np.maximum(1.0, abs(program.matrix) @ np.abs(x))
+    outside = np.maximum(program.row_lower - values, values - program.row_upper) / size
+    infeasibility = max(best.infeasibility, float(outside.max(initial=0.0)))
+    return Optimum(x, duals, steps, infeasibility, best.stationarity, best.gap)
 
 
 def _equilibrate(matrix: Any) -> tuple[Array, Array]:
@@ -209,27 +221,43 @@ class _Path:
         return moved[0], moved[1]
 
     def follow(self, tol: float) -> tuple[_Scaled, int]:
-        """Steps until the worst residual is below the tolerance or no longer falls; the best point on the way."""
+        """Steps until the worst residual is far below the tolerance or no longer falls; the best point on the way.
+
+        The distance to the optimum is the root of the gap: a few more steps, while they help, turn a gap of 1e-10 into
+        an x of ten digits.
+        """
+        aim = _BEYOND * tol
         point, length = self._start(), 1.0
-        best: _Scaled | None = None
-        since, step = 0, 0
-        for step in range(_MAX_STEPS):
+        nothing = np.zeros(self.num_variables), np.zeros(self.num_rows)
+        best = _Scaled(*nothing, np.inf, np.inf, np.inf)
+        since = steps = 0
+        while steps < _MAX_STEPS:
             residuals = self._residuals(point)
             measured = self._measure(point, residuals)
             if not np.isfinite(measured.error):
                 break
-            since = 0 if best is None or measured.error < best.error else since + 1
+            since = 0 if measured.error < best.error else since + 1
             best = measured if since == 0 else best
-            if measured.error < tol or since > _PATIENCE or (length < 1e-8 and since > 2):
+            patience = _PATIENCE_BEYOND if best.error < tol else _PATIENCE
+            if measured.error < aim or since > patience or (length < 1e-8 and since > 2):
                 break
-            direction, length = self._direction(point, residuals, measured.gap < tol, tol)
+            direction, length = self._direction(point, residuals, measured.gap < aim, aim)
             if not np.isfinite(length):
                 break
-            point = point.moved(direction, length)
-        if best is None:
-            empty = np.zeros(self.num_variables), np.zeros(self.num_rows)
-            best = _Scaled(*empty, np.inf, np.inf, np.inf)
-        return best, step
+            point, steps = point.moved(direction, length), steps + 1
+            if length < _JAMMED:
+                point = self._freed(point)
+        return best, steps
+
+    def _freed(self, point: _Point) -> _Point:
+        """The same point with larger multipliers where a product far below the others has stopped the steps."""
+        products = self._products(point)
+        least = 0.1 * sum(np.abs(p).sum() for p in products) / max(self.num_bounds, 1)
+        z = [
+            np.where(side.present, np.maximum(z, least / t - self._bend(t)), z)
+            for side, t, z in zip(self.sides, point.t, point.z, strict=True)
+        ]
+        return point._replace(z=(z[0], z[1]))
 
     def _residuals(self, point: _Point) -> tuple[Array, Array, tuple[Array, Array]]:
         """What is left of stationarity, rows and the definition of t."""
@@ -261,7 +289,7 @@ class _Path:
         )
 
     def _snapped(self, point: _Point) -> Array:
-        """The duals of the rows, 0 for inequalities without entropy that are farther from their bound than their dual."""
+        """The duals of the rows, 0 for inequalities without entropy whose distance to the bound exceeds their dual."""
         l = self.num_variables
         t = np.minimum(*(np.where(side.present, t, np.inf)[l:] for side, t in zip(self.sides, point.t, strict=True)))
         duals = point.mu.copy()
@@ -278,7 +306,9 @@ class _Path:
         gap = sum(np.abs(p).sum() for p in products)
         average = gap / max(self.num_bounds, 1)
         # Where the curve bends up too early its slope would turn negative; the entropy's own is then the right one.
-        slopes = [np.maximum(z + self._bend(t) + self.entropy, self.entropy) for t, z in zip(point.t, point.z, strict=True)]
+        slopes = [
+            np.maximum(z + self._bend(t) + self.entropy, self.entropy) for t, z in zip(point.t, point.z, strict=True)
+        ]
         curvature = self.quadratic.copy()
         for side, t, slope in zip(self.sides, point.t, slopes, strict=True):
             curvature += np.where(side.present, slope / t, 0.0)
@@ -351,7 +381,11 @@ class _System:
 
     def __init__(self, matrix: sp.csr_array, slack_rows: Array) -> None:
         k, l = matrix.shape
-        self.matrix, self.transposed, self.squares = matrix, sp.csr_array(matrix.T), sp.csr_array(matrix.multiply(matrix))
+        self.matrix, self.transposed, self.squares = (
+            matrix,
+            sp.csr_array(matrix.T),
+            sp.csr_array(matrix.multiply(matrix)),
+        )
         self.slack_rows, self.num_variables = slack_rows, l
         upper = sp.bmat([[sp.eye(l), matrix.T], [None, sp.eye(k)]], format="csc")
         upper.sort_indices()

@@ -10,7 +10,7 @@ Tensor = torch.Tensor
 Product = Callable[[Tensor], Tensor]  # v (N, k) -> H v (N, k)
 
 FIRST_RIDGE, LARGEST_RIDGE = 1e-12, 1e-2
-_REFINED_RIDGE = 1e-11
+REFINED_RIDGE = 1e-11
 _LOOK_EVERY = 4  # iterations of conjugate gradients between two looks at how far they are
 
 
@@ -37,12 +37,15 @@ def cholesky_solve(factor: Tensor, scaling: Tensor, rhs: Tensor) -> Tensor:
 def solve_refined(H: Tensor, rhs: Tensor) -> Tensor:
     """Solve H q = rhs accurately for rhs in the range of H: the refinements undo the ridge.
 
-    Free of data-dependent branches, so that it can be differentiated and mapped; rhs is (N, k).
+    Free of data-dependent branches, so that it can be differentiated and mapped; rhs is (N, k). Rows without any
+    curvature (all their variables at bounds) get q = 0, the choice of least norm.
     """
-    scaling = H.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(H.dtype).tiny).rsqrt()
+    diagonal = H.diagonal(dim1=-2, dim2=-1)
+    curved = diagonal > torch.finfo(H.dtype).tiny
+    scaling = torch.where(curved, torch.where(curved, diagonal, 1.0).rsqrt(), 0.0)
     scaled = H * scaling[:, :, None] * scaling[:, None, :]
     eye = torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)
-    factor, _ = torch.linalg.cholesky_ex(scaled + _REFINED_RIDGE * eye)
+    factor, _ = torch.linalg.cholesky_ex(scaled + REFINED_RIDGE * eye)
     target = (scaling * rhs)[:, :, None]
     q = torch.cholesky_solve(target, factor)
     for _ in range(3):
@@ -56,7 +59,8 @@ def conjugate_gradients(product: Product, diagonal: Tensor, rhs: Tensor, tol: Te
     The residual is measured in the norm of the preconditioner, the diagonal of H. Stopped early, q is still a direction
     of descent. Cost: one product with H per step, memory O(N k).
     """
-    inverse = 1.0 / diagonal.clamp_min(torch.finfo(rhs.dtype).tiny)
+    curved = diagonal > torch.finfo(rhs.dtype).tiny
+    inverse = torch.where(curved, 1.0 / torch.where(curved, diagonal, 1.0), 0.0)
     q, r = torch.zeros_like(rhs), rhs
     s = inverse * r
     direction, size = s, (r * s).sum(-1, keepdim=True)

@@ -23,21 +23,35 @@ class SolverResult:
     codes: Tensor  # (N,) positions in Status
     steps: Tensor  # (N,)
     solved_by: Tensor  # (N,) positions in SOLVERS
+    known_solved: bool = False  # whether it is known already that every instance has converged
+
+    @property
+    def solved(self) -> bool:
+        """Whether every instance has converged."""
+        return self.known_solved or not bool(self.codes.any())
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The fields that are tensors, in order."""
+        return self.mu, self.x, self.codes, self.steps, self.solved_by
 
     @classmethod
     def empty(cls, problem: Problem, solver: str) -> SolverResult:
         scores, count = problem.scores, problem.size
-        whole = {"dtype": torch.int64, "device": scores.device}
+
+        def filled(value: int) -> Tensor:
+            return torch.full((count,), value, dtype=torch.int64, device=scores.device)
+
         return cls(
             mu=scores.new_zeros((count, problem.rows.shape[0])),
             x=torch.zeros_like(scores),
-            codes=torch.full((count,), Status.STEP_LIMIT.code, **whole),  # type: ignore[arg-type]
-            steps=torch.zeros(count, **whole),  # type: ignore[arg-type]
-            solved_by=torch.full((count,), SOLVERS.index(solver), **whole),  # type: ignore[arg-type]
+            codes=filled(Status.STEP_LIMIT.code),
+            steps=filled(0),
+            solved_by=filled(SOLVERS.index(solver)),
         )
 
     def put(self, index: Tensor, part: SolverResult) -> None:
         """Take over the results of the instances of ``index``."""
+        self.known_solved = False
         for name in ("mu", "x", "codes", "steps", "solved_by"):
             getattr(self, name)[index] = getattr(part, name)
 

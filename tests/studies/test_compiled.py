@@ -1,4 +1,4 @@
-"""Compiled code on disk: unwritable folders, full disks, damaged files and kills cost time, never a result."""
+"""Compiled code of the studies on disk: unwritable folders, full disks, damaged files and kills cost time, never a result."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-import torch
 
-import linsat
-from linsat import _kernels
+from linsat_studies import compiled
 
 # A module of its own, so that its code is compiled in a folder of its own; and a program that uses it.
 MODULE = """
-from linsat._kernels.compiled import compiled
+from linsat_studies.compiled import compiled
 @compiled(nogil=True)
 def total(values):
     result = 0.0
@@ -105,7 +103,7 @@ def test_a_full_disk_costs_only_time(sums):
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
     )
-    after = "from linsat import _kernels; print(_kernels._not_kept)\n"
+    after = "from linsat_studies import compiled; print(compiled._told)\n"
     done = _python(PROGRAM + after, sums, full)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{EXPECTED} 0")
@@ -136,40 +134,7 @@ def test_the_compiled_code_of_the_studies_needs_no_folder_either(sums):
 
 
 def test_what_is_not_kept_is_told_once(monkeypatch):
-    monkeypatch.setattr(_kernels, "_not_kept", [])
-    monkeypatch.setattr(_kernels, "_told", [])
-    cons, y = linsat.constraints.simplex(3), torch.zeros(2, 3)
-    expected = torch.full((2, 3), 1 / 3)
-    torch.testing.assert_close(linsat.project(y, cons), expected)  # warnings are errors here
-    assert _kernels.load().reason == "ready"
-    _kernels.not_kept("no folder for it can be written")
-    with pytest.warns(linsat.LinSATWarning, match="compiled anew in every process.*Fix: .*NUMBA_CACHE_DIR"):
-        torch.testing.assert_close(linsat.project(y, cons), expected)
-    torch.testing.assert_close(linsat.project(y, cons), expected)
-    state = _kernels.load()
-    assert state.available
-    assert "NUMBA_CACHE_DIR" in state.reason
-
-
-def test_a_batch_that_does_not_fit_says_how_to_split_it():
-    """8 GB of results under a limit of 3 GB; the scores are one row, expanded."""
-    script = (
-        "import resource, torch, linsat\n"
-        "cons = linsat.constraints.simplex(1000)\n"
-        "linsat.project(torch.zeros(2, 1000), cons)\n"
-        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
-        "limit = used + 600 * 2**20\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
-        "y = torch.zeros(60_000, 1000)\n"
-        "try:\n    linsat.project(y, cons)\n"
-        "except MemoryError as error:\n    print(error)\n"
-        "parts = [linsat.project(part, cons) for part in y[:9000].split(3000)]\n"
-        "print(sum(len(part) for part in parts))\n"
-    )
-    done = _python(script, Path())
-    assert done.returncode == 0, done.stderr
-    message, count = done.stdout.splitlines()
-    assert "y holds 60,000 instances of 1,000 variables" in message
-    assert "Fix: smaller batches" in message
-    assert "y.split(4096)" in message
-    assert count == "9000"  # and the process goes on
+    monkeypatch.setattr(compiled, "_told", [])
+    with pytest.warns(UserWarning, match="every process compiles it anew.*Fix: .*NUMBA_CACHE_DIR"):
+        compiled.not_kept("no folder for it can be written")
+    compiled.not_kept("no folder for it can be written")  # warnings are errors here

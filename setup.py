@@ -1,0 +1,26 @@
+"""The C kernel; everything else about the package is in pyproject.toml.
+
+The library is called through ctypes and uses nothing of Python, so one build serves every Python version. Where there
+is no compiler the installation goes on without it, and the torch back end serves.
+"""
+
+from setuptools import Extension, setup
+
+KERNEL = Extension(
+    "linsat.backends.cpu_kernel._kernel",
+    sources=["src/linsat/backends/cpu_kernel/kernel.c"],
+    depends=["src/linsat/backends/cpu_kernel/kernel.c"],
+    extra_compile_args=[
+        "-O3",
+        "-std=gnu11",
+        "-fvisibility=hidden",
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-Wno-psabi",
+    ],
+    libraries=["m"],
+    py_limited_api=True,
+    optional=True,
+)
+
+setup(ext_modules=[KERNEL], options={"bdist_wheel": {"py_limited_api": "cp310"}})

@@ -1,0 +1,1222 @@
+/* The fused CPU kernel: Newton's method of linsat/solvers/newton.py, its gradient, and presolve by bounds, one instance
+ * after another, in the letters of linsat/compile/problem.py.
+ *
+ * What linsat/backends/arrays.py does with a batch of tensors this file does with one instance at a time, without
+ * allocating anything per instance. Scales, widths of the box and what presolve decided are folded into the
+ * coefficients first:
+ *
+ *     Entropy     c = a w / rho,   u = w y + C' mu,   p = sigmoid(u / T),      x = lower + w p,   d = p (1 - p) / T
+ *     Euclidean   c = a / rho,     u = q y + C' mu,   p = x = clip(u / q),                        d = 1 / q inside
+ *
+ *     r = C p + s z - b,     H = C diag(d) C' + diag(s z (1 - z) / T)
+ *
+ * One group of rows with disjoint supports comes first. Its block of H is diagonal, so a Schur complement leaves a
+ * Cholesky factorisation of the other rows only. Coefficients are kept in runs of neighbouring variables whose rows are
+ * the same or neighbours too, so that most loops read memory in order.
+ *
+ * An instance's answer never depends on its batch, to the last bit: everything is copied into aligned work arrays first,
+ * sums run in a fixed order, and no loop is vectorised differently for different addresses.
+ *
+ * The file includes itself once per instruction set; `linsat_forward` and the others pick one when they are called.
+ */
+#ifndef LINSAT_VARIANT
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline, unused))
+#define ABI_VERSION 1
+
+enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE };
+enum { ENTROPY, EUCLIDEAN };
+enum { LESS = -1, GREATER = 1 };
+
+/* The constants of linsat/solvers/newton.py and linsat/compile/presolve.py, which explain them. */
+typedef struct {
+    double loose_residual, cooling, start_temperature, least_damping, first_damping, largest_damping;
+    double first_ridge, largest_ridge, refined_ridge, shorten, decrease, rounding, held, largest_stride, gap;
+    double contradiction, vacuous, forced, row_rounding;
+    int64_t backtracks, certificate_every;
+} Constants;
+
+/* A run of coefficients: at, at + 1, ... belong to variables col, col + 1, ... and to one target (step 0) or to
+ * neighbouring ones (step 1). */
+typedef struct {
+    int32_t at, count, col, target, step;
+} Run;
+
+/* Everything that follows from the sparsity pattern; row positions are those of the kernel's order. */
+typedef struct {
+    int64_t rows, variables, entries, pairs, leading, width; /* width: the other rows, rounded up to a multiple of 8 */
+    int64_t groups, entry_runs, pair_runs;                   /* no runs: too short to pay, one entry at a time */
+    const int32_t *order;                                    /* (rows) the user's row at each position */
+    const int32_t *entry, *entry_row, *entry_col;            /* (entries) place in the user's order, position, variable */
+    const int32_t *user_row, *user_col;                      /* (entries) the same in the user's order */
+    const int32_t *pair_first, *pair_second, *pair_col, *pair_target; /* (pairs) entries of one variable, place in H */
+    const Run *runs_of_entries, *runs_of_pairs;
+    const int32_t *group_start, *group_rows; /* groups of disjoint rows; none where there are too many */
+} Layout;
+
+/* One array of numbers: step is the distance between two instances, 0 where they share it. */
+typedef struct {
+    const void *at;
+    int64_t step;
+} Numbers;
+
+typedef struct {
+    int64_t objective, entropic_slack;
+    Numbers values, lower, upper, rhs, slack, scale, dual_lower, dual_upper; /* doubles */
+    Numbers parameter;                                                       /* tau, or weights; at is NULL without */
+    Numbers free, at_upper, active, tight, infeasible;                       /* bytes */
+    Numbers tight_share;
+} Problem;
+
+typedef struct {
+    int64_t count, max_steps, single; /* single: scores and x (grad_x and grad_y) are float, else double */
+    double tol;
+    const Constants *constants;
+    const void *scores;
+    const double *start; /* (count, rows) or NULL */
+    void *x;
+    double *mu;
+    int64_t *codes, *steps, *unsolved; /* unsolved: how many have not converged, counted up */
+} Solve;
+
+typedef struct {
+    int64_t count, single;
+    const Constants *constants;
+    const void *scores, *grad_x;
+    const double *mu, *grad_mu; /* grad_mu may be NULL */
+    const int64_t *codes;
+    void *grad_y;
+    double *q, *grad_parameter; /* (count, 1) of tau or (count, variables) of the weights; may be NULL */
+} Pull;
+
+typedef struct {
+    int64_t count;
+    const Constants *constants;
+    const int8_t *senses;
+    uint8_t *free, *at_upper, *active, *infeasible;
+} Presolve;
+
+INLINE const double *doubles(Numbers numbers, int64_t n) { return (const double *)numbers.at + n * numbers.step; }
+INLINE const uint8_t *bytes(Numbers numbers, int64_t n) { return (const uint8_t *)numbers.at + n * numbers.step; }
+INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
+INLINE int64_t claim(int64_t *counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define LINSAT_X86 1
+#define LINSAT_VARIANT(name) name##_avx2
+#define LANES 4
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+#include "kernel.c"
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#undef LINSAT_VARIANT
+#undef LANES
+#endif
+
+#define LINSAT_VARIANT(name) name##_plain
+#define LANES 2
+#include "kernel.c"
+#undef LINSAT_VARIANT
+#undef LANES
+
+#ifdef LINSAT_X86
+static int has_avx2(void) {
+    static int known = -1; /* two threads that find out at once write the same answer */
+    if (known < 0) known = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return known;
+}
+#define DISPATCH(name, ...) return has_avx2() ? name##_avx2(__VA_ARGS__) : name##_plain(__VA_ARGS__)
+#else
+#define DISPATCH(name, ...) return name##_plain(__VA_ARGS__)
+#endif
+
+/* Each works through the instances not yet claimed through the counter, which threads share; 0, or -1 without memory. */
+EXPORT int linsat_forward(const Layout *layout, const Problem *problem, const Solve *call, int64_t *counter) {
+    DISPATCH(forward, layout, problem, call, counter);
+}
+
+EXPORT int linsat_backward(const Layout *layout, const Problem *problem, const Pull *call, int64_t *counter) {
+    DISPATCH(backward, layout, problem, call, counter);
+}
+
+EXPORT int linsat_presolve(const Layout *layout, const Problem *problem, const Presolve *call, int64_t *counter) {
+    DISPATCH(presolve, layout, problem, call, counter);
+}
+
+EXPORT int64_t linsat_claim(int64_t *counter) { return claim(counter); }
+
+EXPORT const char *linsat_instructions(void) {
+#ifdef LINSAT_X86
+    return has_avx2() ? "AVX2" : "SSE2";
+#else
+    return "generic vectors";
+#endif
+}
+
+/* What Python checks before it uses the library: the version and the size of every structure. */
+EXPORT void linsat_abi(int64_t *found) {
+    const int64_t sizes[] = {ABI_VERSION,     sizeof(Constants), sizeof(Layout),  sizeof(Problem),
+                             sizeof(Solve),   sizeof(Pull),      sizeof(Presolve)};
+    memcpy(found, sizes, sizeof(sizes));
+}
+
+/* Cut entries into runs; returns how many there are, writing no more than `room`. */
+EXPORT int64_t linsat_runs(int64_t count, const int32_t *col, const int32_t *target, int64_t room, Run *runs) {
+    int64_t found = 0, start = 0;
+    while (start < count) {
+        int64_t end = start + 1;
+        int32_t step = 0;
+        if (end < count && col[end] == col[start] + 1) {
+            int32_t ahead = target[end] - target[start];
+            if (ahead == 0 || ahead == 1) {
+                step = ahead;
+                while (end < count && col[end] == col[end - 1] + 1 && target[end] - target[end - 1] == step) end++;
+            }
+        }
+        if (found < room) runs[found] = (Run){(int32_t)start, (int32_t)(end - start), col[start], target[start], step};
+        found++;
+        start = end;
+    }
+    return found;
+}
+
+#else /* LINSAT_VARIANT: what follows is compiled once per instruction set */
+
+#define V(name) LINSAT_VARIANT(name)
+#define vec V(vec)
+#define mask V(mask)
+#define BLOCK (8 / LANES) /* vectors in a block of eight numbers */
+
+typedef double vec __attribute__((vector_size(8 * LANES), may_alias));
+typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
+
+/* ---- vectors; every array is aligned and padded to a multiple of eight ---- */
+
+INLINE vec V(load)(const double *from) { return *(const vec *)from; }
+INLINE void V(store)(double *to, vec value) { *(vec *)to = value; }
+INLINE vec V(all)(double value) { return value - (vec){0}; }
+INLINE vec V(pick)(mask which, vec first, vec second) { return (vec)((which & (mask)first) | (~which & (mask)second)); }
+INLINE vec V(size_of)(vec value) { return (vec)((mask)value & (INT64_MAX - (mask){0})); }
+INLINE vec V(larger)(vec first, vec second) { return V(pick)(first > second, first, second); }
+INLINE vec V(smaller)(vec first, vec second) { return V(pick)(first < second, first, second); }
+
+INLINE double V(sum_of)(vec value) {
+    double total = 0.0;
+    for (int i = 0; i < LANES; i++) total += value[i];
+    return total;
+}
+
+INLINE double V(largest_of)(vec value) {
+    double found = value[0];
+    for (int i = 1; i < LANES; i++) found = value[i] > found ? value[i] : found;
+    return found;
+}
+
+/* exp(x) for x <= 0: full precision down to exp(-700), constant below. */
+INLINE vec V(exp_of_negative)(vec x) {
+    const double magic = 6755399441055744.0; /* 1.5 * 2^52: adding it rounds to a whole number, kept in the low bits */
+    x = V(larger)(x, V(all)(-700.0));
+    vec shifted = x * 1.4426950408889634 + magic;
+    vec whole = shifted - magic;
+    vec r = (x - whole * 0.6931471803691238) - whole * 1.9082149292705877e-10;
+    vec e = 1.0 / 3628800 + r * (1.0 / 39916800 + r * (1.0 / 479001600));
+    e = 1.0 / 5040 + r * (1.0 / 40320 + r * (1.0 / 362880 + r * e));
+    e = 1.0 / 24 + r * (1.0 / 120 + r * (1.0 / 720 + r * e));
+    e = 1.0 + r * (1.0 + r * (1.0 / 2 + r * (1.0 / 6 + r * e)));
+    return e * (vec)(((mask)shifted + 1023) << 52);
+}
+
+/* log(1 + e) for 0 <= e <= 1, as 2 artanh(e / (2 + e)). */
+INLINE vec V(log_of_one_and)(vec e) {
+    vec s = e / (2.0 + e), q = s * s, total = V(all)(1.0 / 35);
+    for (int odd = 33; odd >= 1; odd -= 2) total = total * q + 1.0 / odd;
+    return 2.0 * s * total;
+}
+
+/* Sum of a_i b_i for arrays at any address; the order depends on the count alone. */
+INLINE double V(dot)(const double *a, const double *b, int64_t count) {
+    typedef double loose __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
+    vec total[BLOCK] = {{0}};
+    int64_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        for (int h = 0; h < BLOCK; h++)
+            total[h] += (vec)(*(const loose *)(a + i + h * LANES)) * (vec)(*(const loose *)(b + i + h * LANES));
+    double rest = 0.0;
+    for (; i < count; i++) rest += a[i] * b[i];
+    for (int h = 1; h < BLOCK; h++) total[0] += total[h];
+    return rest + V(sum_of)(total[0]);
+}
+
+INLINE void V(add_product)(double *restrict to, const double *restrict values, double factor, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] += values[i] * factor;
+}
+
+INLINE void V(add_products)(double *restrict to, const double *restrict values, const double *restrict factors,
+                            int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] += values[i] * factors[i];
+}
+
+/* ---- one instance ---- */
+
+#define State V(State)
+#define Work V(Work)
+
+/* Everything at some duals. */
+typedef struct {
+    double *mu, *u, *p, *z, *r;
+    double theta, size, error;
+} State;
+
+/* One instance with its numbers folded, and room to work in. Rows are in the kernel's order. */
+typedef struct {
+    const Layout *layout;
+    const Constants *constants;
+    int objective, entropic, has_slack, bounded; /* bounded: some dual has a finite bound */
+    int64_t l, k;                                /* rounded up to multiples of eight */
+    double tau, reach;
+    double *coefficients, *pair_values;            /* c, and products of two of one variable */
+    double *linear, *b, *s, *low, *high, *totals;  /* b: right-hand side; totals: what a row can reach, 0: not to be swept */
+    double *lower, *upper, *weights;               /* Euclidean only: bounds of p, q */
+    uint8_t *moving, *active;
+    State now, next;
+    double *d, *direction, *rhs, *scratch, *tail, *q, *again;
+    double *H, *scaled, *S, *inverse, *rest; /* see assemble */
+} Work;
+
+/* to = linear + C' mu */
+static void V(adjust)(const Work *w, const double *restrict mu, const double *from, double *restrict to) {
+    const Layout *a = w->layout;
+    const double *restrict c = w->coefficients;
+    if (from) memcpy(to, from, w->l * sizeof(double));
+    else memset(to, 0, w->l * sizeof(double));
+    if (a->entry_runs) {
+        for (int64_t n = 0; n < a->entry_runs; n++) {
+            const Run run = a->runs_of_entries[n];
+            if (run.step) V(add_products)(to + run.col, c + run.at, mu + run.target, run.count);
+            else V(add_product)(to + run.col, c + run.at, mu[run.target], run.count);
+        }
+        return;
+    }
+    for (int64_t e = 0; e < a->entries; e++) to[a->entry_col[e]] += c[e] * mu[a->entry_row[e]];
+}
+
+/* to = C p */
+static void V(apply)(const Work *w, const double *restrict p, double *restrict to) {
+    const Layout *a = w->layout;
+    const double *restrict c = w->coefficients;
+    memset(to, 0, w->k * sizeof(double));
+    if (a->entry_runs) {
+        for (int64_t n = 0; n < a->entry_runs; n++) {
+            const Run run = a->runs_of_entries[n];
+            if (run.step) V(add_products)(to + run.target, c + run.at, p + run.col, run.count);
+            else to[run.target] += V(dot)(c + run.at, p + run.col, run.count);
+        }
+        return;
+    }
+    for (int64_t e = 0; e < a->entries; e++) to[a->entry_row[e]] += c[e] * p[a->entry_col[e]];
+}
+
+/* p = sigmoid(u / T); adds T softplus(u / T) to theta, with one logarithm for many factors of 1 + exp(-|u| / T). */
+static void V(sigmoids)(const Work *w, State *at, double T) {
+    const double inverse = 1.0 / T;
+    double logs = 0.0;
+    vec linear[BLOCK] = {{0}};
+    for (int64_t start = 0; start < w->l; start += 512) {
+        const int64_t stop = start + 512 < w->l ? start + 512 : w->l;
+        vec product[BLOCK];
+        for (int h = 0; h < BLOCK; h++) product[h] = V(all)(1.0);
+        for (int64_t j = start; j < stop; j += 8) {
+            for (int h = 0; h < BLOCK; h++) {
+                const vec t = V(load)(at->u + j + h * LANES) * inverse;
+                const vec e = V(exp_of_negative)(-V(size_of)(t));
+                const vec tail = 1.0 + e, share = 1.0 / tail;
+                const mask up = t >= 0.0;
+                V(store)(at->p + j + h * LANES, V(pick)(up, share, e * share));
+                linear[h] += (vec)(up & (mask)t);
+                product[h] *= tail;
+            }
+        }
+        for (int h = 1; h < BLOCK; h++) product[0] *= product[h];
+        double whole = 1.0;
+        for (int i = 0; i < LANES; i++) whole *= product[0][i];
+        logs += log(whole);
+    }
+    for (int h = 1; h < BLOCK; h++) linear[0] += linear[h];
+    at->theta = at->size = T * (V(sum_of)(linear[0]) + logs);
+}
+
+/* p = x = clip(u / q); sets theta to the sum of x (u - q x / 2). */
+static void V(clips)(const Work *w, State *at) {
+    vec theta = {0}, size = {0};
+    for (int64_t j = 0; j < w->l; j += LANES) {
+        const vec u = V(load)(at->u + j), low = V(load)(w->lower + j), high = V(load)(w->upper + j);
+        const vec q = w->weights ? V(load)(w->weights + j) : V(all)(1.0);
+        vec x = u;
+        if (w->weights) x = u / q;
+        x = V(pick)(x <= low, low, V(pick)(x >= high, high, x));
+        const vec term = x * (u - 0.5 * (q * x));
+        V(store)(at->p + j, x);
+        theta += term;
+        size += V(size_of)(term);
+    }
+    at->theta = V(sum_of)(theta);
+    at->size = V(sum_of)(size);
+}
+
+/* z and the slacks' part of theta and r. */
+static void V(slacks)(const Work *w, State *at, double T) {
+    const double inverse = 1.0 / T;
+    vec total = {0};
+    for (int64_t i = 0; i < w->k; i += LANES) {
+        const vec t = V(load)(at->mu + i) * inverse, s = V(load)(w->s + i);
+        const vec e = V(exp_of_negative)(-V(size_of)(t));
+        const vec share = 1.0 / (1.0 + e);
+        const mask up = t >= 0.0;
+        const vec z = V(pick)(up, share, e * share);
+        V(store)(at->z + i, z);
+        total += s * ((vec)(up & (mask)t) + V(log_of_one_and)(e));
+        V(store)(at->r + i, V(load)(at->r + i) + s * z);
+    }
+    const double value = T * V(sum_of)(total);
+    at->theta += value;
+    at->size += value;
+}
+
+/* How far a dual is from where a step along -r, clipped, would leave it. */
+INLINE vec V(distance)(const Work *w, const double *mu, const double *r, int64_t i) {
+    const vec here = V(load)(mu + i), residual = V(load)(r + i);
+    if (!w->bounded) return residual;
+    const vec low = V(load)(w->low + i), high = V(load)(w->high + i), there = here - residual;
+    return V(pick)(there < low, here - low, V(pick)(there > high, here - high, residual));
+}
+
+/* Everything but u, which the caller has set. */
+static void V(evaluate_at)(const Work *w, State *at, double T) {
+    if (w->objective == ENTROPY) V(sigmoids)(w, at, T);
+    else V(clips)(w, at);
+    V(apply)(w, at->p, at->r);
+    if (w->has_slack) V(slacks)(w, at, T);
+    vec dual = {0}, size = {0}, error = {0};
+    for (int64_t i = 0; i < w->k; i += LANES) {
+        const vec b = V(load)(w->b + i), term = b * V(load)(at->mu + i);
+        V(store)(at->r + i, V(load)(at->r + i) - b);
+        dual += term;
+        size += V(size_of)(term);
+        error = V(larger)(V(size_of)(V(distance)(w, at->mu, at->r, i)), error);
+    }
+    at->theta -= V(sum_of)(dual);
+    at->size += V(sum_of)(size);
+    at->error = V(largest_of)(error);
+}
+
+static void V(evaluate)(const Work *w, State *at, double T) {
+    V(adjust)(w, at->mu, w->linear, at->u);
+    V(evaluate_at)(w, at, T);
+}
+
+INLINE void V(clip)(const Work *w, double *mu) {
+    if (!w->bounded) return;
+    for (int64_t i = 0; i < w->k; i += LANES) {
+        const vec value = V(larger)(V(load)(mu + i), V(load)(w->low + i));
+        V(store)(mu + i, V(smaller)(value, V(load)(w->high + i)));
+    }
+}
+
+/* ---- linear algebra ---- */
+
+/* S[g, h] -= sum over i < count of left[i, g] right[i, h], for g >= from and h in the blocks of eight from g's on. */
+static void V(rank_update)(double *restrict S, int64_t ld, int64_t from, const double *restrict left,
+                           const double *restrict right, int64_t count) {
+    for (int64_t g = from; g < ld; g += 4) {
+        for (int64_t h = g & ~(int64_t)7; h < ld; h += 8) {
+            vec total[4][BLOCK] = {{{0}}};
+            for (int64_t i = 0; i < count; i++) {
+                const double *l = left + i * ld + g, *r = right + i * ld + h;
+                for (int b = 0; b < BLOCK; b++) {
+                    const vec value = V(load)(r + b * LANES);
+                    for (int a = 0; a < 4; a++) total[a][b] += l[a] * value;
+                }
+            }
+            for (int a = 0; a < 4; a++)
+                for (int b = 0; b < BLOCK; b++) {
+                    double *to = S + (g + a) * ld + h + b * LANES;
+                    V(store)(to, V(load)(to) - total[a][b]);
+                }
+        }
+    }
+}
+
+/* The upper Cholesky factor of S (count rows of ld), in place; a pivot that is nothing beside size[g] is dropped: its
+ * row depends on earlier ones and its dual stays where it is. Returns whether one was. */
+static int V(cholesky)(double *restrict S, int64_t ld, int64_t count, const double *size, double *inverse) {
+    int dropped = 0;
+    for (int64_t panel = 0; panel < count; panel += 8) {
+        const int64_t end = panel + 8 < count ? panel + 8 : count;
+        for (int64_t g = panel; g < end; g++) {
+            double *row = S + g * ld;
+            const double pivot = row[g];
+            const int usable = pivot > 1e-14 * size[g] && size[g] > 1e-290;
+            inverse[g] = usable ? 1.0 / sqrt(pivot) : 0.0;
+            dropped |= !usable;
+            for (int64_t h = panel; h < ld; h += LANES) V(store)(row + h, V(load)(row + h) * inverse[g]);
+            for (int64_t e = g + 1; e < end; e++) {
+                double *other = S + e * ld;
+                const double factor = row[e];
+                for (int64_t h = panel; h < ld; h += LANES)
+                    V(store)(other + h, V(load)(other + h) - factor * V(load)(row + h));
+            }
+        }
+        if (end < count) V(rank_update)(S, ld, panel + 8, S + panel * ld, S + panel * ld, 8);
+    }
+    return dropped;
+}
+
+/* d = dp/du at the present point. */
+static void V(slopes)(const Work *w, const State *at, double T, double *restrict d) {
+    const double inverse = 1.0 / T;
+    for (int64_t j = 0; j < w->l; j += LANES) {
+        const vec p = V(load)(at->p + j);
+        if (w->objective == ENTROPY) {
+            V(store)(d + j, p * (1.0 - p) * inverse);
+            continue;
+        }
+        vec x = V(load)(at->u + j), slope = V(all)(1.0);
+        if (w->weights) {
+            const vec q = V(load)(w->weights + j);
+            x = x / q;
+            slope = 1.0 / q;
+        }
+        const mask inside = (x > V(load)(w->lower + j)) & (x < V(load)(w->upper + j));
+        V(store)(d + j, (vec)(inside & (mask)slope));
+    }
+}
+
+/* H over the rows that move, plus damping, times 1 + ridge on the diagonal, factored; d must be set.
+ *
+ * H holds [diagonal of the leading rows | diagonal of the others | leading x others | others x others]; the Schur
+ * complement of the leading rows is factored in S. Returns whether a pivot was dropped. */
+static int V(factor)(Work *w, const State *at, double T, double damping, double ridge) {
+    const Layout *a = w->layout;
+    const int64_t first = a->leading, ld = a->width, rest = a->rows - first, lead = rounded_up(first);
+    double *restrict H = w->H, *diagonal = H + lead, *coupling = diagonal + ld, *corner = coupling + first * ld;
+    const double *restrict d = w->d, *restrict values = w->pair_values;
+    memset(H, 0, (lead + ld + first * ld + ld * ld) * sizeof(double));
+    if (a->pair_runs) {
+        for (int64_t n = 0; n < a->pair_runs; n++) {
+            const Run run = a->runs_of_pairs[n];
+            if (run.step) V(add_products)(H + run.target, values + run.at, d + run.col, run.count);
+            else H[run.target] += V(dot)(values + run.at, d + run.col, run.count);
+        }
+    } else {
+        for (int64_t e = 0; e < a->pairs; e++) H[a->pair_target[e]] += values[e] * d[a->pair_col[e]];
+    }
+    for (int64_t i = 0; i < a->rows; i++) {
+        double *at_diagonal = i < first ? H + i : diagonal + (i - first);
+        if (!w->moving[i]) {
+            if (i < first) {
+                memset(coupling + i * ld, 0, ld * sizeof(double));
+            } else {
+                const int64_t g = i - first;
+                for (int64_t m = 0; m < first; m++) coupling[m * ld + g] = 0.0;
+                for (int64_t m = 0; m < g; m++) corner[m * ld + g] = 0.0;
+                memset(corner + g * ld, 0, ld * sizeof(double));
+            }
+            *at_diagonal = 1.0;
+            continue;
+        }
+        if (w->has_slack) *at_diagonal += w->s[i] * at->z[i] * (1.0 - at->z[i]) / T;
+        const double value = (*at_diagonal + damping) * (1.0 + ridge);
+        *at_diagonal = value > 1e-290 ? value : 1.0;
+    }
+    if (rest == 0) return 0;
+    for (int64_t i = 0; i < first; i++) {
+        const double inverse = 1.0 / H[i];
+        for (int64_t h = 0; h < ld; h += LANES)
+            V(store)(w->scaled + i * ld + h, V(load)(coupling + i * ld + h) * inverse);
+    }
+    memcpy(w->S, corner, ld * ld * sizeof(double));
+    for (int64_t g = 0; g < rest; g++) w->S[g * ld + g] = diagonal[g];
+    V(rank_update)(w->S, ld, 0, w->scaled, coupling, first);
+    return V(cholesky)(w->S, ld, rest, diagonal, w->inverse);
+}
+
+/* to = H^-1 rhs with the factor; both may be the same array. */
+static void V(solve)(const Work *w, const double *rhs, double *to) {
+    const Layout *a = w->layout;
+    const int64_t first = a->leading, ld = a->width, rest = a->rows - first, lead = rounded_up(first);
+    const double *H = w->H, *coupling = H + lead + ld;
+    double *restrict y = w->rest;
+    if (to != rhs) memcpy(to, rhs, w->k * sizeof(double));
+    memset(y, 0, ld * sizeof(double));
+    memcpy(y, to + first, rest * sizeof(double));
+    for (int64_t i = 0; i < first && rest; i++) {
+        const double *row = w->scaled + i * ld;
+        for (int64_t h = 0; h < ld; h += LANES) V(store)(y + h, V(load)(y + h) - V(load)(row + h) * to[i]);
+    }
+    for (int64_t g = 0; g < rest; g++) {
+        const double value = y[g] * w->inverse[g], *row = w->S + g * ld;
+        const int64_t next = (g & ~(int64_t)7) + 8;
+        y[g] = value;
+        for (int64_t h = g + 1; h < next; h++) y[h] -= row[h] * value;
+        for (int64_t h = next; h < ld; h += LANES) V(store)(y + h, V(load)(y + h) - V(load)(row + h) * value);
+    }
+    for (int64_t g = rest - 1; g >= 0; g--) {
+        const double *row = w->S + g * ld;
+        const int64_t next = (g & ~(int64_t)7) + 8;
+        double total = y[g];
+        for (int64_t h = g + 1; h < next && h < rest; h++) total -= row[h] * y[h];
+        total -= V(dot)(row + next, y + next, ld - next);
+        y[g] = total * w->inverse[g];
+    }
+    for (int64_t i = 0; i < first; i++)
+        to[i] = (rest ? to[i] - V(dot)(coupling + i * ld, y, ld) : to[i]) / H[i];
+    memcpy(to + first, y, rest * sizeof(double));
+}
+
+/* ---- numbers of one instance ---- */
+
+/* The numbers that do not depend on scores and temperature. */
+static void V(fold)(Work *w, const Problem *problem, int64_t n) {
+    const Layout *a = w->layout;
+    const double *values = doubles(problem->values, n), *lower = doubles(problem->lower, n);
+    const double *upper = doubles(problem->upper, n), *rhs = doubles(problem->rhs, n), *slack = doubles(problem->slack, n);
+    const double *scale = doubles(problem->scale, n), *share = doubles(problem->tight_share, n);
+    const double *dual_lower = doubles(problem->dual_lower, n), *dual_upper = doubles(problem->dual_upper, n);
+    const uint8_t *free_ = bytes(problem->free, n), *at_upper = bytes(problem->at_upper, n);
+    const uint8_t *active = bytes(problem->active, n), *tight = bytes(problem->tight, n);
+    const int entropy = w->objective == ENTROPY;
+    double *restrict taken = w->rhs, *restrict signs = w->scratch;
+    memset(taken, 0, w->k * sizeof(double));
+    memset(signs, 0, w->k * sizeof(double));
+    memset(w->totals, 0, w->k * sizeof(double));
+    for (int64_t e = 0; e < a->entries; e++) {
+        const int32_t i = a->entry_row[e], j = a->entry_col[e];
+        const double value = values[a->entry[e]], rho = scale[a->order[i]];
+        double c = 0.0;
+        if (free_[j]) {
+            c = entropy ? value * (upper[j] - lower[j]) / rho : value / rho;
+            if (entropy) taken[i] += value * lower[j];
+        } else {
+            taken[i] += value * (at_upper[j] ? upper[j] : lower[j]);
+        }
+        if (value < 0) signs[i] = 1.0;
+        w->totals[i] += c;
+        w->coefficients[e] = active[a->order[i]] ? c : 0.0;
+    }
+    w->bounded = w->has_slack = 0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const int32_t from = a->order[i];
+        const double rho = scale[from];
+        w->active[i] = active[from];
+        w->s[i] = 0.0;
+        if (w->entropic && active[from]) {
+            if (tight[from]) taken[i] += slack[from] * share[from];
+            else w->s[i] = slack[from] / rho;
+        }
+        w->has_slack |= w->s[i] != 0.0;
+        w->b[i] = active[from] ? (rhs[from] - taken[i]) / rho : 0.0;
+        w->low[i] = tight[from] ? -INFINITY : dual_lower[from] * rho;
+        w->high[i] = tight[from] ? INFINITY : dual_upper[from] * rho;
+        w->bounded |= w->low[i] > -INFINITY || w->high[i] < INFINITY;
+        w->totals[i] = signs[i] > 0 || !active[from] ? 0.0 : w->totals[i] + w->s[i];
+    }
+    for (int64_t e = 0; e < a->pairs; e++)
+        w->pair_values[e] = w->coefficients[a->pair_first[e]] * w->coefficients[a->pair_second[e]];
+    if (entropy) return;
+    const double *weights = w->weights ? doubles(problem->parameter, n) : NULL;
+    for (int64_t j = 0; j < a->variables; j++) {
+        w->lower[j] = free_[j] ? lower[j] : 0.0;
+        w->upper[j] = free_[j] ? upper[j] : 0.0;
+        if (weights) w->weights[j] = weights[j];
+    }
+}
+
+/* The linear term, the temperature and the reach of the scores; returns whether everything is finite. */
+static int V(read_scores)(Work *w, const Problem *problem, const void *scores, int single, int64_t n) {
+    const int64_t l = w->layout->variables;
+    const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
+    const uint8_t *free_ = bytes(problem->free, n);
+    const int entropy = w->objective == ENTROPY;
+    w->tau = entropy ? *doubles(problem->parameter, n) : 1.0;
+    w->reach = 0.0;
+    int finite = isfinite(w->tau) && w->tau > 0.0;
+    for (int64_t j = 0; j < l; j++) {
+        const double y = single ? ((const float *)scores)[n * l + j] : ((const double *)scores)[n * l + j];
+        finite &= isfinite(y) != 0;
+        double term = y;
+        if (entropy) {
+            term = (upper[j] - lower[j]) * y;
+            if (free_[j]) w->reach = fabs(term) > w->reach ? fabs(term) : w->reach;
+        } else if (w->weights) {
+            finite &= isfinite(w->weights[j]) && w->weights[j] > 0.0;
+            term = w->weights[j] * y;
+        }
+        finite &= isfinite(term) != 0;
+        w->linear[j] = entropy && !free_[j] ? -1e200 : term; /* fixed: it has a share of nothing */
+    }
+    return finite;
+}
+
+static size_t V(room)(const Work *w, const Layout *a) {
+    const int64_t l = w->l, k = w->k, ld = a->width, first = a->leading;
+    const int64_t coupling = first * ld, variables = 11 * l, rows = 22 * k;
+    return sizeof(double) * (variables + rows + rounded_up(a->entries) + rounded_up(a->pairs) + rounded_up(first) + 4 * ld +
+                             2 * rounded_up(coupling) + 2 * ld * ld + 64);
+}
+
+INLINE double *V(take)(double **from, int64_t count) {
+    double *found = *from;
+    *from += rounded_up(count);
+    return found;
+}
+
+/* Work arrays for a problem in one block, which the caller frees; NULL without memory. */
+static void *V(begin)(Work *w, const Layout *a, const Problem *problem, const Constants *constants) {
+    memset(w, 0, sizeof(*w));
+    w->layout = a;
+    w->constants = constants;
+    w->objective = (int)problem->objective;
+    w->entropic = (int)problem->entropic_slack;
+    w->l = rounded_up(a->variables);
+    w->k = rounded_up(a->rows);
+    const size_t size = (V(room)(w, a) + 63) & ~(size_t)63;
+    void *block = NULL;
+    if (posix_memalign(&block, 64, size)) return NULL;
+    memset(block, 0, size);
+    double *at = block;
+    double **variables[] = {&w->linear, &w->now.u, &w->now.p, &w->next.u, &w->next.p, &w->d, &w->tail, &w->lower, &w->upper};
+    for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, w->l);
+    if (w->objective == EUCLIDEAN && problem->parameter.at) w->weights = V(take)(&at, w->l);
+    double **rows[] = {&w->b,      &w->s,      &w->low,    &w->high,   &w->totals, &w->now.mu,    &w->now.z, &w->now.r,
+                       &w->next.mu, &w->next.z, &w->next.r, &w->direction, &w->rhs,  &w->scratch, &w->q,     &w->again};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) *rows[i] = V(take)(&at, w->k);
+    w->moving = (uint8_t *)V(take)(&at, w->k / 8);
+    w->active = (uint8_t *)V(take)(&at, w->k / 8);
+    w->coefficients = V(take)(&at, a->entries);
+    w->pair_values = V(take)(&at, a->pairs);
+    w->H = V(take)(&at, rounded_up(a->leading) + a->width + a->leading * a->width + a->width * a->width);
+    w->scaled = V(take)(&at, a->leading * a->width);
+    w->S = V(take)(&at, a->width * a->width);
+    w->inverse = V(take)(&at, a->width);
+    w->rest = V(take)(&at, a->width);
+    /* What lies behind the last variable and row takes part in no sum. */
+    for (int64_t j = a->variables; j < w->l; j++) {
+        if (w->objective == ENTROPY) w->linear[j] = -1e200;
+        if (w->weights) w->weights[j] = 1.0;
+    }
+    for (int64_t i = a->rows; i < w->k; i++) {
+        w->low[i] = -INFINITY;
+        w->high[i] = INFINITY;
+    }
+    return block;
+}
+
+/* Whether all instances have the same numbers apart from scores and temperature. */
+INLINE int V(shares_numbers)(const Problem *p) {
+    return !(p->values.step || p->lower.step || p->upper.step || p->rhs.step || p->slack.step || p->scale.step ||
+             p->dual_lower.step || p->dual_upper.step || p->free.step || p->at_upper.step || p->active.step ||
+             p->tight.step || p->tight_share.step || (p->objective == EUCLIDEAN && p->parameter.step));
+}
+
+/* ---- the iteration ---- */
+
+static void V(swap)(Work *w) {
+    State other = w->now;
+    w->now = w->next;
+    w->next = other;
+}
+
+static double V(largest)(const double *values, int64_t count) {
+    vec found = {0};
+    for (int64_t i = 0; i < count; i += LANES) found = V(larger)(V(size_of)(V(load)(values + i)), found);
+    return V(largest_of)(found);
+}
+
+/* One Sinkhorn sweep over the groups of disjoint rows, kept if it lowers the potential. */
+static void V(sweep)(Work *w, double T) {
+    const Layout *a = w->layout;
+    if (a->groups == 0) return;
+    const double cap = 10.0 * T + 0.5 * w->reach;
+    State *at = &w->next;
+    memcpy(at->mu, w->now.mu, w->k * sizeof(double));
+    memcpy(at->r, w->now.r, w->k * sizeof(double));
+    for (int64_t g = 0; g < a->groups; g++) {
+        for (int32_t e = a->group_start[g]; e < a->group_start[g + 1]; e++) {
+            const int32_t i = a->group_rows[e];
+            const double whole = w->totals[i], wanted = w->b[i], rest = whole - wanted, have = at->r[i] + wanted;
+            const double left = whole - have, least = 1e-12 * whole;
+            if (!(whole > 0) || !(wanted > least && rest > least && have > least && left > least)) continue;
+            const double change = T * log(wanted * left / (rest * have));
+            at->mu[i] += change < -cap ? -cap : change > cap ? cap : change;
+        }
+        V(clip)(w, at->mu);
+        V(evaluate)(w, at, T);
+    }
+    if (at->theta <= w->now.theta) V(swap)(w);
+}
+
+/* The derivative of the residual with respect to the temperature, times the change of it, added to rhs. */
+static void V(add_drift)(Work *w, double T, double change, double *restrict rhs) {
+    const State *at = &w->now;
+    const double factor = -change / T;
+    for (int64_t j = 0; j < w->l; j += LANES)
+        V(store)(w->tail + j, V(load)(w->d + j) * V(load)(at->u + j) * factor);
+    V(apply)(w, w->tail, w->scratch);
+    for (int64_t i = 0; i < w->layout->rows; i++) {
+        if (w->has_slack) w->scratch[i] += w->s[i] * at->z[i] * (1.0 - at->z[i]) * at->mu[i] / T * factor;
+        rhs[i] += w->scratch[i];
+    }
+}
+
+/* Newton's step from `now` at temperature T towards the solution at `cooler`; returns whether a pivot was dropped. */
+static int V(find_direction)(Work *w, double T, double cooler, double damping, double ridge, double stride) {
+    const Layout *a = w->layout;
+    const State *at = &w->now;
+    V(slopes)(w, at, T, w->d);
+    memcpy(w->rhs, at->r, w->k * sizeof(double));
+    if (cooler != T) V(add_drift)(w, T, cooler - T, w->rhs);
+    const double near = at->error < w->constants->held ? at->error : w->constants->held;
+    int any_held = 0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const int held = w->bounded && ((at->mu[i] - w->low[i] <= near && at->r[i] > 0) ||
+                                        (w->high[i] - at->mu[i] <= near && at->r[i] < 0));
+        w->moving[i] = !held && w->active[i];
+        if (!w->moving[i]) w->rhs[i] = 0.0;
+        any_held |= held;
+    }
+    const int failed = V(factor)(w, at, T, damping, ridge);
+    V(solve)(w, w->rhs, w->direction);
+    for (int64_t i = 0; any_held && i < a->rows; i++)
+        if (!w->moving[i]) w->direction[i] = at->r[i];
+    double length = -1.0;
+    if (w->objective == ENTROPY) {
+        const double longest = V(largest)(w->direction, w->k), cap = stride * (10.0 * T + 0.5 * w->reach);
+        if (longest > cap) length = -cap / longest;
+    }
+    for (int64_t i = 0; i < w->k; i += LANES) V(store)(w->direction + i, V(load)(w->direction + i) * length);
+    return failed;
+}
+
+/* Go along the direction where that lowers the potential; returns whether it does. */
+static int V(try)(Work *w, double T, double length) {
+    const Constants *c = w->constants;
+    State *at = &w->next;
+    const State *now = &w->now;
+    for (int64_t i = 0; i < w->k; i += LANES)
+        V(store)(at->mu + i, V(load)(now->mu + i) + length * V(load)(w->direction + i));
+    V(clip)(w, at->mu);
+    V(evaluate)(w, at, T);
+    vec before = {0}, after = {0};
+    for (int64_t i = 0; i < w->k; i += LANES) {
+        const vec moved = V(load)(at->mu + i) - V(load)(now->mu + i);
+        before += moved * V(load)(now->r + i);
+        after += moved * V(load)(at->r + i);
+    }
+    const double slope = V(sum_of)(before) < 0.0 ? V(sum_of)(before) : 0.0;
+    int good = at->theta <= now->theta + c->decrease * slope;
+    if (!good && at->theta <= now->theta + c->rounding * (1.0 + at->size + now->size))
+        good = V(sum_of)(after) <= 0.0 || at->error < now->error;
+    if (good) V(swap)(w);
+    return good;
+}
+
+/* Keep `next`, whose duals are set, where its error is no larger. */
+static void V(keep_better)(Work *w, double T) {
+    V(clip)(w, w->next.mu);
+    V(evaluate)(w, &w->next, T);
+    if (isfinite(w->next.theta) && w->next.error <= w->now.error) V(swap)(w);
+}
+
+/* One undamped step, then duals that a step along -r would put to a bound, put there. */
+static void V(polish)(Work *w, double T, double ridge) {
+    V(find_direction)(w, T, T, 0.0, ridge, 1e300);
+    for (int64_t i = 0; i < w->k; i += LANES)
+        V(store)(w->next.mu + i, V(load)(w->now.mu + i) + V(load)(w->direction + i));
+    V(keep_better)(w, T);
+    if (!w->bounded) return;
+    int changed = 0;
+    for (int64_t i = 0; i < w->k; i++) {
+        const double there = w->now.mu[i] - w->now.r[i];
+        const double snapped = there <= w->low[i] ? w->low[i] : there >= w->high[i] ? w->high[i] : w->now.mu[i];
+        changed |= snapped != w->now.mu[i];
+        w->next.mu[i] = snapped;
+    }
+    if (changed) V(keep_better)(w, T);
+}
+
+/* x of variable j from its p. */
+INLINE double V(answer)(const Work *w, const double *lower, const double *upper, const uint8_t *free_,
+                        const uint8_t *at_upper, int64_t j) {
+    if (!free_[j]) return at_upper[j] ? upper[j] : lower[j];
+    if (w->objective == EUCLIDEAN) return w->now.p[j];
+    const double x = lower[j] + (upper[j] - lower[j]) * w->now.p[j];
+    return x < upper[j] ? x : upper[j];
+}
+
+/* x into the work array d. */
+static void V(answers)(Work *w, const Problem *problem, int64_t n) {
+    const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
+    const uint8_t *free_ = bytes(problem->free, n), *at_upper = bytes(problem->at_upper, n);
+    for (int64_t j = 0; j < w->layout->variables; j++) w->d[j] = V(answer)(w, lower, upper, free_, at_upper, j);
+}
+
+/* Whether rows hold relative to their size at x, and the duality gap is small. */
+static int V(optimal)(Work *w, const Problem *problem, const Solve *call, int64_t n) {
+    const Layout *a = w->layout;
+    const double *values = doubles(problem->values, n), *scale = doubles(problem->scale, n);
+    V(answers)(w, problem, n);
+    memset(w->scratch, 0, w->k * sizeof(double));
+    for (int64_t e = 0; e < a->entries; e++)
+        w->scratch[a->entry_row[e]] += fabs(values[a->entry[e]] * w->d[a->entry_col[e]]);
+    double gap = 0.0, value = 0.0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const double mu = w->now.mu[i], r = w->now.r[i], there = mu - r;
+        const double moved = there < w->low[i] ? mu - w->low[i] : there > w->high[i] ? mu - w->high[i] : r;
+        const double factor = scale[a->order[i]] / (w->scratch[i] > 1.0 ? w->scratch[i] : 1.0);
+        if (!(fabs(moved) * (factor > 1.0 ? factor : 1.0) <= call->tol)) return 0;
+        const double bound = r > 0 ? w->low[i] : w->high[i];
+        gap += fabs((isfinite(bound) ? mu - bound : mu) * r);
+    }
+    for (int64_t j = 0; j < a->variables; j++) {
+        const int64_t at = n * a->variables + j;
+        const double y = call->single ? ((const float *)call->scores)[at] : ((const double *)call->scores)[at];
+        value += fabs((w->weights ? w->weights[j] * y : y) * w->d[j]);
+    }
+    return gap <= w->constants->gap * call->tol * (1.0 + value);
+}
+
+/* Whether the duals, as weights of the rows, prove that nothing in the box satisfies them. */
+static int V(proves_infeasible)(Work *w) {
+    const Layout *a = w->layout;
+    double target = 0.0, best = 0.0, size = 0.0;
+    memset(w->scratch, 0, w->k * sizeof(double));
+    for (int64_t i = 0; i < a->rows; i++) {
+        const double mu = w->now.mu[i];
+        if (!w->active[i] || (mu > 0 && w->high[i] < INFINITY) || (mu < 0 && w->low[i] > -INFINITY)) continue;
+        w->scratch[i] = mu;
+        const double most = mu > 0 ? w->s[i] * mu : 0.0;
+        target += w->b[i] * mu;
+        best += most;
+        size += fabs(w->b[i] * mu) + most;
+    }
+    V(adjust)(w, w->scratch, NULL, w->tail);
+    for (int64_t j = 0; j < a->variables; j++) {
+        const double gain = w->tail[j];
+        if (gain == 0.0) continue;
+        const double low = w->objective == ENTROPY ? 0.0 : w->lower[j], high = w->objective == ENTROPY ? 1.0 : w->upper[j];
+        const double most = gain * (gain > 0 ? high : low);
+        best += most;
+        size += fabs(most);
+    }
+    return target - best - 1e-9 * size > 0.0;
+}
+
+/* Duals and temperature to begin with. */
+static double V(start)(Work *w, const double *start) {
+    const Layout *a = w->layout;
+    double T = w->constants->start_temperature * w->reach;
+    T = w->tau > T ? w->tau : T;
+    memset(w->now.mu, 0, w->k * sizeof(double));
+    V(clip)(w, w->now.mu);
+    if (start) {
+        V(evaluate)(w, &w->now, w->tau);
+        for (int64_t i = 0; i < a->rows; i++) w->next.mu[i] = w->active[i] ? start[a->order[i]] : 0.0;
+        V(clip)(w, w->next.mu);
+        V(evaluate)(w, &w->next, w->tau);
+        if (w->next.theta <= w->now.theta) {
+            V(swap)(w);
+            return w->tau;
+        }
+    }
+    V(evaluate)(w, &w->now, T);
+    if (!start && w->objective == ENTROPY) V(sweep)(w, T);
+    return T;
+}
+
+static int V(newton)(Work *w, const Problem *problem, const Solve *call, int64_t n, int64_t *steps) {
+    const Constants *c = w->constants;
+    *steps = 0;
+    if (*bytes(problem->infeasible, n)) { /* presolve has seen it */
+        memset(w->now.mu, 0, w->k * sizeof(double));
+        V(evaluate)(w, &w->now, w->tau);
+        return INFEASIBLE;
+    }
+    double T = V(start)(w, call->start ? call->start + n * w->layout->rows : NULL);
+    double damping = c->first_damping, ridge = c->first_ridge, stride = 1.0, length = 1.0;
+    int64_t tries = 0;
+    int searching = 0, cooled = 0, stalled = !isfinite(w->now.theta);
+    for (int64_t number = 0; number <= call->max_steps * c->backtracks; number++) {
+        if (w->now.error <= call->tol && T <= w->tau && !stalled) {
+            V(polish)(w, T, ridge);
+            if (V(optimal)(w, problem, call, n)) return CONVERGED;
+        }
+        if (stalled) return STALLED;
+        if (number && number % c->certificate_every == 0 && V(proves_infeasible)(w)) return INFEASIBLE;
+        if (*steps >= call->max_steps && !searching) return STEP_LIMIT;
+        if (!searching) {
+            const int cools = w->now.error <= c->loose_residual && T > w->tau;
+            double cooler = T;
+            if (cools) cooler = c->cooling * T > w->tau ? c->cooling * T : w->tau;
+            const double size = w->now.error < 1.0 ? w->now.error : 1.0;
+            if (V(find_direction)(w, T, cooler, damping * size / T, ridge, stride))
+                ridge = 100 * ridge < c->largest_ridge ? 100 * ridge : c->largest_ridge; /* from the next step on */
+            T = cooler;
+            if (cools) V(evaluate_at)(w, &w->now, T);
+            cooled = cools;
+            tries = 0;
+            length = 1.0;
+            ++*steps;
+        }
+        const int accepted = V(try)(w, T, length);
+        const int gives_up = !accepted && ++tries >= c->backtracks;
+        if (accepted && length == 1.0) {
+            damping /= 4;
+            stride *= 2;
+        } else if (accepted || gives_up) {
+            damping *= 4;
+            stride /= 2;
+        }
+        damping = damping < c->least_damping ? c->least_damping : damping > c->largest_damping ? c->largest_damping : damping;
+        stride = stride < 1.0 ? 1.0 : stride > c->largest_stride ? c->largest_stride : stride;
+        stalled = gives_up && !cooled;
+        searching = !accepted && !gives_up;
+        if (searching) length *= c->shorten;
+    }
+    return STEP_LIMIT;
+}
+
+static int V(forward)(const Layout *a, const Problem *problem, const Solve *call, int64_t *counter) {
+    Work w;
+    int64_t n = claim(counter);
+    if (n >= call->count) return 0;
+    void *block = V(begin)(&w, a, problem, call->constants);
+    if (!block) return -1;
+    const int shared = V(shares_numbers)(problem);
+    if (shared) V(fold)(&w, problem, 0);
+    for (; n < call->count; n = claim(counter)) {
+        int64_t steps = 0;
+        if (!shared) V(fold)(&w, problem, n);
+        int code = NOT_FINITE;
+        if (V(read_scores)(&w, problem, call->scores, (int)call->single, n))
+            code = V(newton)(&w, problem, call, n, &steps);
+        else {
+            memset(w.now.mu, 0, w.k * sizeof(double));
+            memset(w.now.p, 0, w.l * sizeof(double));
+        }
+        V(answers)(&w, problem, n);
+        for (int64_t j = 0; j < a->variables; j++) {
+            if (call->single) ((float *)call->x)[n * a->variables + j] = (float)w.d[j];
+            else ((double *)call->x)[n * a->variables + j] = w.d[j];
+        }
+        for (int64_t i = 0; i < a->rows; i++) call->mu[n * a->rows + a->order[i]] = w.now.mu[i];
+        call->codes[n] = code;
+        if (code != CONVERGED) __atomic_fetch_add(call->unsolved, 1, __ATOMIC_RELAXED);
+        call->steps[n] = steps;
+    }
+    free(block);
+    return 0;
+}
+
+/* dL/dtau, or dL/dq: what the explicit dependence of x and r on them passes on. */
+static void V(to_parameter)(const Work *w, const Pull *call, const double *g, const double *pulled, int64_t n) {
+    const Layout *a = w->layout;
+    const State *at = &w->now;
+    if (w->objective == EUCLIDEAN) {
+        double *to = call->grad_parameter + n * a->variables;
+        for (int64_t j = 0; j < a->variables; j++)
+            to[j] = w->d[j] * (g[j] - pulled[j]) * (w->linear[j] - at->u[j]) / w->weights[j];
+        return;
+    }
+    double total = 0.0;
+    for (int64_t j = 0; j < a->variables; j++)
+        if (w->d[j] > 0) total -= at->u[j] * w->d[j] * (g[j] - pulled[j]);
+    for (int64_t i = 0; i < a->rows && w->has_slack; i++)
+        total += w->q[i] * w->s[i] * at->z[i] * (1.0 - at->z[i]) * at->mu[i] / w->tau;
+    call->grad_parameter[n] = total / w->tau;
+}
+
+/* q and dL/dy of one instance: H q = C (d g) + dL/dmu on the rows whose dual lies strictly inside its bounds. */
+static void V(pull_back)(Work *w, const Problem *problem, const Pull *call, int64_t n) {
+    const Layout *a = w->layout;
+    State *at = &w->now;
+    const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
+    const uint8_t *free_ = bytes(problem->free, n);
+    const int entropy = w->objective == ENTROPY;
+    for (int64_t i = 0; i < a->rows; i++) at->mu[i] = call->mu[n * a->rows + a->order[i]];
+    V(evaluate)(w, at, w->tau);
+    V(slopes)(w, at, w->tau, w->d);
+    double *g = w->next.u, *pulled = w->next.p;
+    for (int64_t j = 0; j < a->variables; j++) {
+        const int64_t from = n * a->variables + j;
+        const double given = call->single ? ((const float *)call->grad_x)[from] : ((const double *)call->grad_x)[from];
+        g[j] = !free_[j] ? 0.0 : entropy ? (upper[j] - lower[j]) * given : given;
+        if (!free_[j]) w->d[j] = 0.0;
+        pulled[j] = w->d[j] * g[j];
+    }
+    V(apply)(w, pulled, w->rhs);
+    for (int64_t i = 0; i < a->rows; i++) {
+        w->moving[i] = w->active[i] && at->mu[i] > w->low[i] && at->mu[i] < w->high[i];
+        if (call->grad_mu) w->rhs[i] += call->grad_mu[n * a->rows + a->order[i]];
+        if (!w->moving[i]) w->rhs[i] = 0.0;
+    }
+    V(factor)(w, at, w->tau, 0.0, w->constants->refined_ridge);
+    V(solve)(w, w->rhs, w->q);
+    for (int round = 0; round < 3; round++) { /* undo the ridge */
+        V(adjust)(w, w->q, NULL, pulled);
+        for (int64_t j = 0; j < w->l; j += LANES) V(store)(pulled + j, V(load)(pulled + j) * V(load)(w->d + j));
+        V(apply)(w, pulled, w->scratch);
+        for (int64_t i = 0; i < a->rows; i++) {
+            double image = w->scratch[i];
+            if (w->has_slack) image += w->s[i] * at->z[i] * (1.0 - at->z[i]) / w->tau * w->q[i];
+            w->scratch[i] = w->moving[i] ? w->rhs[i] - image : 0.0;
+        }
+        V(solve)(w, w->scratch, w->again);
+        for (int64_t i = 0; i < w->k; i += LANES) V(store)(w->q + i, V(load)(w->q + i) + V(load)(w->again + i));
+        if (V(largest)(w->again, w->k) <= 1e-14 * V(largest)(w->q, w->k)) break;
+    }
+    V(adjust)(w, w->q, NULL, pulled);
+    for (int64_t i = 0; i < a->rows; i++) call->q[n * a->rows + a->order[i]] = w->q[i];
+    if (call->grad_parameter) V(to_parameter)(w, call, g, pulled, n);
+    for (int64_t j = 0; j < a->variables; j++) {
+        double found = w->d[j] * (g[j] - pulled[j]);
+        if (entropy) found = free_[j] ? found * (upper[j] - lower[j]) : 0.0;
+        else if (w->weights) found *= w->weights[j];
+        if (call->single) ((float *)call->grad_y)[n * a->variables + j] = (float)found;
+        else ((double *)call->grad_y)[n * a->variables + j] = found;
+    }
+}
+
+static int V(backward)(const Layout *a, const Problem *problem, const Pull *call, int64_t *counter) {
+    Work w;
+    int64_t n = claim(counter);
+    if (n >= call->count) return 0;
+    void *block = V(begin)(&w, a, problem, call->constants);
+    if (!block) return -1;
+    const int shared = V(shares_numbers)(problem);
+    const size_t numbers = w.objective == ENTROPY ? 1 : (size_t)a->variables;
+    const size_t wide = call->single ? sizeof(float) : sizeof(double);
+    if (shared) V(fold)(&w, problem, 0);
+    for (; n < call->count; n = claim(counter)) {
+        if (call->codes[n] != CONVERGED) { /* an instance that was not solved has no gradient */
+            memset((char *)call->grad_y + n * a->variables * wide, 0, a->variables * wide);
+            memset(call->q + n * a->rows, 0, a->rows * sizeof(double));
+            if (call->grad_parameter) memset(call->grad_parameter + n * numbers, 0, numbers * sizeof(double));
+            continue;
+        }
+        if (!shared) V(fold)(&w, problem, n);
+        V(read_scores)(&w, problem, call->scores, (int)call->single, n);
+        V(pull_back)(&w, problem, call, n);
+    }
+    free(block);
+    return 0;
+}
+
+/* ---- presolve by bounds: linsat/compile/presolve.py, instance by instance ---- */
+
+static void V(activity)(const Layout *a, const double *values, const double *lower, const double *upper,
+                        const uint8_t *free_, const uint8_t *at_upper, double *least, double *most) {
+    memset(least, 0, a->rows * sizeof(double));
+    memset(most, 0, a->rows * sizeof(double));
+    for (int64_t e = 0; e < a->entries; e++) {
+        const int32_t i = a->user_row[e], j = a->user_col[e];
+        const double at_low = values[e] * (free_[j] || !at_upper[j] ? lower[j] : upper[j]);
+        const double at_high = values[e] * (free_[j] || at_upper[j] ? upper[j] : lower[j]);
+        least[i] += at_low < at_high ? at_low : at_high;
+        most[i] += at_low < at_high ? at_high : at_low;
+    }
+}
+
+static void V(presolve_one)(const Layout *a, const Problem *problem, const Presolve *call, int64_t n, double *work) {
+    const Constants *c = call->constants;
+    const int64_t k = a->rows, l = a->variables;
+    const double *values = doubles(problem->values, n), *lower = doubles(problem->lower, n);
+    const double *upper = doubles(problem->upper, n), *rhs = doubles(problem->rhs, n), *slack = doubles(problem->slack, n);
+    uint8_t *free_ = call->free + n * l, *at_upper = call->at_upper + n * l, *active = call->active + n * k;
+    double *least = work, *most = work + k, *box_least = work + 2 * k, *box_most = work + 3 * k, *side = work + 4 * k;
+    double *room_above = work + 5 * k, *room_below = work + 6 * k, *rounding = work + 7 * k;
+    uint8_t *down = (uint8_t *)(work + 8 * k), *up = down + l;
+    for (int64_t j = 0; j < l; j++) {
+        free_[j] = upper[j] - lower[j] > 0;
+        at_upper[j] = 0;
+    }
+    V(activity)(a, values, lower, upper, free_, at_upper, box_least, box_most);
+    memcpy(least, box_least, k * sizeof(double));
+    memcpy(most, box_most, k * sizeof(double));
+    for (int64_t i = 0; i < k; i++) {
+        side[i] = call->senses[i] == GREATER ? rhs[i] - slack[i] : rhs[i];
+        rounding[i] = c->row_rounding * (fabs(box_least[i]) + fabs(box_most[i]) + fabs(side[i]));
+    }
+    int impossible = 0, changed = 1;
+    while (changed) {
+        for (int64_t i = 0; i < k; i++) {
+            const double above = side[i] - least[i], below = most[i] - side[i];
+            const double lacking = -(c->contradiction * (box_most[i] - box_least[i]) + rounding[i]);
+            const int caps = call->senses[i] != GREATER, floors = call->senses[i] != LESS;
+            impossible |= (caps && above < lacking) || (floors && below < lacking);
+            room_above[i] = caps ? above - rounding[i] : INFINITY;
+            room_below[i] = floors ? below - rounding[i] : INFINITY;
+        }
+        memset(down, 0, 2 * l);
+        for (int64_t e = 0; e < a->entries; e++) {
+            const int32_t i = a->user_row[e], j = a->user_col[e];
+            const double wide = upper[j] - lower[j], needed = c->forced * fabs(values[e]) * (wide < 1.0 ? wide : 1.0);
+            const int no_above = room_above[i] <= needed, no_below = room_below[i] <= needed;
+            if (values[e] > 0) {
+                down[j] |= no_above;
+                up[j] |= no_below;
+            } else if (values[e] < 0) {
+                down[j] |= no_below;
+                up[j] |= no_above;
+            }
+        }
+        changed = 0;
+        for (int64_t j = 0; j < l; j++) {
+            if (!free_[j] || !(down[j] || up[j])) continue;
+            free_[j] = 0;
+            at_upper[j] = !down[j];
+            changed = 1;
+        }
+        if (changed) V(activity)(a, values, lower, upper, free_, at_upper, least, most);
+    }
+    call->infeasible[n] = (uint8_t)impossible;
+    memset(active, 0, k);
+    for (int64_t e = 0; e < a->entries; e++)
+        if (values[e] != 0 && free_[a->user_col[e]]) active[a->user_row[e]] = 1;
+    for (int64_t i = 0; i < k; i++) {
+        const double slight = c->vacuous * (box_most[i] - box_least[i]) + rounding[i];
+        if ((call->senses[i] == LESS && side[i] - box_most[i] >= -slight) ||
+            (call->senses[i] == GREATER && box_least[i] - side[i] >= -slight))
+            active[i] = 0;
+    }
+}
+
+static int V(presolve)(const Layout *a, const Problem *problem, const Presolve *call, int64_t *counter) {
+    double *work = malloc((8 * a->rows + a->variables / 4 + 8) * sizeof(double));
+    if (!work) return -1;
+    for (int64_t n = claim(counter); n < call->count; n = claim(counter)) V(presolve_one)(a, problem, call, n, work);
+    free(work);
+    return 0;
+}
+
+#undef V
+#undef vec
+#undef mask
+#undef BLOCK
+#undef State
+#undef Work
+
+#endif

@@ -1,0 +1,146 @@
+"""The compiled library: where it is, what it is called with, and why it cannot be used where it cannot."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+from linsat.compile import presolve
+from linsat.solvers import linear_algebra, newton
+
+# Raised together with the version in kernel.c whenever the meaning of an argument changes.
+_ABI_VERSION = 1
+_OFF = ("off", "0", "no")
+
+_Whole, _Real, _Address = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+
+
+class Numbers(ctypes.Structure):
+    """One array: its address and the distance between two instances, 0 where they share it."""
+
+    _fields_ = [("at", _Address), ("step", _Whole)]
+
+
+def _structure(name: str, *groups: tuple[Any, str]) -> type[ctypes.Structure]:
+    """A structure of kernel.c from groups of fields of one type."""
+    pairs = [(field, kind) for kind, names in groups for field in names.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": pairs})
+
+
+Constants = _structure(
+    "Constants",
+    (_Real, "loose_residual cooling start_temperature least_damping first_damping largest_damping"),
+    (_Real, "first_ridge largest_ridge refined_ridge shorten decrease rounding held largest_stride gap"),
+    (_Real, "contradiction vacuous forced row_rounding"),
+    (_Whole, "backtracks certificate_every"),
+)
+Layout = _structure(
+    "Layout",
+    (_Whole, "rows variables entries pairs leading width groups entry_runs pair_runs"),
+    (_Address, "order entry entry_row entry_col user_row user_col pair_first pair_second pair_col pair_target"),
+    (_Address, "runs_of_entries runs_of_pairs group_start group_rows"),
+)
+Problem = _structure(
+    "Problem",
+    (_Whole, "objective entropic_slack"),
+    (Numbers, "values lower upper rhs slack scale dual_lower dual_upper parameter"),
+    (Numbers, "free at_upper active tight infeasible tight_share"),
+)
+Solve = _structure(
+    "Solve",
+    (_Whole, "count max_steps single"),
+    (_Real, "tol"),
+    (_Address, "constants scores start x mu codes steps unsolved"),
+)
+Pull = _structure(
+    "Pull", (_Whole, "count single"), (_Address, "constants scores grad_x mu grad_mu codes grad_y q grad_parameter")
+)
+Presolve = _structure("Presolve", (_Whole, "count"), (_Address, "constants senses free at_upper active infeasible"))
+
+
+def _constants() -> ctypes.Structure:
+    """The constants of the iteration and of presolve, from where they are written."""
+    return Constants(
+        loose_residual=newton.LOOSE_RESIDUAL,
+        cooling=newton.COOLING,
+        start_temperature=newton.START_TEMPERATURE,
+        least_damping=newton.LEAST_DAMPING,
+        first_damping=newton.FIRST_DAMPING,
+        largest_damping=newton.LARGEST_DAMPING,
+        first_ridge=newton.FIRST_RIDGE,
+        largest_ridge=newton.LARGEST_RIDGE,
+        refined_ridge=linear_algebra.REFINED_RIDGE,
+        shorten=newton.SHORTEN,
+        decrease=newton.DECREASE,
+        rounding=newton.ROUNDING,
+        held=newton.HELD,
+        largest_stride=newton.LARGEST_STRIDE,
+        gap=newton.GAP,
+        contradiction=presolve.CONTRADICTION,
+        vacuous=presolve.VACUOUS,
+        forced=presolve.FORCED,
+        row_rounding=presolve.ROUNDING,
+        backtracks=newton.BACKTRACKS,
+        certificate_every=newton.CERTIFICATE_EVERY,
+    )
+
+
+@dataclass(frozen=True)
+class Library:
+    """The functions of kernel.c, which release the GIL, and the constants they take."""
+
+    functions: ctypes.CDLL
+    constants: ctypes.Structure
+    instructions: str  # the instruction set it runs with here
+
+    @property
+    def constants_at(self) -> int:
+        return ctypes.addressof(self.constants)
+
+
+@functools.cache
+def load() -> Library | str:
+    """The library, or the reason why it cannot be used. ``LINSAT_KERNEL=off`` in the environment turns it off."""
+    if os.environ.get("LINSAT_KERNEL", "on").lower() in _OFF:
+        return "turned off by LINSAT_KERNEL"
+    path = _path(Path(__file__).parent)
+    if path is None:
+        return "it was not compiled when linsat was installed; reinstall linsat with a C compiler (gcc, clang) at hand"
+    try:
+        functions = ctypes.CDLL(str(path))
+        differs = _differs(functions)
+    except (OSError, AttributeError) as error:
+        return f"its library cannot be loaded ({error}); reinstall linsat"
+    if differs:
+        return "its library was compiled from another version of linsat; reinstall linsat"
+    for name in ("linsat_forward", "linsat_backward", "linsat_presolve"):
+        getattr(functions, name).argtypes = (_Address,) * 4
+    functions.linsat_runs.argtypes = (_Whole, _Address, _Address, _Whole, _Address)
+    functions.linsat_runs.restype = functions.linsat_claim.restype = _Whole
+    functions.linsat_claim.argtypes = (_Address,)
+    functions.linsat_instructions.restype = ctypes.c_char_p
+    return Library(functions, _constants(), functions.linsat_instructions().decode())
+
+
+def unavailable() -> str | None:
+    """None, or the reason why the kernel cannot be used at all."""
+    loaded = load()
+    return loaded if isinstance(loaded, str) else None
+
+
+def _path(folder: Path) -> Path | None:
+    candidates = (folder / f"_kernel{suffix}" for suffix in EXTENSION_SUFFIXES)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _differs(functions: ctypes.CDLL) -> bool:
+    """Whether the library disagrees with this file about what it is called with."""
+    own = [_ABI_VERSION, *(ctypes.sizeof(kind) for kind in (Constants, Layout, Problem, Solve, Pull, Presolve))]
+    found = (_Whole * len(own))()
+    functions.linsat_abi(found)
+    return list(found) != own
