@@ -18,7 +18,7 @@ _DOCS = Path(__file__).parent.parent / "docs"
 _LEAD = """# Performance
 
 What `linsat.project` costs beside its peers. Measured by `make bench`, one run on one machine: every method on the
-same scores, each in a process of its own, one after another. `benchmarks/README.md` says what exactly is measured, and
+same scores, each in a separate process, one after another. `benchmarks/README.md` says what exactly is measured, and
 `make bench` repeats it on yours. The records behind this page:
 [records.jsonl](assets/performance/records.jsonl).
 """

@@ -177,7 +177,7 @@ def test_repr_can_be_read():
     assert len(long.splitlines()) == 6
     assert "..." in long
     assert "(varies)" in repr(Constraints(upper=[1.0, 2.0]))
-    assert "(one of 2 right sides)" in repr(cons.with_rhs(b=[[1], [2]]))
+    assert "(one of 2 right-hand sides)" in repr(cons.with_rhs(b=[[1], [2]]))
 
 
 def test_check_returns_the_set():

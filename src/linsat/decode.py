@@ -2,7 +2,7 @@
 
 Every decoder puts each variable on one of the two ends of its box, keeps the batch dimensions, library, dtype
 and device of x, and says per instance whether the rows of the constraint set hold. Nothing here has a
-gradient. A set with right sides or bounds per instance broadcasts its batch dimensions with those of x.
+gradient. A set with right-hand sides or bounds per instance broadcasts its batch dimensions with those of x.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class _Rows:
 
 
 def _gap(excess: np.ndarray, senses: np.ndarray) -> np.ndarray:
-    """Violation from ``activity - right side``."""
+    """Violation from ``activity - right-hand side``."""
     signed = np.where(senses == GREATER, -excess, np.where(senses == EQUAL, np.abs(excess), excess))
     return np.maximum(signed, 0.0)
 
@@ -261,7 +261,7 @@ def _fit_to_set(point: Tensor, cons: Constraints) -> Tensor:
     except RuntimeError:
         raise ConstraintError(
             f"x has batch dimensions {tuple(point.shape[:-1])} and cons {tuple(cons.batch_shape)}, which do "
-            f"not fit together. Fix: one instance of x per right side, or a single one."
+            f"not fit together. Fix: one instance of x per right-hand side, or a single one."
         ) from None
     return point.expand(*batch, point.shape[-1])
 

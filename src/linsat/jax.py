@@ -41,7 +41,7 @@ def project(
         y: scores (..., variables), float32 or float64 (which needs ``jax_enable_x64``).
         constraints: the rows and the box; a constant of the computation, without learned tensors.
         tau: temperature, a number or an array that broadcasts to the batch shape; arrays get gradients.
-        b, d, f: right sides in place of the set's own, (rows,) or (batch..., rows); they get gradients.
+        b, d, f: right-hand sides in place of the set's own, (rows,) or (batch..., rows); they get gradients.
         on_failure: ``"warn"``, ``"raise"`` or ``"ignore"``, for instances that do not converge.
 
     Returns:
@@ -59,7 +59,7 @@ def project(
     if constraints.learned_tensors():
         raise ConstraintError(
             "constraints hold torch tensors that require gradients, which JAX cannot follow. "
-            "Fix: pass the right sides as b=, d=, f=."
+            "Fix: pass the right-hand sides as b=, d=, f=."
         )
     scores = jnp.asarray(y)
     if not jnp.issubdtype(scores.dtype, jnp.floating):
@@ -76,7 +76,9 @@ def project(
         expected = constraints.right_sides.get(name)
         if expected is None or side.ndim == 0 or side.shape[-1] != expected.shape[-1]:
             rows = 0 if expected is None else expected.shape[-1]
-            raise ConstraintError(f"{name} has shape {side.shape}; expected (..., {rows}), one right side per row.")
+            raise ConstraintError(
+                f"{name} has shape {side.shape}; expected (..., {rows}), one right-hand side per row."
+            )
         batch = _joint(name, batch, side.shape[:-1])
     batch = _joint("the constraint set", batch, tuple(constraints.batch_shape))
     numbers: dict[str, Array] = {"y": jnp.broadcast_to(scores, (*batch, scores.shape[-1]))}
@@ -122,7 +124,7 @@ _project.defvjp(_keep, _pull_back)
 def _on_host(function: Any, like: dict[str, Array], *arguments: dict[str, Array]) -> dict[str, Array]:
     """function(*arguments) on the host; its results have the shapes and dtypes of the arrays in ``like``.
 
-    Doubles travel as pairs of 32-bit words. JAX may run the callback on a thread of its own, where a scoped
+    Doubles travel as pairs of 32-bit words. JAX may run the callback on another thread, where a scoped
     ``jax.enable_x64`` does not hold, and would there round every double to single precision.
     """
 
@@ -190,7 +192,7 @@ def _joint(name: str, first: tuple[int, ...], second: tuple[int, ...]) -> tuple[
 
 
 def _check_numbers(numbers: dict[str, Array], tau: float | None) -> None:
-    """Refuse what the host can see now; tracers are checked when the program runs."""
+    """Reject what the host can see now; tracers are checked when the program runs."""
     for name, array in numbers.items():
         if not isinstance(array, jax.core.Tracer) and not bool(jnp.isfinite(array).all()):
             raise ConstraintError(f"{name} holds NaN or infinity; expected finite numbers.")

@@ -20,7 +20,7 @@ class LinSAT(nn.Module):
     """Projects the last dimension of its input onto a constraint set; see `linsat.project`.
 
     Args:
-        constraints: rows and box, compiled here once (so contradictory rows are refused here).
+        constraints: rows and box, compiled here once (so contradictory rows are rejected here).
         tau: short for ``objective=linsat.Entropy(tau=tau)``; an ``nn.Parameter`` is learned with the model.
         objective: what is optimised, as in `linsat.project`; its ``nn.Parameter`` fields are learned with the model.
         solver, on_failure: as in `linsat.project`.
@@ -87,7 +87,7 @@ class LinSAT(nn.Module):
         upper: Any = None,
         tau: Any = None,
     ) -> Any:
-        """x like y (..., variables). Right sides, bounds or tau given here replace the layer's own for this call."""
+        """x like y (..., variables). Right-hand sides, bounds or tau given here replace the layer's for this call."""
         constraints = self.constraints
         kept = constraints.learned_tensors()
         # Parameters may be swapped for others: load_state_dict(assign=True), torch.func.functional_call.

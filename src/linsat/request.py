@@ -159,7 +159,7 @@ def _check_bounds(dtype: torch.dtype, constraints: Constraints, objective: Objec
 
 
 def check_range(dtype: torch.dtype, constraints: Constraints) -> None:
-    """Refuse bounds that the answer, which has the dtype of the scores, could not hold."""
+    """Reject bounds that the answer, which has the dtype of the scores, could not hold."""
     largest, reach = torch.finfo(dtype).max, largest_bound(constraints)
     if reach > largest:
         raise ConstraintError(
@@ -233,7 +233,7 @@ def _joint_batch(scores: torch.Size, constraints: torch.Size) -> torch.Size:
     except RuntimeError:
         raise ConstraintError(
             f"y has batch dimensions {tuple(scores)} but the constraints have {tuple(constraints)}; they do not "
-            f"broadcast. Fix: one right side (or bound) per instance, or shared ones."
+            f"broadcast. Fix: one right-hand side (or bound) per instance, or shared ones."
         ) from None
 
 

@@ -15,7 +15,7 @@ err = Console(stderr=True)
 
 
 def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn an error a person can mend into one line and exit code 2; an interrupt into exit code 130."""
+    """Turn an error a user can fix into one line and exit code 2; an interrupt into exit code 130."""
 
     @functools.wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> None:

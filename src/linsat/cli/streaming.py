@@ -275,7 +275,7 @@ def _solve(piece: np.ndarray, constraints: Constraints, job: Job, first: int) ->
 
 
 def _part_of(constraints: Constraints, start: int, stop: int) -> Constraints:
-    """The set of instances ``start`` to ``stop``, where right sides or bounds differ between them."""
+    """The set of instances ``start`` to ``stop``, where right-hand sides or bounds differ between them."""
     if not constraints.batch_shape:
         return constraints
     sides = {name: t[start:stop] if t.dim() > 1 else t for name, t in constraints.right_sides.items()}

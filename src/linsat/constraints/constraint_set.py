@@ -35,7 +35,7 @@ class Constraints:
     Args:
         A, C, E: coefficient matrices (rows, variables); any of them may be left out. torch (dense, COO, CSR), numpy,
             scipy.sparse or nested lists; any sign.
-        b, d, f: right sides, a scalar, ``(rows,)`` or ``(batch..., rows)`` for instances that differ.
+        b, d, f: right-hand sides, a scalar, ``(rows,)`` or ``(batch..., rows)`` for instances that differ.
         lower, upper: the box, a scalar, ``(variables,)`` or ``(batch..., variables)``. ``-inf`` for lower and ``inf``
             for upper stand for no bound; the entropic objective needs finite bounds when it projects.
         names: one name per row (rows of A, then C, then E), used in every message; default ``A[0]``, ``C[2]``, ...
@@ -87,7 +87,7 @@ class Constraints:
         return {"lower": self.lower, "upper": self.upper}
 
     def _settle(self) -> None:
-        """Check what right sides and bounds must agree on; begin without anything compiled."""
+        """Check what right-hand sides and bounds must agree on; begin without anything compiled."""
         check_bounds(self.lower, self.upper)
         check_empty_rows(self._structure, self._matrices, self._right_sides)
         self._batch_shape = joint_batch_shape(self._right_sides | self._bounds())
@@ -99,7 +99,7 @@ class Constraints:
         self.lanes: dict[Any, Any] = {}  # what `linsat.projection` keeps of earlier calls
         self.box_cache: dict[Any, Any] = {}  # what follows from coefficients and bounds alone
 
-    # ------------------------------------------------------------------ what a person asks of it
+    # ------------------------------------------------------------------ what a user asks of it
 
     def __len__(self) -> int:
         return self._structure.num_rows
@@ -111,7 +111,7 @@ class Constraints:
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Leading dimensions of per-instance right sides and bounds; empty when all instances share them."""
+        """Leading dimensions of per-instance right-hand sides and bounds; empty when all instances share them."""
         return self._batch_shape
 
     @property
@@ -126,12 +126,12 @@ class Constraints:
 
     @property
     def rhs(self) -> Tensor:
-        """All right sides stacked, (batch..., rows), in float64."""
+        """All right-hand sides stacked, (batch..., rows), in float64."""
         return self.numbers().rhs
 
     @property
     def right_sides(self) -> dict[str, Tensor]:
-        """The right sides (batch..., rows) by name (``b``, ``d``, ``f``), those that the set has."""
+        """The right-hand sides (batch..., rows) by name (``b``, ``d``, ``f``), those that the set has."""
         rows = {side: self._matrices[matrix].shape[0] for matrix, side, _ in BLOCKS if matrix in self._matrices}
         return {name: side.expand(*side.shape[:-1], rows[name]) for name, side in self._right_sides.items()}
 
@@ -144,7 +144,7 @@ class Constraints:
         return torch.sparse_coo_tensor(index.to(values.device), values, shape, check_invariants=True).coalesce()
 
     def numbers(self, device: torch.device | str | None = None) -> Values:
-        """Coefficients, right sides and bounds in float64 on ``device``, with gradients where asked for."""
+        """Coefficients, right-hand sides and bounds in float64 on ``device``, with gradients where asked for."""
         values = [m.values() for m in self._matrices.values()]
         sides = [side.to(torch.float64) for side in self.right_sides.values()]
         if device is None:
@@ -200,7 +200,7 @@ class Constraints:
         return tensor.to(torch.float64)
 
     def row_text(self, index: int, *, rhs: float | None = None, terms: int = 6) -> str:
-        """One row as a person would write it, shortened to ``terms`` terms; ``rhs`` stands for one instance's own."""
+        """One row as a user would write it, shortened to ``terms`` terms; ``rhs`` stands for one instance's own."""
         return row_text(self, index, rhs, terms)
 
     def __repr__(self) -> str:
@@ -213,7 +213,7 @@ class Constraints:
         return arguments | self._matrices | self._right_sides
 
     def with_rhs(self, *, b: Any = None, d: Any = None, f: Any = None) -> Constraints:
-        """The same rows with other right sides, which may have leading batch dimensions and require gradients.
+        """The same rows with other right-hand sides, which may have leading batch dimensions and require gradients.
 
         Instances are then checked one by one when they are solved: an infeasible one is reported by its status and
         leaves the others untouched.
@@ -338,7 +338,7 @@ class Constraints:
     def to_highs(self, *, scores: Any = None) -> Any:
         """A ``highspy.Highs`` model with these rows, names and box (extra ``cli``); ``scores`` are what it maximises.
 
-        For one instance: a set with right sides or bounds per instance is refused.
+        For one instance: a set with right-hand sides or bounds per instance is rejected.
         """
         from linsat.interop.models import to_highs
 

@@ -1,7 +1,7 @@
 """Ready-made constraint sets: one function per family, each returning `Constraints` in the box [0, 1].
 
 Families over a matrix flatten it row by row: ``X[i, j]`` of an (n1, n2) matrix is variable ``i * n2 + j``, so
-``x.reshape(..., n1, n2)`` gives the matrix back. For right sides that differ between instances, or are
+``x.reshape(..., n1, n2)`` gives the matrix back. For right-hand sides that differ between instances, or are
 learned, see `Constraints.with_rhs`.
 """
 

@@ -233,7 +233,7 @@ def _check_box(lower: Array, upper: Array, order: Sequence[Variable]) -> None:
 
 
 def _rows(relation: Relation, order: Sequence[Variable]) -> tuple[sp.csr_array, Array, list[str]]:
-    """Coefficients, right sides and names of one relation's rows, without those that contain no variable."""
+    """Coefficients, right-hand sides and names of one relation's rows, without those that contain no variable."""
     difference, sense = relation.difference, relation.sense
     none = [sp.csr_array((difference.size, variable.size)) for variable in order]
     blocks = [difference.terms.get(variable, zero) for variable, zero in zip(order, none, strict=True)]

@@ -13,13 +13,13 @@ from linsat._transforms import plain_tensors
 from linsat.constraints.arrays import Matrix, Tensor
 from linsat.errors import ConstraintError
 
-# The three kinds of rows in the order in which they are stacked: matrix, right side, sense.
+# The three kinds of rows in the order in which they are stacked: matrix, right-hand side, sense.
 BLOCKS = (("A", "b", LESS), ("C", "d", GREATER), ("E", "f", EQUAL))
 
 
 @dataclass(frozen=True)
 class SparsityPattern:
-    """What stays the same when right sides and bounds change: the pattern of all rows, A first, then C, then E."""
+    """What stays the same when right-hand sides and bounds change: the pattern of all rows, A first, then C, then E."""
 
     num_rows: int
     num_variables: int | None  # None: no rows and scalar bounds, so any number of variables fits

@@ -29,7 +29,7 @@ def row_text(constraints: Constraints, index: int, rhs: float | None, terms: int
     if len(pieces) > terms:
         pieces = [*pieces[: terms - 1], "+ ...", pieces[-1]]
     side = constraints.rhs.detach()[..., index] if rhs is None else torch.tensor(rhs)
-    shown = f"{float(side):g}" if side.dim() == 0 else f"(one of {side.numel()} right sides)"
+    shown = f"{float(side):g}" if side.dim() == 0 else f"(one of {side.numel()} right-hand sides)"
     return f"{' '.join(pieces) or '0'} {SENSE_TEXT[int(structure.senses[index])]} {shown}"
 
 

@@ -129,7 +129,7 @@ def _rows(problem: Problem, constraints: Constraints | None = None, solution: So
 
 
 def _conflict(problem: Problem, error: InfeasibleError) -> Answer:
-    """The conflicting rows in the person's own words."""
+    """The conflicting rows in the user's own words."""
     order = problem.order
     indices = sorted(order[i] for i in error.indices)
     rows = [problem.rows[i] for i in indices]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from linsat.explorer.problem import Problem, Row
 from linsat.explorer.tokens import LIMITS, Limits, RowTextError, Token, check_size, tokenise
 
-_OVERFLOW = 1e12  # size at which intermediate results are refused; far above any number a row may have
+_OVERFLOW = 1e12  # size at which intermediate results are rejected; far above any number a row may have
 
 
 @dataclass
@@ -65,7 +65,7 @@ def parse(text: str, *, limits: Limits = LIMITS) -> Problem:
 
 
 class _Reader:
-    """Collects what the lines say, and refuses what goes beyond the limits."""
+    """Collects what the lines say, and rejects what goes beyond the limits."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

@@ -44,7 +44,7 @@ def _clip(corners: np.ndarray, a: np.ndarray, b: float, tolerance: float) -> np.
 def best_vertex(problem: Problem, scores: np.ndarray) -> list[float] | None:
     """The vertex with the largest sum of scores times x, by HiGHS; None where several are equally good.
 
-    As the temperature falls, x tends to it. Two more programmes look for another optimum: over the best face, some
+    As the temperature falls, x tends to it. Two more programs look for another optimum: over the best face, some
     fixed direction is minimised and maximised. Cost: milliseconds.
     """
     from scipy.optimize import linprog

@@ -25,7 +25,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a person wrote: variables in order of appearance, rows in order of lines, a box for every variable."""
+    """What a user wrote: variables in order of appearance, rows in order of lines, a box for every variable."""
 
     variables: tuple[str, ...]
     rows: tuple[Row, ...]

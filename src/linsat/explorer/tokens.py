@@ -42,7 +42,7 @@ class RowTextError(ConstraintError):
 
 @dataclass(frozen=True)
 class Limits:
-    """How much text is read; more is refused, not cut off."""
+    """How much text is read; more is rejected, not cut off."""
 
     characters: int = 6000
     lines: int = 80
@@ -109,7 +109,7 @@ def _check_number(piece: str, line: int, column: int, limits: Limits) -> None:
 
 
 def check_size(value: float, line: int, column: int, limits: Limits = LIMITS) -> None:
-    """Refuse numbers whose size is outside the limits; 0 is allowed."""
+    """Reject numbers whose size is outside the limits; 0 is allowed."""
     if value != 0 and not limits.smallest <= abs(value) <= limits.largest:
         raise RowTextError(
             line,

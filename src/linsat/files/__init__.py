@@ -68,7 +68,7 @@ def read_model(path: str | os.PathLike[str], *, box: tuple[float, float] | None 
 def save(constraints: Constraints, path: str | os.PathLike[str]) -> None:
     """Write a constraint set to a .json, .npz, .lp or .mps file, whole or not at all.
 
-    JSON and npz keep every number to the last bit, names, and right sides that differ per instance; LP and MPS (extra
+    JSON and npz keep every number to the last bit, names, and per-instance right-hand sides; LP and MPS (extra
     ``cli``) hold one instance, with the names' spaces as underscores. Learned tensors are written as they are now.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Run as a program of its own: reads an LP or MPS file with HiGHS and writes its parts to an .npz file.
+"""Run as a separate program: reads an LP or MPS file with HiGHS and writes its parts to an .npz file.
 
-A process of its own, because a file from a stranger may crash or hang a reader written in C++; it imports nothing of
+A separate process, because an untrusted file may crash or hang a reader written in C++; it imports nothing of
 linsat, so that it starts at once. Arguments: the model, the .npz file. What HiGHS has to say goes to stdout.
 """
 

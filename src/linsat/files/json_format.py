@@ -15,7 +15,7 @@ from linsat.errors import ConstraintError
 from linsat.files.model import MATRICES, VERSION, Model, check_variable_count, read_text
 
 _KEYS = ("version", "variables", *MATRICES, *MATRICES.values(), "lower", "upper", "names", "comment")
-_DEEPEST = 6  # of right sides: batch dimensions and rows
+_DEEPEST = 6  # of right-hand sides: batch dimensions and rows
 
 
 def read_json(path: Path) -> Model:
@@ -181,7 +181,7 @@ def _numbers(name: str, value: Any, missing: float | None = None) -> np.ndarray:
         if not isinstance(part, list):
             return missing if part is None and missing is not None else _number(place, part)
         if depth == _DEEPEST:
-            raise ConstraintError(f"{place} is nested more than {_DEEPEST} deep; expected one right side per row.")
+            raise ConstraintError(f"{place} is nested more than {_DEEPEST} deep; expected one right-hand side per row.")
         return [read(f"{place}[{i}]", item, depth + 1) for i, item in enumerate(part)]
 
     numbers = read(name, value, 0)

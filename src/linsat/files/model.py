@@ -51,13 +51,13 @@ class Model:
 
 
 def check_variable_count(count: int) -> None:
-    """Refuse a number of variables that no file of this size can mean."""
+    """Reject a number of variables that no file of this size can mean."""
     if not 1 <= count <= MOST_VARIABLES:
         raise ConstraintError(f"variables is {count}; expected between 1 and {MOST_VARIABLES:,}.")
 
 
 def check_size(path: Path, most: int) -> None:
-    """Refuse files that are empty or larger than ``most`` bytes, before reading them."""
+    """Reject files that are empty or larger than ``most`` bytes, before reading them."""
     size = path.stat().st_size
     if size == 0:
         raise ConstraintError(

@@ -113,7 +113,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             try:
                 with archive.open(info) as file:
                     shape, fortran, dtype = array_header(file)
-                    # Python integers: a shape from a stranger may overflow every other kind.
+                    # Python integers: an untrusted shape may overflow every other kind.
                     size = int(dtype.itemsize)
                     for length in shape:
                         size *= length

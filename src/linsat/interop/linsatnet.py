@@ -155,7 +155,7 @@ def init_constraints(
 ) -> dict[str, Any]:
     """Read the rows once, for several calls of `linsat_layer`; the published signature."""
     if A is None and C is None and E is None:
-        raise ConstraintError("None of A, C and E was given. Fix: pass at least one matrix with its right side.")
+        raise ConstraintError("None of A, C and E was given. Fix: pass at least one matrix with its right-hand side.")
     constraints = Constraints(A=A, b=b, C=C, d=d, E=E, f=f)
     if constraints.num_variables != num_var:
         raise ConstraintError(

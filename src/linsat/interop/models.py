@@ -229,7 +229,7 @@ def _cvxpy_rows(
     matrix = matrix[order]
     low = side if senses[kind] in ("==", ">=") else np.full(size, -np.inf)
     high = side if senses[kind] in ("==", "<=") else np.full(size, np.inf)
-    # cvxpy keeps a >= b as b - a <= 0; a row without a positive coefficient is turned back to how a person writes it.
+    # cvxpy keeps a >= b as b - a <= 0; a row without a positive coefficient is turned back to how a user writes it.
     turned = np.where((matrix > 0).sum(1) == 0, -1.0, 1.0)
     matrix = sp.csr_array(sp.csr_array(sp.diags(turned)) @ matrix)
     low, high = np.where(turned < 0, -high, low), np.where(turned < 0, -low, high)

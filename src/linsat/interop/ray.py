@@ -51,8 +51,8 @@ class ProjectBatches:
     ) -> None:
         if not isinstance(constraints, Constraints) or constraints.num_variables is None or constraints.batch_shape:
             raise ConstraintError(
-                "constraints must be a linsat.Constraints with a number of variables and right sides that all rows "
-                "share. Fix: one data set for each set of right sides."
+                "constraints must be a linsat.Constraints with a number of variables and right-hand sides that all "
+                "rows share. Fix: one data set for each set of right-hand sides."
             )
         if not (isinstance(tau, (int, float)) and 0 < tau < float("inf")):
             raise ConstraintError(f"tau is {tau!r}; expected a positive number. Fix: tau=0.1, say.")

@@ -30,7 +30,7 @@ class Objective:
         finite_box: whether every variable needs two finite bounds.
         interior: whether x only tends to a bound and never reaches it, so that variables which the rows force to a
             bound must be taken out before solving.
-        entropic_slack: whether an inequality row has a slack with entropy of its own, as in the paper.
+        entropic_slack: whether an inequality row has a slack with an entropy term, as in the paper.
     """
 
     finite_box = False

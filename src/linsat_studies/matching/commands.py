@@ -1,4 +1,4 @@
-"""The ``matching`` sub-command: what a person types, and how results and errors look."""
+"""The ``matching`` sub-command: what a user types, and how results and errors look."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def train_heads(run: Path, source: Source, folder: Path, seed: int, steps: int |
 
 
 def chosen_runs(network: str, technique: str) -> list[tuple[str, str]]:
-    """Networks and techniques to train: those of table 2, or one combination of a person's own."""
+    """Networks and techniques to train: those of table 2, or one combination of a user's own."""
     from linsat_studies.matching.measurements import ROWS
 
     if network != "all" and technique != "all":

@@ -9,7 +9,7 @@ from typing import Any
 from linsat_studies.settings import Plan, expect, from_dict, from_file
 
 NETWORKS = ("pca-gm", "bbgm", "ngm")
-# What a network can be trained with. The top-phi cut comes after training and needs no run of its own.
+# What a network can be trained with. The top-phi cut comes after training and needs no separate run.
 TRAINED = ("sinkhorn", "black-box", "black-box-partial", "layer")
 
 

@@ -1,4 +1,4 @@
-"""Keypoints from a person's own copy of the original data: VOC 2011 images with the Berkeley keypoint annotations."""
+"""Keypoints from a user's own copy of the original data: VOC 2011 images with the Berkeley keypoint annotations."""
 
 from __future__ import annotations
 

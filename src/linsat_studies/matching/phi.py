@@ -4,8 +4,8 @@ The head reads what the network's scores say (how sure the best matches are), ho
 images. It is trained in one of two ways, the network frozen:
 
 - ``"regression"``: phi itself is the target;
-- ``"bound"``: its answer is the right side of the layer's row ``total <= phi``, and the permutation loss of the layer's
-  output trains it, the gradient reaching phi through the layer. No number of inliers is ever shown.
+- ``"bound"``: its answer is the right-hand side of the layer's row ``total <= phi``, and the permutation loss of the
+  layer's output trains it, the gradient reaching phi through the layer. No number of inliers is ever shown.
 """
 
 from __future__ import annotations

@@ -282,7 +282,7 @@ def _estimated(page: Page, study: Study, measured: Measured) -> None:
     page.text(
         "The layer's networks, not trained again; a small head reads how certain their scores are, the numbers of "
         "keypoints and both images. Regression learns phi itself. The learned bound is never shown phi: its answer is "
-        "the right side of the layer's row, and the permutation loss trains it through the layer."
+        "the right-hand side of the layer's row, and the permutation loss trains it through the layer."
     )
     signal = next(iter(measured.estimated))
     seed = next(run.seed for run in study.runs if OURS in run.rows)

@@ -45,7 +45,7 @@ def synthetic_pairs(
     *,
     deformation: Deformation | None = None,
 ) -> list[Pair]:
-    """Pairs of a random point set and its deformed copy, each with outliers of its own.
+    """Pairs of a random point set and its deformed copy, each with separate outliers.
 
     Args:
         count: how many pairs.

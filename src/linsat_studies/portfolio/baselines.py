@@ -55,7 +55,7 @@ def least_variance(past_returns: np.ndarray, preference: Preference | None = Non
 def mean_variance(past_returns: np.ndarray, preference: Preference | None = None) -> np.ndarray:
     """Highest Sharpe ratio for the mean and the Ledoit-Wolf covariance of the returns seen, by skfolio.
 
-    Where that programme has no solution (no portfolio beats the risk-free rate), minimum variance.
+    Where that program has no solution (no portfolio beats the risk-free rate), minimum variance.
     """
     try:
         from skfolio import RiskMeasure

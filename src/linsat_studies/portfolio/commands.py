@@ -1,4 +1,4 @@
-"""The ``portfolio`` sub-command: what a person types, and how results and errors look."""
+"""The ``portfolio`` sub-command: what a user types, and how results and errors look."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 from linsat_studies.settings import ConfigError, Plan, from_file
 
 PREDICTORS = ("lstm", "stemgnn")
-# What a network can be trained for. Two-stage learns prices only; its weights come from a programme afterwards.
+# What a network can be trained for. Two-stage learns prices only; its weights come from a program afterwards.
 TRAINED = ("softmax", "two-stage", "layer")
 PAPER_PREFERRED = ("AAPL", "MSFT", "AMZN", "TSLA", "GOOGL", "GOOG")
 

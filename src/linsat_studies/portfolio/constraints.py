@@ -102,8 +102,8 @@ class TurnoverRules:
     def since(self, yesterday: np.ndarray) -> linsat.Constraints:
         """The rows against yesterday's weights (assets,), as a batch of one.
 
-        Right sides of a batch are not proven feasible by a linear programme first. It would cost more than solving, and
-        yesterday's weights, which keep all other rules, show that there is an answer: to trade nothing.
+        Right-hand sides of a batch are not proven feasible by a linear program first. It would cost more than solving,
+        and yesterday's weights, which keep all other rules, show that there is an answer: to trade nothing.
         """
         right_side = self.pattern.right_sides["b"].clone()
         right_side[: self.count] = torch.as_tensor(yesterday)  # the rows of what is bought come first

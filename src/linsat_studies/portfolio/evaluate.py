@@ -136,7 +136,7 @@ def two_stage_outcome(
     past_covariance: bool = False,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Predicted prices, then a programme for each window; ``fallbacks`` counts those without a positive prediction.
+    """Predicted prices, then a program for each window; ``fallbacks`` counts those without a positive prediction.
 
     Args:
         past_covariance: take the covariance from the days seen, not from the predicted returns.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Table 3: (predictor, technique) -> mean Sharpe ratio. Its two-stage technique solves the programme with Gurobi.
+# Table 3: (predictor, technique) -> mean Sharpe ratio. Its two-stage technique solves the program with Gurobi.
 TABLE_3 = {
     ("lstm", "softmax"): 2.15,
     ("lstm", "two-stage"): 2.08,

@@ -1,4 +1,4 @@
-"""Portfolios as convex programmes: minimum variance and maximum Sharpe ratio, with or without the preference.
+"""Portfolios as convex programs: minimum variance and maximum Sharpe ratio, with or without the preference.
 
 Stated in cvxpy and solved by Clarabel, or by Gurobi where a licence for it is installed.
 """
@@ -19,7 +19,7 @@ SHRINKAGE = 0.1
 
 
 class ProgrammeError(ValueError):
-    """Prices of which a programme makes no portfolio; the message says why."""
+    """Prices of which a program makes no portfolio; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,10 @@ def maximum_sharpe(
 ) -> tuple[np.ndarray, bool]:
     """Weights (assets,) of the highest Sharpe ratio, and whether there is one.
 
-    The ratio does not change when weights are scaled, so with z = weights / excess return the programme is: least
-    variance of z, excess return of z equal to 1, and the rows with right sides multiplied by sum z. Where no weights
-    within the rows have a positive excess return, the weights are those of minimum variance, and the answer false.
+    The ratio does not change when weights are scaled, so with z = weights / excess return the program is: least
+    variance of z, excess return of z equal to 1, and the rows with right-hand sides multiplied by sum z. Where no
+    weights within the rows have a positive excess return, the weights are those of minimum variance, and the answer is
+    false.
 
     Args:
         mean: annual return of each asset, (assets,).
@@ -97,7 +98,7 @@ def _solve(cp: Any, z: Any, rows: list[Any], covariance: Covariance) -> np.ndarr
     problem = cp.Problem(cp.Minimize(objective), rows)
     problem.solve(solver=solver_name(cp))
     if z.value is None or problem.status not in ("optimal", "optimal_inaccurate"):
-        raise ProgrammeError(f"{problem.status}: the programme of {z.size} assets has no solution.")
+        raise ProgrammeError(f"{problem.status}: the program of {z.size} assets has no solution.")
     weights = np.maximum(z.value, 0.0)
     return weights / weights.sum()
 
@@ -123,7 +124,7 @@ def _cvxpy() -> Any:
     try:
         import cvxpy
     except ImportError as error:
-        raise ImportError('portfolio programmes need cvxpy. Fix: pip install "linsat[studies]"') from error
+        raise ImportError('portfolio programs need cvxpy. Fix: pip install "linsat[studies]"') from error
     return cvxpy
 
 

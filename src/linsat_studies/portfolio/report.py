@@ -204,7 +204,7 @@ def _table_3(page: Page, results: Results) -> None:
     }
     said = "; ".join(f"{name}: {count}" for name, count in fallbacks.items())
     page.text(
-        "Two-stage learns prices alone and maximises the Sharpe ratio of its prediction by a convex programme: mean and"
+        "Two-stage learns prices alone and maximises the Sharpe ratio of its prediction by a convex program: mean and"
         " covariance of the predicted daily returns, the covariance shrunk by 10 % to a multiple of the identity; with "
         "past covariance, that of the days seen, shrunk alike. Minimum variance where no positive excess return was "
         f"predicted (windows over all seeds, {said or 'none'}). Softmax + projection: the softmax network's weights, "

@@ -27,7 +27,7 @@ from linsat_studies.portfolio.train import PortfolioLearner, load_run, spread, t
 # Days that part learning from validation. After the last one the training period holds 71 windows; before it, 326.
 FOLDS = ("2019-10-01", "2020-01-02", "2020-04-01")
 SEEDS = 3
-_JUDGED = 24  # windows of a validation, evenly spread; each costs two-stage a programme
+_JUDGED = 24  # windows of a validation, evenly spread; each costs two-stage a program
 Note = Callable[[str], None]
 
 

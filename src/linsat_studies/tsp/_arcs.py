@@ -1,4 +1,4 @@
-"""The programme over arcs behind ``solvers.mip_tours``: one canonical instance (start 0, priority 1, end n - 1)."""
+"""The program over arcs behind ``solvers.mip_tours``: one canonical instance (start 0, priority 1, end n - 1)."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def solve_gurobi(D: np.ndarray, latest: int | None, seconds: float) -> tuple[np.
             return _tour(values), model.Status == gurobipy.GRB.OPTIMAL
     except gurobipy.GurobiError as error:
         raise RuntimeError(
-            f'Gurobi refused: {error}. Fix: a licence for this size, or solver="scip" or "highs", which are free.'
+            f'Gurobi rejected: {error}. Fix: a licence for this size, or solver="scip" or "highs", which are free.'
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The ``tsp`` sub-command: what a person types, and how results and errors look."""
+"""The ``tsp`` sub-command: what a user types, and how results and errors look."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def train(
 
         if task != "both" or config is not None or initial is not None:
             raise ValueError(
-                "the Attention Model learns both tasks at once, from the start and with settings of its own. "
+                "the Attention Model learns both tasks at once, from the start and with separate settings. "
                 "Fix: leave --task, --config and --initial out."
             )
         run = AttentionRun()

@@ -158,7 +158,7 @@ def random_instances(
         task: ``"se"`` or ``"pri"``.
         count: how many.
         n: cities per instance.
-        seed: a number or a numpy Generator, which then moves on. 1234 is refused: it names the test instances, and
+        seed: a number or a numpy Generator, which then moves on. 1234 is rejected: it names the test instances, and
             what is tuned on them proves nothing.
         within: the priority city's latest position (TSP-PRI only).
     """

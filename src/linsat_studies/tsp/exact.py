@@ -1,4 +1,4 @@
-"""Shortest tours, exactly: Held and Karp's dynamic programme over subsets of the inner cities.
+"""Shortest tours, exactly: Held and Karp's dynamic program over subsets of the inner cities.
 
 With f(S, j) the shortest way from the start through all cities of the set S and on to city j outside S,
 

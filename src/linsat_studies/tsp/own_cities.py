@@ -1,4 +1,4 @@
-"""One person's cities: the shortest tour the study can find, and how it was found."""
+"""A user's cities: the shortest tour the study can find, and how it was found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESTARTS = 500
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A tour through one person's cities.
+    """A tour through a user's cities.
 
     ``tour`` (n,) in the numbers of ``cities``; ``how`` says which method found it and why that one; ``optimum`` is
     the length of the shortest tour where it was computed.

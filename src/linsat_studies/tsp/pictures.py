@@ -136,7 +136,7 @@ def _marks(instances: Instances) -> list[Any]:
 
 
 def own_tour(instances: Instances, tour: np.ndarray, names: Sequence[str], title: str) -> Figure:
-    """One person's tour, with names."""
+    """A user's tour, with names."""
     from matplotlib.lines import Line2D
 
     figure = new_figure(6.4, 6.8)

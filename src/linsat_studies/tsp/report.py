@@ -118,7 +118,7 @@ def _cells(row: dict[str, Any] | None) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """As a person says it: 0.3 s, 45 s, 2 min 44 s, 1 h 2 min."""
+    """As one says it: 0.3 s, 45 s, 2 min 44 s, 1 h 2 min."""
     if seconds < 10:
         return f"{seconds:.2g} s"
     if seconds < 60:

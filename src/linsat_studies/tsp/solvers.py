@@ -1,4 +1,4 @@
-"""General solvers on the same problems: LKH, mixed-integer programmes, and the paper's quadratic form.
+"""General solvers on the same problems: LKH, mixed-integer programs, and the paper's quadratic form.
 
 They are slow beside the methods made for the task and are meant for samples. What a solver did not find is not filled
 in: an instance without a tour has status ``"no tour"``, length NaN and a tour of -1.
@@ -88,7 +88,7 @@ def lkh_tours(instances: Instances, *, runs: int = 1, progress: Progress | None 
 
 
 def mip_tours(instances: Instances, *, seconds: float = 10.0, progress: Progress | None = None) -> Solved:
-    """Shortest tours of both tasks by a mixed-integer programme over arcs (HiGHS).
+    """Shortest tours of both tasks by a mixed-integer program over arcs (HiGHS).
 
     Arc variables, positions u with Miller, Tucker and Zemlin's rows as lifted by Desrochers and Laporte, and the
     subtour rows of Dantzig, Fulkerson and Johnson that the linear relaxation breaks, found by minimum cuts before the
