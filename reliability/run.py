@@ -99,7 +99,6 @@ def malformed(arguments: argparse.Namespace) -> bool:
 
 def record(name: str, arguments: argparse.Namespace, met: bool, content: dict[str, Any]) -> None:
     """Write a result with what it was made with."""
-    import numba
     import numpy
     import scipy
     import torch
@@ -109,7 +108,7 @@ def record(name: str, arguments: argparse.Namespace, met: bool, content: dict[st
     made_with = {
         "linsat": linsat.__version__,
         "python": sys.version.split()[0],
-        **{module.__name__: module.__version__ for module in (torch, numpy, scipy, numba)},
+        **{module.__name__: module.__version__ for module in (torch, numpy, scipy)},
         "processors": os.cpu_count(),
     }
     given = {key: value for key, value in vars(arguments).items() if key != "run"}

@@ -35,12 +35,12 @@ TESTS = [
     "test_sinkhorn.py",
     "test_marginals.py",
     "test_transforms.py",
-    "test_faults_kernel.py",
+    "test_kernel.py",
     "test_concurrency.py",
 ]
 VERSIONS = """
-import sys, torch, numpy, scipy, numba
-print(sys.version.split()[0], *(f"{m.__name__} {m.__version__}" for m in (torch, numpy, scipy, numba)))
+import sys, torch, numpy, scipy
+print(sys.version.split()[0], *(f"{m.__name__} {m.__version__}" for m in (torch, numpy, scipy)))
 """
 
 

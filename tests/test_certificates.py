@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import linsat
-from linsat import projection
+from linsat.backends import run
 from oracles import System, random_system
 
 
@@ -118,16 +118,16 @@ def test_bounds_beyond_the_dtype_of_the_scores_are_refused(call) -> None:  # typ
         call(torch.zeros(2), wide)
 
 
-def test_one_linear_programme_for_instances_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One step is too few for any of twenty instances, which have two different right sides between them."""
+def test_one_verdict_for_instances_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step is too few for any of twenty instances, which have two different right-hand sides between them."""
     calls = []
-    programme = projection.implied_reduction
+    judge = run.judge
 
-    def counted(*arguments: object) -> object:
+    def counted(*arguments: object, **options: object) -> object:
         calls.append(arguments)
-        return programme(*arguments)  # type: ignore[arg-type]
+        return judge(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(projection, "implied_reduction", counted)
+    monkeypatch.setattr(run, "judge", counted)
     sides = np.tile([[0.7], [1.2]], (10, 1))
     cons = linsat.Constraints(
         A=[[1.0, 1, 0], [0, 1, 1]], b=np.hstack([sides, 0 * sides + 1.5]), C=[[1.0, 1, 0]], d=sides

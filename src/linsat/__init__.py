@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from linsat import constraints, decode
-    from linsat.interop.linsatnet import init_constraints, linsat_layer
     from linsat.constraints import Constraints, Variable, stack, subject_to, unstack
     from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATError, LinSATWarning
     from linsat.files import load, save
+    from linsat.interop.linsatnet import init_constraints, linsat_layer
     from linsat.layer import LinSAT
     from linsat.marginals import multi_set_sinkhorn, sinkhorn
     from linsat.objectives import Entropy, Euclidean, Objective

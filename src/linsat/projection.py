@@ -167,7 +167,8 @@ def project_each(
         groups.setdefault((kind, _rows_key(cons)), []).append(i)
     results: list[Any] = [None] * len(scores)
     for members in groups.values():
-        together = _project_group([scores[i] for i in members], [constraints[i] for i in members], objective, solver, on_failure)
+        parts, sets = [scores[i] for i in members], [constraints[i] for i in members]
+        together = _project_group(parts, sets, objective, solver, on_failure)
         for i, x in zip(members, together, strict=True):
             results[i] = x
     return results

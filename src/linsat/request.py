@@ -189,7 +189,8 @@ def check_numbers(scores: Tensor, objective: Objective, form: StandardForm) -> N
             f"y holds {float(scores[instance, variable])} (instance {instance}, variable {variable}); expected finite "
             f"scores. Fix: clamp or mask the scores; to forbid a variable set its upper bound to its lower bound."
         )
-    if objective.finite_box and form.lower.numel() and not math.isfinite(largest * float((form.upper - form.lower).amax())):
+    width = float((form.upper - form.lower).amax()) if objective.finite_box and form.lower.numel() else 0.0
+    if not math.isfinite(largest * width):
         instance = int(scores.abs().amax(-1).argmax())
         raise ConstraintError(
             f"y of instance {instance}, times the width of the box, is beyond the range of float64. "

@@ -63,7 +63,8 @@ class Setting:
             width = problem.upper - problem.lower
             reach = (width * problem.scores * problem.presolved.free).abs().amax(-1, keepdim=True)
         tau = ones if tau is None else tau.expand_as(ones)
-        return cls(problem, *problem.dual_bounds(), problem.linear_term(), tau, reach)
+        low, high = problem.dual_bounds()
+        return cls(problem, low, high, problem.linear_term(), tau, reach)
 
     def select(self, index: Tensor) -> Setting:
         shared = (t if t.shape[0] == 1 else t[index] for t in (self.low, self.high, self.linear))

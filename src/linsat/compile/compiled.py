@@ -64,7 +64,7 @@ def compile_constraints(
 ) -> CompiledConstraints:
     """Compile, or return the compiled set.
 
-    ``gamma_shift`` and ``presolve=False`` are there to reproduce the published package (`linsat.interop.linsatnet`). Sets with
+    ``gamma_shift`` and ``presolve=False`` reproduce the published package (`linsat.interop.linsatnet`). Sets with
     tensors that require gradients are compiled anew each time: an optimiser changes their numbers in place.
     """
     width = constraints.num_variables if num_variables is None else num_variables

@@ -79,7 +79,7 @@ def standard_form(
 
 
 def _dual_bounds(senses: Tensor, entropic: bool) -> tuple[Tensor, Tensor]:
-    """Between which values the multiplier of each row lies, (1, k) each: the sense of the row, where it has no slack."""
+    """Between which values the multiplier of each row lies, (1, k) each: the sense of a row without slack."""
     free = torch.full((1, len(senses)), torch.inf, dtype=torch.float64, device=senses.device)
     if entropic:
         return -free, free

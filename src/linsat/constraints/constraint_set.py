@@ -96,7 +96,6 @@ class Constraints:
         live = any(matrix.live for matrix in self._matrices.values())
         self._followed = tuple(self.learned_tensors())  # kept by reference: their numbers may change
         self._fixed = not live and not self._followed
-        self.lanes: dict[Any, Any] = {}  # what `linsat.projection` keeps of earlier calls
         self.box_cache: dict[Any, Any] = {}  # what follows from coefficients and bounds alone
 
     # ------------------------------------------------------------------ what a user asks of it
@@ -441,7 +440,7 @@ class Constraints:
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": {}, "lanes": {}, "box_cache": {}}
+        return {**self.__dict__, "_compiled": {}, "box_cache": {}}
 
 
 def _matrix_argument(matrix: Matrix) -> Tensor:

@@ -6,10 +6,10 @@ import os
 import warnings
 from pathlib import Path
 
-from linsat.interop.two_sided import read_box
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, LinSATWarning
 from linsat.files.model import Model, write_whole
+from linsat.interop.two_sided import read_box
 
 __all__ = ["Model", "load", "read_model", "save"]
 

@@ -12,11 +12,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from linsat._optional import require
-from linsat.interop.two_sided import Box, TwoSided, to_constraints
-from linsat.interop.models import to_highs
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.files.model import SECONDS_TO_READ, Model, check_variable_count, read_text
+from linsat.interop.models import to_highs
+from linsat.interop.two_sided import Box, TwoSided, to_constraints
 
 _READER = Path(__file__).with_name("_highs_reader.py")
 

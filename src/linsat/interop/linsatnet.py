@@ -28,7 +28,7 @@ _ARGUMENTS = ("A", "b", "C", "d", "E", "f")
 
 
 class _Known:
-    """Sets made by earlier calls, found again by the content of their matrices: at most ``most``, safe among threads."""
+    """Sets of earlier calls, found again by the content of their matrices: at most ``most``, safe among threads."""
 
     def __init__(self, most: int = 16) -> None:
         self._most, self._lock = most, threading.Lock()

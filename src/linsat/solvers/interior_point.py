@@ -10,7 +10,7 @@ is not linear in the optimality conditions is one curve per bound,
     t z + a t (log(t / w) - 1) = 0        (t z = 0 where a = 0),
 
 which the method follows as  t z + a t (log(t / w) - 1) = nu  with nu -> 0: a linear program's complementarity, bent by
-the entropy. (The 1 cancels between the two bounds of a column and keeps z away from zero.) So cold and wide problems are
+the entropy. (The 1 cancels between the two bounds of a column and keeps z above zero.) So cold and wide problems are
 solved as the linear programs that they nearly are. Mehrotra's predictor and corrector with Gondzio's further ones; rows
 and columns equilibrated; each step one sparse LDL' factorisation of
 

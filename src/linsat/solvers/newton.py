@@ -11,8 +11,8 @@ Per instance, with the letters of `linsat.compile.problem`:
     damping / 4 after a full step, * 4 otherwise
 
 Objectives with a temperature begin hot (START_TEMPERATURE of the largest score) and cool by COOLING whenever
-e <= LOOSE_RESIDUAL, along the tangent of the path mu(T) (the drift). A step is at most a few temperatures times a stride
-that doubles while whole steps succeed. Theta is convex, so a step at whose end the slope still falls has lowered
+e <= LOOSE_RESIDUAL, along the tangent of the path mu(T) (the drift). A step is at most a few temperatures times a
+stride that doubles while whole steps succeed. Theta is convex, so a step at whose end the slope still falls has lowered
 it, also where rounding hides the fall. Whatever is not solved so goes to `linsat.solvers.interior_point`.
 
 Every back end takes these constants from here.
