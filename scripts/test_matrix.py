@@ -35,7 +35,6 @@ TESTS = [
     "test_sinkhorn.py",
     "test_marginals.py",
     "test_transforms.py",
-    "test_kernel.py",
     "test_concurrency.py",
 ]
 VERSIONS = """

@@ -67,8 +67,8 @@ class Setting:
         return cls(problem, low, high, problem.linear_term(), tau, reach)
 
     def select(self, index: Tensor) -> Setting:
-        shared = (t if t.shape[0] == 1 else t[index] for t in (self.low, self.high, self.linear))
-        return Setting(self.problem.select(index), *shared, self.tau[index], self.reach[index])
+        low, high, linear = (t if t.shape[0] == 1 else t[index] for t in (self.low, self.high, self.linear))
+        return Setting(self.problem.select(index), low, high, linear, self.tau[index], self.reach[index])
 
     def objective(self, temperature: Tensor) -> Objective:
         """The objective at this temperature."""
