@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Callable
@@ -60,8 +61,8 @@ def measure_runs(study: Study, *, bar: Bar = no_bar) -> Results:
 def summary(results: Results) -> dict[str, Any]:
     """Table 3 as numbers: for each predictor and technique the figures of `over_seeds`, and the layer's leads.
 
-    ``leads`` says by how much the layer's mean exceeds each other technique's, and ``passes`` whether by more than the
-    standard error of the layer's mean.
+    ``leads`` says by how much the layer's mean exceeds each other technique's, ``errors`` the standard error of that
+    difference over seeds (both techniques' together), and ``passes`` whether the lead is larger.
     """
     table: dict[str, Any] = {}
     for (predictor, technique), found in results.items():
@@ -71,7 +72,8 @@ def summary(results: Results) -> dict[str, Any]:
             layer = rows["layer"]
             others = {name: row for name, row in rows.items() if name != "layer"}
             layer["leads"] = {name: layer["mean"] - row["mean"] for name, row in others.items()}
-            layer["passes"] = {name: lead > layer["error"] for name, lead in layer["leads"].items()}
+            layer["errors"] = {name: math.hypot(layer["error"], row["error"]) for name, row in others.items()}
+            layer["passes"] = {name: lead > layer["errors"][name] for name, lead in layer["leads"].items()}
     return table
 
 
@@ -221,7 +223,7 @@ def _verdict(page: Page, table: dict[str, Any]) -> None:
             continue
         layer = rows["layer"]
         said = [
-            f"{name}: {lead:+.3f} ({'more' if layer['passes'][name] else 'not more'} than one standard error)"
+            f"{name}: {lead:+.3f} ({'more' if layer['passes'][name] else 'not more'} than one standard error of the difference)"
             for name, lead in layer["leads"].items()
         ]
         page.text(f"{NAMES[predictor]}: the layer's mean less that of {'; '.join(said)}.")
