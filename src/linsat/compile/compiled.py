@@ -99,7 +99,7 @@ def _compile(
         constraints.batch_shape,
         objective,
         gamma_shift=gamma_shift,
-        cache=constraints.box_cache if constraints.fixed else None,
+        cache=constraints.box_cache if constraints.fixed_box else None,
     )
     _, _, senses = constraints.structure.on(device)
     compiled = CompiledConstraints(

@@ -96,6 +96,7 @@ class Constraints:
         live = any(matrix.live for matrix in self._matrices.values())
         self._followed = tuple(self.learned_tensors())  # kept by reference: their numbers may change
         self._fixed = not live and not self._followed
+        self.fixed_box = not live and not self.lower.requires_grad and not self.upper.requires_grad
         self.box_cache: dict[Any, Any] = {}  # what follows from coefficients and bounds alone
 
     # ------------------------------------------------------------------ what a user asks of it
@@ -244,7 +245,7 @@ class Constraints:
             if found.num_variables != self.num_variables:
                 made._structure = found
         made._settle()
-        if not bounds and self._fixed:
+        if not bounds and self.fixed_box:
             made.box_cache = self.box_cache
         return made
 
