@@ -64,18 +64,23 @@ class Rows:
         return linsat.Constraints(**given)
 
     def violation(self, x: np.ndarray) -> float:
-        """Worst violation of any row by any instance of x (batch, l), original units; nan where x is."""
+        """Worst violation of any row by any instance of x (batch, l), relative to its size there; nan where x is."""
         point = np.asarray(x, dtype=np.float64).T
         if not np.isfinite(point).all():
             return float("nan")
         worst = [0.0]
         if self.A.shape[0]:
-            worst.append(float((self.A @ point - self.b[:, None]).max()))
+            worst.append(float(((self.A @ point - self.b[:, None]) / _sizes(self.A, point)).max()))
         if self.C.shape[0]:
-            worst.append(float((self.d[:, None] - self.C @ point).max()))
+            worst.append(float(((self.d[:, None] - self.C @ point) / _sizes(self.C, point)).max()))
         if self.E.shape[0]:
-            worst.append(float(np.abs(self.E @ point - self.f[:, None]).max()))
+            worst.append(float((np.abs(self.E @ point - self.f[:, None]) / _sizes(self.E, point)).max()))
         return max(worst)
+
+
+def _sizes(matrix: sp.csr_array, point: np.ndarray) -> np.ndarray:
+    """max(1, sum_j |a_ij x_j|)."""
+    return np.maximum(1.0, abs(matrix) @ np.abs(point))
 
 
 @dataclass(frozen=True, eq=False)

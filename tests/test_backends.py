@@ -56,7 +56,9 @@ def nearest(y: np.ndarray) -> np.ndarray:
     rows = {"type": "eq", "fun": lambda x: x.sum() - 1}
     start = np.full(len(y), 1 / len(y))
     options = {"ftol": 1e-14, "maxiter": 500}
-    return minimize(lambda x: ((x - y) ** 2).sum(), start, bounds=[(0, 1)] * len(y), constraints=rows, options=options).x
+    return minimize(
+        lambda x: ((x - y) ** 2).sum(), start, bounds=[(0, 1)] * len(y), constraints=rows, options=options
+    ).x
 
 
 def test_a_new_back_end_serves_what_it_supports(toy):

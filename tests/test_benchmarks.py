@@ -65,11 +65,11 @@ def test_scores_are_uniform_single_precision_and_repeatable() -> None:
     assert not torch.equal(y, problems.FIRST.scores(6))
 
 
-def test_violation_is_the_worst_row_in_original_units() -> None:
+def test_violation_is_the_worst_row_relative_to_its_size() -> None:
     rows = problems.matching_rows(2, 2, 1.0)
     x = np.array([[1.0, 0.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0]])
-    # By hand: column 0 sums to 1.5 (0.5 too much), everything to 1.5 (0.5 too much).
-    assert rows.violation(x) == pytest.approx(0.5)
+    # By hand: column 0 sums to 1.5 (0.5 too much), everything to 1.5 (0.5 too much), both of size 1.5.
+    assert rows.violation(x) == pytest.approx(0.5 / 1.5)
     assert np.isnan(rows.violation(np.full((1, 4), np.nan)))
 
 

@@ -216,7 +216,9 @@ def test_violation_is_that_of_the_formula() -> None:
             *np.maximum(point.sum(1) - 1, 0),
             *np.maximum(point[1] - point[0], 0),
         ]
-        assert cons.violation(point.reshape(-1)) == pytest.approx(max(gaps))
+        sizes = [*point.sum(0), *point.sum(1), *(point[0] + point[1])]
+        relative = np.array(gaps) / np.maximum(1.0, sizes)
+        assert cons.violation(point.reshape(-1)) == pytest.approx(relative.max())
 
 
 def test_variables_stack_in_order_of_first_appearance_or_as_given() -> None:
@@ -241,7 +243,7 @@ def test_box_without_rows() -> None:
     cons = subject_to(variables=[Variable(3, upper=2.0)])
     assert len(cons) == 0
     assert cons.num_variables == 3
-    np.testing.assert_array_equal(cons.violation(np.array([0.0, 2.0, 2.5])), 0.5)
+    np.testing.assert_array_equal(cons.violation(np.array([0.0, 2.0, 2.5])), 0.5 / 2.5)
 
 
 def test_true_constant_rows_are_dropped() -> None:

@@ -25,8 +25,10 @@ class LeastViolation:
 
 def linear_program(cost: Array, deadline: Deadline | None = None, *, method: str = "highs", **program: Any) -> Any:
     """One linear program by HiGHS with tight tolerances, within the time that is left."""
-    from scipy.optimize import linprog  # half a second to import, and most sets never need it
+    from scipy.optimize import OptimizeResult, linprog  # half a second to import, and most sets never need it
 
+    if deadline is not None and deadline.passed:  # HiGHS does not keep a limit of next to nothing
+        return OptimizeResult(status=1, x=None)
     options: dict[str, Any] = dict(TIGHT)
     if deadline is not None and np.isfinite(deadline.remaining):
         options["time_limit"] = max(deadline.remaining, 1e-3)

@@ -223,7 +223,7 @@ def _verdict(page: Page, table: dict[str, Any]) -> None:
             continue
         layer = rows["layer"]
         said = [
-            f"{name}: {lead:+.3f} ({'more' if layer['passes'][name] else 'not more'} than one standard error of the difference)"
+            f"{name}: {lead:+.3f} ({'more' if layer['passes'][name] else 'not more'} than one standard error of it)"
             for name, lead in layer["leads"].items()
         ]
         page.text(f"{NAMES[predictor]}: the layer's mean less that of {'; '.join(said)}.")
