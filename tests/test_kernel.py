@@ -15,7 +15,7 @@ import torch
 
 import linsat
 from linsat.backends.arrays import ArrayBackend
-from linsat.backends.cpu_kernel import KernelBackend, library
+from linsat.backends.cpu_kernel import KernelBackend, native
 from linsat.backends.cpu_kernel.threads import run_shared
 from linsat.backends.run import settle
 from linsat.compile.compiled import compile_constraints
@@ -27,7 +27,7 @@ from oracles import random_system
 KERNEL, TORCH = linsat.Newton(backend="kernel"), linsat.Newton(backend="torch")
 F64 = torch.float64
 
-pytestmark = pytest.mark.skipif(library.unavailable() is not None, reason=f"no kernel: {library.unavailable()}")
+pytestmark = pytest.mark.skipif(native.unavailable() is not None, reason=f"no kernel: {native.unavailable()}")
 
 _RNG = np.random.default_rng(0)
 FAMILIES = {
@@ -435,7 +435,7 @@ def test_inside_the_collate_function_of_a_data_loader():
 def test_threads_share_the_numbers_and_each_is_taken_once():
     count = 20_000
     taken = np.zeros(count, dtype=np.int64)
-    claim = library.load().functions.linsat_claim
+    claim = native.load().functions.linsat_claim
 
     def take(counter: int) -> None:
         while (n := claim(counter)) < count:
@@ -476,13 +476,13 @@ def _python(script: str, **environment: str) -> subprocess.CompletedProcess:
 
 
 MISSING = {
-    "not compiled": ("library._path = lambda folder: None", "it was not compiled when linsat was installed"),
+    "not compiled": ("native._path = lambda folder: None", "it was not compiled when linsat was installed"),
     "damaged": (
         "import pathlib, tempfile; path = pathlib.Path(tempfile.mkstemp()[1]); path.write_bytes(b'no library')\n"
-        "library._path = lambda folder: path",
+        "native._path = lambda folder: path",
         "its library cannot be loaded",
     ),
-    "of another version": ("library._ABI_VERSION = -1", "compiled from another version of linsat"),
+    "of another version": ("native._ABI_VERSION = -1", "compiled from another version of linsat"),
 }
 
 
@@ -490,7 +490,7 @@ MISSING = {
 def test_without_its_library_the_torch_back_end_serves(case):
     change, reason = MISSING[case]
     script = (
-        "import torch, linsat, linsat.cli\nfrom linsat.backends.cpu_kernel import library\n"
+        "import torch, linsat, linsat.cli\nfrom linsat.backends.cpu_kernel import native\n"
         f"{change}\n"
         "y = torch.rand(2, 9, dtype=torch.float64, requires_grad=True)\n"
         "cons = linsat.constraints.doubly_stochastic(3)\n"
@@ -517,8 +517,8 @@ def test_the_kernel_can_be_turned_off_and_required():
 
 
 def test_structures_have_the_layout_of_the_library():
-    assert not library._differs(library.load().functions)
-    assert ctypes.sizeof(library.Numbers) == 16
+    assert not native._differs(native.load().functions)
+    assert ctypes.sizeof(native.Numbers) == 16
 
 
 def test_first_call_of_a_fresh_process():

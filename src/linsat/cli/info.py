@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from linsat.backends.cpu_kernel.library import Library, load
+from linsat.backends.cpu_kernel.native import Library, load
 from linsat.cli.console import one_line_errors, say
 
 _PACKAGES = ("numpy", "scipy", "highspy", "pyarrow", "cvxpy", "jax")

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 import linsat
-from linsat.backends.cpu_kernel.library import unavailable
+from linsat.backends.cpu_kernel.native import unavailable
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.files import Model, read_model

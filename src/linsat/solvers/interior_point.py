@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from linsat.solvers.sparse_system import REGULARISATION, SMALLEST, SparseSystem
+
 Array = np.ndarray
 
 _MAX_STEPS = 200
@@ -37,11 +39,7 @@ _BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and
 _JAMMED = 1e-2  # a step this short is stopped by a bound that was approached too fast
 _CORRECTORS = 2
 _TO_BOUNDARY = 0.995  # share of the way to the nearest bound that a step may go
-# Regularisation of the rows, relative to the diagonal of A D^-1 A' + E; the least that solves accurately is used.
-_REGULARISATION = (1e-13, 1e-11, 1e-9, 1e-7, 1e-5)
-_FIRST_LEVEL = 2
 _ACCURATE, _INACCURATE = 1e-9, 1e-6  # relative residual of the linear system
-_SMALLEST = 1e-300
 
 
 @dataclass(frozen=True)
@@ -187,11 +185,11 @@ class _Path:
         both = self.sides[0].present & self.sides[1].present
         self.width = np.where(both, self.sides[1].bound - self.sides[0].bound, 1.0)
         self.num_bounds = int(sum(side.present.sum() for side in self.sides))
-        self.system = _System(program.matrix, self.slack_rows)
+        self.system = SparseSystem(program.matrix, self.slack_rows)
 
     def _bend(self, t: Array) -> Array:
         """a (log(t / w) - 1)."""
-        return self.entropy * (np.log(np.maximum(t, _SMALLEST) / self.width) - 1.0)
+        return self.entropy * (np.log(np.maximum(t, SMALLEST) / self.width) - 1.0)
 
     def _products(self, point: _Point) -> tuple[Array, Array]:
         """t z + a t (log(t / w) - 1) of both sides, 0 where there is no bound."""
@@ -328,7 +326,7 @@ class _Path:
         predictor = self._accurate(curvature, lambda: towards((-products[0], -products[1])))
         length = self._longest(point, predictor)
         ahead = sum(np.abs(p).sum() for p in self._products(point.moved(predictor, length)))
-        centring = min(1.0, max((ahead / max(gap, _SMALLEST)) ** 3, 1e-8))
+        centring = min(1.0, max((ahead / max(gap, SMALLEST)) ** 3, 1e-8))
         nu = centring * average
         if closed:  # the gap is small enough: shrinking it further would only cost accuracy
             value = np.abs(self.quadratic * point.x**2 / 2 - self.linear * point.x).sum()
@@ -355,7 +353,7 @@ class _Path:
             system.level = max(system.level - 1, 0)
         system.factor(curvature)
         found = solve()
-        while not system.quality <= _INACCURATE and system.level < len(_REGULARISATION) - 1:
+        while not system.quality <= _INACCURATE and system.level < len(REGULARISATION) - 1:
             system.level += 1
             system.factor(curvature)
             found = solve()
@@ -374,72 +372,3 @@ def _recentre(products: Array, nu: float) -> Array:
     """What brings products that are far from nu back to within a factor of ten."""
     off = np.where(products < 0.1 * nu, 0.1 * nu - products, np.where(products > 10 * nu, 10 * nu - products, 0.0))
     return np.clip(off, -10 * nu, 10 * nu)
-
-
-class _System:
-    """The linear system of a step, slacks eliminated, by a sparse LDL' factorisation with iterative refinement."""
-
-    def __init__(self, matrix: sp.csr_array, slack_rows: Array) -> None:
-        k, l = matrix.shape
-        self.matrix, self.transposed, self.squares = (
-            matrix,
-            sp.csr_array(matrix.T),
-            sp.csr_array(matrix.multiply(matrix)),
-        )
-        self.slack_rows, self.num_variables = slack_rows, l
-        upper = sp.bmat([[sp.eye(l), matrix.T], [None, sp.eye(k)]], format="csc")
-        upper.sort_indices()
-        self.upper = upper
-        self.diagonal = upper.indptr[1:] - 1  # the last entry of each column of an upper triangle
-        self.solver: Any = None
-        self.level, self.quality = _FIRST_LEVEL, 0.0
-
-    def factor(self, curvature: Array) -> None:
-        import qdldl
-
-        l = self.num_variables
-        self.curvature = curvature
-        self.slack = np.zeros(self.matrix.shape[0])  # E
-        self.slack[self.slack_rows] = 1.0 / curvature[l:]
-        gram = self.squares @ (1.0 / curvature[:l]) + self.slack
-        regularised = self.slack + _REGULARISATION[self.level] * gram + _SMALLEST
-        self.upper.data[self.diagonal] = np.concatenate([curvature[:l] * (1 + 1e-14), -regularised])
-        self.row_weight = 1.0 / np.sqrt(np.maximum(gram, _SMALLEST))
-        self.column_weight = 1.0 / np.sqrt(curvature[:l])
-        if self.solver is None:
-            self.solver = qdldl.Solver(self.upper, upper=True)
-        else:
-            self.solver.update(self.upper, upper=True)
-
-    def solve(self, pull: Array, primal: Array) -> tuple[Array, Array]:
-        """Columns and duals with D dx - A' dmu = pull and A dx = primal, slack columns included."""
-        l, rows = self.num_variables, self.slack_rows
-        first, second = pull[:l], primal.copy()
-        second[rows] += pull[l:] / self.curvature[l:]
-        found = self.solver.solve(np.concatenate([first, second]))
-
-        def left(v: Array) -> tuple[Array, float]:
-            e = first - self.curvature[:l] * v[:l] - self.transposed @ v[l:]
-            g = second - self.matrix @ v[:l] + self.slack * v[l:]
-            return np.concatenate([e, g]), self._size(e, g)
-
-        whole = max(self._size(first, second), _SMALLEST)
-        rest, size = left(found)
-        for _ in range(8):
-            if size < 1e-14 * whole:
-                break
-            better = found + self.solver.solve(rest)
-            new_rest, new_size = left(better)
-            if not new_size < size:
-                break
-            slow = new_size > 0.7 * size
-            found, rest, size = better, new_rest, new_size
-            if slow:
-                break
-        self.quality = size / whole if np.isfinite(size) else np.inf
-        dmu = -found[l:]
-        return np.concatenate([found[:l], (pull[l:] - dmu[rows]) / self.curvature[l:]]), dmu
-
-    def _size(self, e: Array, g: Array) -> float:
-        columns = float((np.abs(e) * self.column_weight).max(initial=0.0))
-        return max(columns, float((np.abs(g) * self.row_weight).max(initial=0.0)))

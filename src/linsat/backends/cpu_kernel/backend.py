@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from linsat.backends.cpu_kernel import library
+from linsat.backends.cpu_kernel import native
 from linsat.backends.cpu_kernel.layout import KernelLayout, layout_of
-from linsat.backends.cpu_kernel.library import Library, Numbers, load
+from linsat.backends.cpu_kernel.native import Library, Numbers, load
 from linsat.backends.cpu_kernel.threads import run_shared
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.objectives import Entropy, Euclidean
@@ -71,7 +71,7 @@ class KernelBackend:
             raise _memory_error(problem, error) from None
         given = None if start is None else _dense(start.to(torch.float64).expand(count, k))
         unsolved = ctypes.c_int64(0)
-        arguments = library.Solve(
+        arguments = native.Solve(
             count,
             options.max_steps,
             scores.dtype is torch.float32,
@@ -115,7 +115,7 @@ class KernelBackend:
         if parameter:
             width = 1 if type(problem.objective) is Entropy else scores.shape[1]
             to_parameter = torch.empty((problem.size, width), dtype=torch.float64)
-        arguments = library.Pull(
+        arguments = native.Pull(
             problem.size,
             scores.dtype is torch.float32,
             call.loaded.constants_at,
@@ -140,7 +140,7 @@ class KernelBackend:
         variables = torch.empty((2, count, l), dtype=torch.bool)
         active, infeasible = torch.empty((count, k), dtype=torch.bool), torch.empty(count, dtype=torch.bool)
         senses = _dense(senses)
-        arguments = library.Presolve(
+        arguments = native.Presolve(
             count,
             call.loaded.constants_at,
             senses.data_ptr(),
@@ -183,12 +183,12 @@ def _structure(problem: Problem) -> tuple[ctypes.Structure, list[Tensor]]:
         kept = (problem.presolved, *_point_to(problem))
         if problem.cache is not None:
             problem.cache.setdefault("kernel", kept)
-    return library.Problem.from_buffer_copy(kept[1]), kept[2]
+    return native.Problem.from_buffer_copy(kept[1]), kept[2]
 
 
 def _point_to(problem: Problem) -> tuple[ctypes.Structure, list[Tensor]]:
     entropy = type(problem.objective) is Entropy
-    structure = library.Problem(_ENTROPY if entropy else _EUCLIDEAN, problem.objective.entropic_slack)
+    structure = native.Problem(_ENTROPY if entropy else _EUCLIDEAN, problem.objective.entropic_slack)
     tensors = {"values": problem.rows.values, **{name: getattr(problem, name) for name in _FORM}}
     tensors |= {name: getattr(problem.presolved, name) for name in _PRESOLVED}
     kept = []

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linsat.backends.cpu_kernel import library
-from linsat.backends.cpu_kernel.library import Library
+from linsat.backends.cpu_kernel import native
+from linsat.backends.cpu_kernel.native import Library
 from linsat.compile.rows import RowMatrix, disjoint_groups
 from linsat.solvers.newton import MOST_GROUPS
 
@@ -69,7 +69,7 @@ def _build(rows: RowMatrix, loaded: Library) -> KernelLayout | str:
     arrays = {name: np.ascontiguousarray(array, dtype=np.int32) for name, array in arrays.items()}
     arrays["runs_of_entries"] = _runs(loaded, arrays["entry_col"], arrays["entry_row"])
     arrays["runs_of_pairs"] = _runs(loaded, arrays["pair_col"], arrays["pair_target"])
-    structure = library.Layout(
+    structure = native.Layout(
         rows=k,
         variables=l,
         entries=len(col),
