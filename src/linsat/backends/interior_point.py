@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
 from linsat.backends.arrays import ArrayBackend
+from linsat.compile.compiled import linear_system
 from linsat.compile.problem import Problem, Tensor
 from linsat.objectives import Entropy, Euclidean
 from linsat.solvers.interior_point import Program, minimise
@@ -77,19 +77,15 @@ def _program(problem: Problem, instance: int) -> Program:
     p, rows = problem.presolved, problem.rows
     lower, upper, free, at_upper = of(problem.lower), of(problem.upper), of(p.free), of(p.at_upper)
     lower, upper = np.where(free | ~at_upper, lower, upper), np.where(free | at_upper, upper, lower)
-    matrix = sp.csr_array((of(rows.values), (rows.row.cpu().numpy(), rows.col.cpu().numpy())), shape=rows.shape)
-    matrix.sum_duplicates()
+    system = linear_system(problem, instance)
+    row_lower, row_upper = system.row_lower, system.row_upper
     objective, l, k = problem.objective, rows.shape[1], rows.shape[0]
     quadratic, entropy, row_entropy = np.zeros(l), np.zeros(l), np.zeros(k)
     rhs, slack, scale = of(problem.rhs), of(problem.slack), of(problem.scale)
-    low, high = of(problem.dual_lower), of(problem.dual_upper)
-    # A dual that may be positive belongs to a floor, one that may be negative to a cap.
-    row_lower, row_upper = np.where(high > 0, rhs, -np.inf), np.where(low < 0, rhs, np.inf)
     if isinstance(objective, Entropy):
         tau = float(of(objective.tau)[0])
         entropy = tau / np.maximum(upper - lower, 1e-300)
         if objective.entropic_slack:
-            row_lower = rhs - slack
             row_entropy = np.where(slack > 0, tau / scale, 0.0)
     elif isinstance(objective, Euclidean):
         quadratic = np.ones(l) if objective.weights is None else of(objective.weights).copy()
@@ -100,7 +96,7 @@ def _program(problem: Problem, instance: int) -> Program:
     )
     idle = ~of(p.active)
     return Program(
-        matrix=matrix,
+        matrix=system.matrix,
         row_lower=np.where(idle, -np.inf, row_lower),
         row_upper=np.where(idle, np.inf, row_upper),
         lower=lower,
