@@ -42,7 +42,7 @@ def test_tau_must_be_positive(tau):
         ({"start": "x"}, "start is str"),
         ({"constraints": "rows"}, "constraints is a str.*Fix"),
         ({"solver": "newton"}, "solver is 'newton'"),
-        ({"on_failure": "explode"}, "on_failure is 'explode'; expected one of warn, raise, ignore"),
+        ({"on_failure": "explode"}, "on_failure is 'explode'; expected one of raise, warn, nan, ignore"),
         ({"tau": torch.ones(2)}, "tau has shape"),
         ({"start": torch.zeros(5)}, r"start has shape \(5,\).*Fix"),
         ({"start": torch.tensor([float("nan")])}, "start has shape"),
@@ -99,7 +99,11 @@ def test_layer_refuses_bad_options_when_it_is_made(options):
 def test_a_warning_points_at_the_users_line():
     with pytest.warns(linsat.LinSATWarning) as caught:
         linsat.project(
-            torch.rand(2, 9), linsat.constraints.permutation(3), tau=0.001, solver=linsat.Newton(max_steps=1)
+            torch.rand(2, 9),
+            linsat.constraints.permutation(3),
+            tau=0.001,
+            solver=linsat.Newton(max_steps=1),
+            on_failure="warn",
         )
     assert caught[0].filename == __file__
 
@@ -122,9 +126,9 @@ class TestFailures:
         cons = linsat.constraints.doubly_stochastic(5)
         scores, solver = torch.rand(3, 25), linsat.Newton(max_steps=1)
         with pytest.warns(linsat.LinSATWarning, match="3 of 3 instances.*step_limit.*max_steps"):
+            linsat.project(scores, cons, tau=0.01, solver=solver, on_failure="warn")
+        with pytest.raises(linsat.ConvergenceError, match='step_limit.*on_failure="nan"'):
             linsat.project(scores, cons, tau=0.01, solver=solver)
-        with pytest.raises(linsat.ConvergenceError, match="step_limit"):
-            linsat.project(scores, cons, tau=0.01, solver=solver, on_failure="raise")
         recwarn.clear()
         solution = linsat.solve(scores, cons, tau=0.01, solver=solver, on_failure="ignore")
         assert not recwarn

@@ -1,7 +1,6 @@
 """The layer inside everything PyTorch does with functions and modules."""
 
 import copy
-import datetime
 import os
 import pickle
 
@@ -162,51 +161,6 @@ def _train_rank(rank, world, path):
         assert torch.allclose(alone[0].weight.grad, model[0].weight.grad, atol=1e-6)
     # The parallel module keeps gloo's threads alive; Python 3.11 aborts if one asks for the interpreter as that ends.
     os._exit(0)
-
-
-def _train_with_a_failing_rank(rank, world, path, on_failure):
-    """Rank 1 has an instance that no point satisfies; its loss leaves that instance out."""
-    torch.set_num_threads(1)
-    limit = datetime.timedelta(seconds=60)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{path}", rank=rank, world_size=world, timeout=limit
-    )
-    torch.manual_seed(0)
-    model = nn.Linear(4, 9)
-    parallel = nn.parallel.DistributedDataParallel(model)
-    data = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
-    sides = torch.ones(3, 6, dtype=torch.float64)
-    if rank == 1:
-        sides[1, 0] = 9.0
-    cons = linsat.constraints.doubly_stochastic(3).with_rhs(f=sides)
-    code = 1
-    try:
-        solution = linsat.solve(parallel(data[rank]), cons, tau=0.2, on_failure=on_failure)
-        (solution.x[solution.converged] ** 2).mean().backward()
-        gradient = [torch.zeros_like(model.weight.grad) for _ in range(world)]
-        torch.distributed.all_gather(gradient, model.weight.grad)
-        good = torch.equal(*gradient) and bool(torch.isfinite(gradient[0]).all()) and float(gradient[0].abs().max()) > 0
-        code = 10 if good else 2
-    except linsat.InfeasibleError:
-        code = 11
-    except RuntimeError:  # gloo: the other rank is gone
-        code = 12
-    finally:
-        os._exit(code)
-
-
-@pytest.mark.parametrize(("on_failure", "codes"), [("ignore", [10, 10]), ("raise", [12, 11])])
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
-def test_one_rank_with_an_infeasible_instance(tmp_path, on_failure, codes):
-    """Ignored and masked, training goes on with the same gradients on both ranks; raised, neither rank hangs."""
-    context = torch.multiprocessing.get_context("spawn")
-    arguments = (2, str(tmp_path / "rendezvous"), on_failure)
-    ranks = [context.Process(target=_train_with_a_failing_rank, args=(rank, *arguments)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(90)
-    assert [process.exitcode for process in ranks] == codes
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")

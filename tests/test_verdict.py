@@ -239,7 +239,8 @@ class TestConstraints:
             "These rows cannot hold together within the bounds:",
             "  A[0]: x[0] + x[1] <= 1",
             "  C[0]: x[0] + x[1] >= 2",
-            "Fix: drop or loosen any one of them.",
+            "Fix: drop or loosen any one of them, "
+            "or let rows be broken at a price: constraints.soften(rows, price=10.0).",
         ]
         free = linsat.Constraints(A=[[1.0, 1]], b=1.0, C=[[1.0, -1]], d=2.0, lower=-INF, upper=INF)
         assert free.check() is free
@@ -292,7 +293,7 @@ class TestSourcesOfBounds:
         assert error.indices == (1,)
         assert error.bounds == ("x <= 5 (from row cap)", "y <= 20 (from row roof)", "z <= 50 (from the box)")
         assert "z <= 50 (from the box)" in str(error)
-        assert str(error).endswith("Fix: drop or loosen any one of them.")
+        assert "Fix: drop or loosen any one of them, or let rows be broken" in str(error)
 
     def test_without_a_box_the_rows_stay_rows(self, tmp_path):
         pytest.importorskip("highspy")

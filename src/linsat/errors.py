@@ -60,7 +60,7 @@ def _rebuild_infeasible(message: str, attributes: dict[str, Any]) -> InfeasibleE
 
 
 class ConvergenceError(LinSATError, RuntimeError):
-    """The solver stopped before the rows held to tolerance (only with ``on_failure="raise"``)."""
+    """The solver stopped before the rows held to tolerance (with ``on_failure="raise"``, the default of `project`)."""
 
 
 class LinSATWarning(UserWarning):

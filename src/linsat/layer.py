@@ -13,7 +13,7 @@ from linsat.constraints import Constraints
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.projection import project
-from linsat.request import Solver, check_options, read_objective
+from linsat.request import OnFailure, Solver, check_options, read_objective
 
 
 class LinSAT(nn.Module):
@@ -41,7 +41,7 @@ class LinSAT(nn.Module):
         tau: Any = None,
         objective: Objective | None = None,
         solver: Solver | None = None,
-        on_failure: str = "warn",
+        on_failure: OnFailure = "raise",
     ) -> None:
         super().__init__()
         if not isinstance(constraints, Constraints):

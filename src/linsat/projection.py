@@ -19,7 +19,7 @@ from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
 from linsat.gradient.implicit import Call, differentiable
 from linsat.objectives import Objective
-from linsat.request import Request, Solver, check_numbers, read_objective
+from linsat.request import OnFailure, Request, Solver, check_numbers, read_objective
 from linsat.solution import Solution
 from linsat.solvers import Sinkhorn
 from linsat.solvers.result import SolverResult
@@ -35,7 +35,7 @@ def project(
     tau: Any = None,
     objective: Objective | None = None,
     solver: Solver | None = None,
-    on_failure: str = "warn",
+    on_failure: OnFailure = "raise",
     start: Any = None,
 ) -> Any:
     """The point of the constraint set that fits the scores best, differentiably.
@@ -48,16 +48,18 @@ def project(
         tau: short for ``objective=linsat.Entropy(tau=tau)``, the paper's layer; default 0.1.
         objective: `Entropy` or `Euclidean`; docs/objectives.md says which to choose.
         solver: `Newton()` (default) or `Sinkhorn()`.
-        on_failure: what to do when some instance does not converge: ``"warn"``, ``"raise"`` or ``"ignore"``.
+        on_failure: what to do when some instance is not solved, since its x breaks rows: ``"raise"``, ``"warn"``,
+            ``"nan"`` (its x is NaN, the others are untouched) or ``"ignore"``.
         start: duals of an earlier, similar solve (`Solution.duals`) to start from.
 
     Returns:
         x like y: same shape (broadcast with per-instance constraints), dtype and device. Gradients reach y, right-hand
-        sides, coefficients, bounds, tau and weights; those of an instance that did not converge are zero. Cost: see
+        sides, coefficients, bounds, tau and weights; those of an instance that was not solved are zero. Cost: see
         `Newton` and `Sinkhorn`.
 
     Raises:
-        InfeasibleError: rows shared by all instances contradict each other.
+        InfeasibleError: rows shared by all instances contradict each other; with ``on_failure="raise"``, also those of
+            an instance with numbers of its own.
         ConstraintError: malformed arguments, NaN or infinite scores.
         ConvergenceError: with ``on_failure="raise"``.
     """
@@ -74,10 +76,13 @@ def solve(
     tau: Any = None,
     objective: Objective | None = None,
     solver: Solver | None = None,
-    on_failure: str = "warn",
+    on_failure: OnFailure = "warn",
     start: Any = None,
 ) -> Solution:
-    """Like `project`, returning a `Solution`: x with status, violation, steps and duals of every instance."""
+    """Like `project`, returning a `Solution`: x with status, violation, steps and duals of every instance.
+
+    As the status says which instances were not solved, the default is to warn.
+    """
     request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
     return request.solution(*_solve(request))
 
@@ -149,7 +154,7 @@ def project_each(
     tau: Any = None,
     objective: Objective | None = None,
     solver: Solver | None = None,
-    on_failure: str = "warn",
+    on_failure: OnFailure = "raise",
 ) -> list[Any]:
     """Project instances of different shapes: ``scores[i]`` onto ``constraints[i]``, in the given order.
 
@@ -175,7 +180,7 @@ def project_each(
 
 
 def _project_group(
-    scores: list[Any], sets: list[Constraints], objective: Objective, solver: Solver | None, on_failure: str
+    scores: list[Any], sets: list[Constraints], objective: Objective, solver: Solver | None, on_failure: OnFailure
 ) -> Any:
     """Sets that differ in right-hand sides alone, as one batch."""
     if len(scores) == 1:
@@ -205,14 +210,17 @@ def _joined_sides(sets: Sequence[Constraints], batch_dims: int) -> Constraints:
 
 
 def report(request: Request, result: SolverResult) -> None:
-    """Warn or raise where an instance was not solved, as the caller asked."""
-    codes = result.codes.tolist()
-    failed = [i for i, code in enumerate(codes) if code != Status.CONVERGED.code]
-    if request.on_failure == "ignore" or not failed:
+    """Raise, warn or put NaN where an instance was not solved, as the caller asked."""
+    failed = result.codes != Status.CONVERGED.code
+    if request.on_failure == "ignore" or not bool(failed.any()):
         return
-    first, status = failed[0], Status.of(codes[failed[0]])
+    if request.on_failure == "nan":
+        result.x = result.x.masked_fill(failed[:, None], torch.nan)
+        return
+    first = int(failed.nonzero()[0])
+    status = Status.of(int(result.codes[first]))
     text = (
-        f"{len(failed)} of {len(codes)} instances did not converge; the first is instance {first}: {status}. "
+        f"{int(failed.sum())} of {len(failed)} instances were not solved; the first is instance {first}: {status}. "
         f"{status.advice}"
     )
     if request.on_failure == "warn":
@@ -220,7 +228,7 @@ def report(request: Request, result: SolverResult) -> None:
         return
     if status is Status.INFEASIBLE:
         reject_infeasible(request.constraints, request.own_instance(first))
-    raise ConvergenceError(text)
+    raise ConvergenceError(f'{text} To go on without such instances: on_failure="nan".')
 
 
 def _caller_level() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -21,7 +21,8 @@ from linsat.solvers.result import SolverResult
 Solver = Newton | Sinkhorn
 DEFAULT = Newton()
 DEFAULT_TAU = 0.1
-ON_FAILURE = ("warn", "raise", "ignore")
+OnFailure = Literal["raise", "warn", "nan", "ignore"]
+ON_FAILURE: tuple[str, ...] = get_args(OnFailure)
 
 
 def check_options(solver: Any, on_failure: Any) -> None:

@@ -43,6 +43,6 @@ _ADVICE = {
     ),
     Status.INFEASIBLE: (
         "No point of the box satisfies this instance's rows. "
-        "Change its right-hand sides or bounds; Constraints.check() names conflicting rows of a single instance."
+        "Change its right-hand sides or bounds, or let rows be broken at a price: constraints.soften(rows, price=10.0)."
     ),
 }

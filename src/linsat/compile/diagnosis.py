@@ -206,11 +206,12 @@ def error_from(constraints: Constraints, found: Diagnosis, instance: int = 0, *,
 
 
 def _fix(found: Diagnosis) -> str:
+    soft = "or let rows be broken at a price: constraints.soften(rows, price=10.0)."
     if not found.minimal:
-        return "Fix: loosen some of them; it was not established that the conflict needs each of them."
+        return f"Fix: loosen some of them (it was not established that the conflict needs each of them), {soft}"
     if len(found.rows) + len(found.bounds) == 1:
-        return "Fix: change it or widen the bounds."
-    return "Fix: drop or loosen any one of them."
+        return f"Fix: change it, widen the bounds, {soft}"
+    return f"Fix: drop or loosen any one of them, {soft}"
 
 
 def _listed(entries: list[str]) -> list[str]:
