@@ -17,6 +17,7 @@ from linsat._optional import require
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.projection import project as project_tensor
+from linsat.request import OnFailure
 
 jax = require("jax", extra="jax", purpose="linsat.jax")
 jnp = jax.numpy
@@ -33,7 +34,7 @@ def project(
     b: Array = None,
     d: Array = None,
     f: Array = None,
-    on_failure: str = "warn",
+    on_failure: OnFailure = "raise",
 ) -> Array:
     """The point of the constraint set that fits the scores best: `linsat.project` for JAX.
 
@@ -42,7 +43,7 @@ def project(
         constraints: the rows and the box; a constant of the computation, without learned tensors.
         tau: temperature, a number or an array that broadcasts to the batch shape; arrays get gradients.
         b, d, f: right-hand sides in place of the set's own, (rows,) or (batch..., rows); they get gradients.
-        on_failure: ``"warn"``, ``"raise"`` or ``"ignore"``, for instances that do not converge.
+        on_failure: as in `linsat.project`, for instances that are not solved.
 
     Returns:
         x like y. Reverse mode only: ``jax.grad``, ``jax.vjp``, ``jax.jacrev``, once (no second derivatives).
@@ -96,7 +97,7 @@ class _Call:
 
     constraints: Constraints
     tau: float | None
-    on_failure: str
+    on_failure: OnFailure
 
     def run(self, numbers: dict[str, torch.Tensor]) -> torch.Tensor:
         sides = {name: numbers[name] for name in _SIDES if name in numbers}
