@@ -45,6 +45,18 @@ def plain_tensors() -> Iterator[None]:
         yield
 
 
+def mapped(tensor: torch.Tensor) -> bool:
+    """Whether a function transform has wrapped the tensor: what it holds may differ per mapped instance."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers themselves, without gradients and those of all mapped instances: for checks, which look at them."""
+    while mapped(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.detach()
+
+
 def transforming(tensor: torch.Tensor | None = None) -> bool:
     """Whether a function transform (vmap, jacrev, ...) is running, or has made the tensor (is_grads_batched)."""
     functorch = torch._C._functorch

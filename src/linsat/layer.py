@@ -80,6 +80,9 @@ class LinSAT(nn.Module):
         self,
         y: Any,
         *,
+        A: Any = None,
+        C: Any = None,
+        E: Any = None,
         b: Any = None,
         d: Any = None,
         f: Any = None,
@@ -87,7 +90,9 @@ class LinSAT(nn.Module):
         upper: Any = None,
         tau: Any = None,
     ) -> Any:
-        """x like y (..., variables). Right-hand sides, bounds or tau given here replace the layer's for this call."""
+        """x like y (..., variables). Coefficients (as `Constraints.with_coefficients` takes them), right-hand sides,
+        bounds or tau given here replace the layer's for this call.
+        """
         constraints = self.constraints
         kept = constraints.learned_tensors()
         # Parameters may be swapped for others: load_state_dict(assign=True), torch.func.functional_call.
@@ -96,6 +101,8 @@ class LinSAT(nn.Module):
         }
         if swapped:
             constraints = constraints.with_tensors({name: t for name, t in swapped.items() if t is not None})
+        if not (A is None and C is None and E is None):
+            constraints = constraints.with_coefficients(A=A, C=C, E=E)
         if not (b is None and d is None and f is None):
             constraints = constraints.with_rhs(b=b, d=d, f=f)
         if not (lower is None and upper is None):

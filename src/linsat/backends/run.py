@@ -167,6 +167,8 @@ def _settle(compiled: CompiledConstraints) -> Presolved:
 
 def reject_infeasible(constraints: Constraints, instance: int | None = None) -> None:
     """Raise `InfeasibleError` where the rows (of one instance) are proved to contradict each other."""
+    if constraints.mapped:  # the numbers of an instance are out of reach, inside a function transform
+        return
     found = diagnose(constraints, instance or 0)
     if found.verdict.kind == "infeasible":
         where = "" if instance is None else f" for instance {instance}"

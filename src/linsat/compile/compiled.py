@@ -43,7 +43,7 @@ class CompiledConstraints:
     @property
     def shared(self) -> bool:
         """Whether all instances have the same numbers."""
-        return not self.constraints.batch_shape
+        return not self.constraints.batch_shape and not self.constraints.mapped
 
     def presolve(self, form: StandardForm) -> Presolved:
         """What presolve decides for these numbers: (1, .) where they are shared, else (instances, .)."""

@@ -83,7 +83,8 @@ def linear_system(constraints: Constraints, instance: int = 0) -> LinearSystem:
         return spread[instance if batch else 0].numpy().copy()
 
     index = (structure.row.numpy(), structure.col.numpy())
-    matrix = sp.csr_array((numbers.values.detach().numpy(), index), shape=(len(constraints), width))
+    values = of(numbers.values, len(structure.row))
+    matrix = sp.csr_array((values, index), shape=(len(constraints), width))
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     side, senses = of(numbers.rhs, len(constraints)), structure.senses.numpy()
@@ -178,11 +179,9 @@ def _bounds_as_rows(
 def error_from(constraints: Constraints, found: Diagnosis, instance: int = 0, *, where: str = "") -> InfeasibleError:
     """An infeasible diagnosis as an error: one row a line, the bounds it needs, further conflicts, the fix."""
     names = constraints.names
-    spread = constraints.rhs.detach().cpu().expand(*constraints.batch_shape, len(constraints))
-    sides: list[float] = spread.reshape(constraints.batch_shape.numel(), len(constraints))[instance].tolist()
 
     def described(i: int) -> str:
-        text = constraints.row_text(i, rhs=sides[i])
+        text = constraints.row_text(i, instance=instance)
         return text if text == names[i] else f"{names[i]}: {text}"
 
     one = len(found.rows) + len(found.bounds) == 1

@@ -55,7 +55,7 @@ def standard_form(
     """
     device = values.values.device
     key = (str(device), num_variables, objective.finite_box)
-    keeps = cache is not None and values.lower.dim() <= 1 and values.upper.dim() <= 1
+    keeps = cache is not None and all(t.dim() <= 1 for t in (values.values, values.lower, values.upper))
     box = cache.get(key) if cache is not None and keeps else None
     if box is None:
         box = _box(pattern, values, num_variables, batch_shape, objective.finite_box)

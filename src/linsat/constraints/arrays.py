@@ -1,4 +1,4 @@
-"""Reading what users hand in: matrices, right-hand sides and bounds, from torch, numpy, scipy.sparse or lists.
+"""Reading what users hand in, from torch, numpy, scipy.sparse or lists.
 
 Everything becomes float64 torch data. Tensors that require gradients are kept by reference and read again at
 each solve, so that a learned right-hand side (or coefficient) keeps working through training.
@@ -6,15 +6,18 @@ each solve, so that a learned right-hand side (or coefficient) keeps working thr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
 import torch
 from torch.autograd import forward_ad
 
+from linsat._transforms import mapped, plain
 from linsat.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from linsat.constraints.coefficients import Matrix
 
 Tensor = torch.Tensor
 
@@ -62,82 +65,22 @@ def _to_tensor(name: str, value: Any) -> Tensor:
     return torch.from_numpy(np.array(array, dtype=np.float64))
 
 
+def followed(tensor: Tensor) -> bool:
+    """Whether the numbers may change under a set that keeps the tensor: learned, or mapped over."""
+    return tensor.requires_grad or mapped(tensor)
+
+
 def check_finite(name: str, values: Tensor) -> None:
     """Reject NaN and infinity, naming the first offender by its index."""
-    bad = ~torch.isfinite(values.detach())
+    values = plain(values)
+    bad = ~torch.isfinite(values)
     if bool(bad.any()):
         index = tuple(int(i) for i in bad.nonzero()[0])
         where = f"{name}[{', '.join(map(str, index))}]" if index else name
         raise ConstraintError(
-            f"{where} is {float(values.detach()[index])}; expected a finite number. "
+            f"{where} is {float(values[index])}; expected a finite number. "
             f"Fix: leave out the row (or bound) that is not meant to bind."
         )
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """One block of rows (A, C or E) as its non-zero pattern and the tensor its values are read from."""
-
-    name: str
-    shape: tuple[int, int]
-    row: Tensor  # (nnz,) on the CPU
-    col: Tensor  # (nnz,) on the CPU
-    source: Tensor  # the (nnz,) values themselves, or the user's tensor where ``live``
-    live: bool = False  # read from the user's tensor anew each time, because it required gradients when it was given
-
-    def values(self) -> Tensor:
-        """The (nnz,) coefficients in float64, connected to the user's tensor where it requires gradients."""
-        if not self.live:
-            return self.source
-        if self.source.layout == torch.sparse_coo:
-            return self.source.coalesce().values().to(torch.float64)
-        if self.source.layout == torch.sparse_csr:
-            return self.source.values().to(torch.float64)
-        # Zeros of a learned dense matrix are part of the pattern: their gradient is not zero.
-        return self.source.reshape(-1).to(torch.float64)
-
-
-def read_matrix(name: str, value: Any) -> Matrix:
-    """Validate one coefficient matrix (rows x variables); one that was read before is taken as it is."""
-    if isinstance(value, Matrix):
-        return value
-    tensor = to_tensor(name, value)
-    if tensor.dim() != 2:
-        hint = f"For a single row write {name}[None, :]." if tensor.dim() == 1 else "Coefficients have no batch."
-        raise ConstraintError(
-            f"{name} has shape {tuple(tensor.shape)}; expected a matrix (rows, variables). Fix: {hint}"
-        )
-    shape = (int(tensor.shape[0]), int(tensor.shape[1]))
-    if shape[1] == 0:
-        raise ConstraintError(f"{name} has shape {shape}; expected at least one variable (column).")
-    if tensor.layout == torch.strided:
-        check_finite(name, tensor)
-        if tensor.requires_grad:
-            row, col = (grid.reshape(-1) for grid in torch.meshgrid(*map(torch.arange, shape), indexing="ij"))
-            return Matrix(name, shape, row, col, tensor, live=True)
-        row, col = tensor.nonzero(as_tuple=True)
-        return Matrix(name, shape, row.cpu(), col.cpu(), tensor[row, col])
-    if tensor.layout == torch.sparse_csr:
-        coo = tensor.detach().to_sparse_coo()
-    elif tensor.layout == torch.sparse_coo:
-        coo = tensor.detach()
-    else:
-        raise ConstraintError(
-            f"{name} has layout {tensor.layout}; expected dense, COO or CSR. Fix: {name}.to_sparse_coo()."
-        )
-    coo = coo.coalesce()
-    row, col = coo.indices().cpu()
-    bad = ~torch.isfinite(coo.values())
-    if bool(bad.any()):
-        at = int(bad.nonzero()[0])
-        raise ConstraintError(
-            f"{name}[{int(row[at])}, {int(col[at])}] is {float(coo.values()[at])}; expected a finite number. "
-            f"Fix: leave out the row that is not meant to bind."
-        )
-    if tensor.requires_grad:
-        return Matrix(name, shape, row, col, tensor, live=True)
-    keep = (coo.values() != 0).cpu()
-    return Matrix(name, shape, row[keep], col[keep], coo.values()[keep.to(coo.device)])
 
 
 def read_right_side(name: str, value: Any, matrix: Matrix) -> Tensor:
@@ -167,11 +110,12 @@ def read_bound(name: str, value: Any) -> Tensor:
 def check_bound(name: str, values: Tensor) -> None:
     """Reject NaN, and an infinity on the wrong side, naming the first offender by its index."""
     missing = -torch.inf if name == "lower" else torch.inf
-    bad = ~(torch.isfinite(values.detach()) | (values.detach() == missing))
+    values = plain(values)
+    bad = ~(torch.isfinite(values) | (values == missing))
     if bool(bad.any()):
         index = tuple(int(i) for i in bad.nonzero()[0])
         where = f"{name}[{', '.join(map(str, index))}]" if index else name
         raise ConstraintError(
-            f"{where} is {float(values.detach()[index])}; expected a finite number, or {missing} for no {name} bound. "
+            f"{where} is {float(values[index])}; expected a finite number, or {missing} for no {name} bound. "
             f"Fix: {name}={missing} where nothing is meant to bind."
         )

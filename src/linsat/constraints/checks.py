@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from linsat._senses import EQUAL, GREATER, LESS
-from linsat.constraints.arrays import Matrix, Tensor
+from linsat._transforms import plain
+from linsat.constraints.arrays import Tensor
+from linsat.constraints.coefficients import Matrix
 from linsat.constraints.structure import BLOCKS, SparsityPattern
 from linsat.errors import ConstraintError
 
@@ -35,7 +37,7 @@ def check_bounds(lower: Tensor, upper: Tensor) -> None:
             f"lower has shape {tuple(lower.shape)} and upper {tuple(upper.shape)}, which do not "
             f"broadcast. Fix: give both a scalar, (variables,) or (batch, variables)."
         ) from None
-    crossed = low > high
+    crossed = plain(low > high)
     if bool(crossed.any()):
         index = tuple(int(i) for i in crossed.nonzero()[0])
         where = f"[{', '.join(map(str, index))}]" if index else ""
@@ -56,8 +58,8 @@ def check_empty_rows(
         }
     for matrix_name, side_name, sense in BLOCKS:
         for row in structure.cache["empty rows"].get(matrix_name, ()):
-            side = right_sides[side_name].detach()
-            here = (side[..., row] if side.dim() else side).reshape(-1)
+            side = right_sides[side_name]
+            here = plain(side[..., row] if side.dim() else side).reshape(-1)
             fails = here < 0 if sense == LESS else here > 0 if sense == GREATER else here != 0
             wrong = here[fails].tolist()
             if wrong:
@@ -68,14 +70,13 @@ def check_empty_rows(
                 )
 
 
-def joint_batch_shape(tensors: Mapping[str, Tensor]) -> torch.Size:
-    """The leading dimensions of right-hand sides and bounds together."""
-    shapes = {name: tensor.shape[:-1] for name, tensor in tensors.items()}
+def joint_batch_shape(shapes: Mapping[str, torch.Size]) -> torch.Size:
+    """The leading dimensions of coefficients, right-hand sides and bounds together."""
     try:
         return torch.broadcast_shapes(*shapes.values())
     except RuntimeError:
         listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items() if shape)
         raise ConstraintError(
-            f"The batch dimensions of the right-hand sides and bounds do not fit together: {listed}. "
+            f"The batch dimensions of coefficients, right-hand sides and bounds do not fit together: {listed}. "
             f"Fix: give each the same leading dimensions, or none."
         ) from None

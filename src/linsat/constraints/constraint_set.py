@@ -11,17 +11,27 @@ import numpy as np
 import torch
 
 from linsat._forks import one_thread_after_a_fork
+from linsat._transforms import mapped
 from linsat.constraints.arrays import (
-    Matrix,
     Tensor,
     check_bound,
     check_finite,
+    followed,
     read_bound,
-    read_matrix,
     read_right_side,
 )
 from linsat.constraints.checks import check_bounds, check_empty_rows, check_names, joint_batch_shape
-from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, SparsityPattern, Values, stack_rows
+from linsat.constraints.coefficients import Matrix, join, read_matrix
+from linsat.constraints.structure import (
+    BLOCKS,
+    EQUAL,
+    GREATER,
+    SparsityPattern,
+    Values,
+    sparse_matrix,
+    stack_last,
+    stack_rows,
+)
 from linsat.constraints.text import SENSE_TEXT, row_text, summary
 from linsat.errors import ConstraintError, LinSATWarning
 
@@ -34,7 +44,8 @@ class Constraints:
 
     Args:
         A, C, E: coefficient matrices (rows, variables); any of them may be left out. torch (dense, COO, CSR), numpy,
-            scipy.sparse or nested lists; any sign.
+            scipy.sparse or nested lists; any sign. ``(batch..., rows, variables)`` for instances that differ: dense,
+            or CSR with one pattern for all.
         b, d, f: right-hand sides, a scalar, ``(rows,)`` or ``(batch..., rows)`` for instances that differ.
         lower, upper: the box, a scalar, ``(variables,)`` or ``(batch..., variables)``. ``-inf`` for lower and ``inf``
             for upper stand for no bound; the entropic objective needs finite bounds when it projects.
@@ -90,13 +101,15 @@ class Constraints:
         """Check what right-hand sides and bounds must agree on; begin without anything compiled."""
         check_bounds(self.lower, self.upper)
         check_empty_rows(self._structure, self._matrices, self._right_sides)
-        self._batch_shape = joint_batch_shape(self._right_sides | self._bounds())
+        numbers = self._right_sides | self._bounds()
+        own = {name: matrix.batch_shape for name, matrix in self._matrices.items()}
+        self._batch_shape = joint_batch_shape(own | {name: tensor.shape[:-1] for name, tensor in numbers.items()})
         # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.
         self._compiled: dict[Any, Any] = {}
         live = any(matrix.live for matrix in self._matrices.values())
         self._followed = tuple(self.learned_tensors())  # kept by reference: their numbers may change
-        self._fixed = not live and not self._followed
-        self.fixed_box = not live and not self.lower.requires_grad and not self.upper.requires_grad
+        self._fixed = not live and not any(map(followed, numbers.values()))
+        self.fixed_box = not live and not followed(self.lower) and not followed(self.upper)
         self.box_cache: dict[Any, Any] = {}  # what follows from coefficients and bounds alone
 
     # ------------------------------------------------------------------ what a user asks of it
@@ -111,7 +124,7 @@ class Constraints:
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Leading dimensions of per-instance right-hand sides and bounds; empty when all instances share them."""
+        """Leading dimensions of per-instance numbers (all but scores); empty when all instances share them."""
         return self._batch_shape
 
     @property
@@ -137,23 +150,26 @@ class Constraints:
 
     @property
     def matrix(self) -> Tensor:
-        """All coefficients stacked as one sparse COO tensor (rows, variables), in float64."""
-        index = torch.stack([self._structure.row, self._structure.col])
-        values = self.numbers().values
-        shape = (len(self), self.num_variables or 0)
-        return torch.sparse_coo_tensor(index.to(values.device), values, shape, check_invariants=True).coalesce()
+        """All coefficients stacked as one sparse COO tensor (batch..., rows, variables), in float64."""
+        return sparse_matrix(self._structure, self.numbers().values)
+
+    @property
+    def coefficients(self) -> dict[str, Tensor]:
+        """The coefficients by name (``A``, ``C``, ``E``), those that the set has, as `with_coefficients` takes them.
+
+        (batch..., rows, variables), or (batch..., non-zeros), row by row, for rows that were stated by their non-zeros:
+        sparse matrices, formulas, ready-made sets.
+        """
+        return {name: matrix.stated() for name, matrix in self._matrices.items()}
 
     def numbers(self, device: torch.device | str | None = None) -> Values:
         """Coefficients, right-hand sides and bounds in float64 on ``device``, with gradients where asked for."""
         values = [m.values() for m in self._matrices.values()]
-        sides = [side.to(torch.float64) for side in self.right_sides.values()]
         if device is None:
             device = values[0].device if values else self.lower.device
-        batch = torch.broadcast_shapes(*(side.shape[:-1] for side in sides)) if sides else torch.Size()
-        empty = torch.zeros(0, dtype=torch.float64, device=device)
         return Values(
-            values=torch.cat([v.to(device) for v in values]) if values else empty,
-            rhs=torch.cat([s.to(device).expand(*batch, -1) for s in sides], dim=-1) if sides else empty,
+            values=stack_last(values, device),
+            rhs=stack_last(list(self.right_sides.values()), device),
             lower=self.lower.to(device, torch.float64),
             upper=self.upper.to(device, torch.float64),
         )
@@ -199,9 +215,9 @@ class Constraints:
             )
         return tensor.to(torch.float64)
 
-    def row_text(self, index: int, *, rhs: float | None = None, terms: int = 6) -> str:
-        """One row as a user would write it, shortened to ``terms`` terms; ``rhs`` stands for one instance's own."""
-        return row_text(self, index, rhs, terms)
+    def row_text(self, index: int, *, instance: int | None = None, terms: int = 6) -> str:
+        """One row as a user would write it, shortened to ``terms`` terms; with the numbers of one instance."""
+        return row_text(self, index, instance, terms)
 
     def __repr__(self) -> str:
         return summary(self)
@@ -227,25 +243,49 @@ class Constraints:
             sides[name] = read_right_side(name, value, self._matrices[matrix_name])
         return self._derived(sides, {})
 
+    def with_coefficients(self, *, A: Any = None, C: Any = None, E: Any = None) -> Constraints:
+        """The same rows with other coefficients, which may have leading batch dimensions and require gradients.
+
+        Args:
+            A, C, E: (batch..., rows, variables), in the shape of the coefficients they replace; for rows that were
+                stated by their non-zeros (sparse matrices, formulas, ready-made sets) their values
+                (batch..., non-zeros) in the order of `coefficients`, or a sparse matrix of the same pattern.
+
+        Cost: that of reading them, as long as no coefficient appears where the set had none. Instances are then checked
+        one by one when they are solved, as with `with_rhs`.
+        """
+        matrices = {}
+        for name, value in {"A": A, "C": C, "E": E}.items():
+            if value is None:
+                continue
+            if name not in self._matrices:
+                raise ConstraintError(f"{name} was given but the set has no {name} rows. Fix: leave {name} out.")
+            matrices[name] = self._matrices[name].with_coefficients(value)
+        return self._derived({}, {}, matrices)
+
     def with_bounds(self, *, lower: Any = None, upper: Any = None) -> Constraints:
         """The same rows in another box, scalar, per variable or per instance (batch..., variables)."""
         given = {"lower": lower, "upper": upper}
         return self._derived({}, {name: read_bound(name, value) for name, value in given.items() if value is not None})
 
-    def _derived(self, sides: dict[str, Tensor], bounds: dict[str, Tensor]) -> Constraints:
+    def _derived(
+        self, sides: dict[str, Tensor], bounds: dict[str, Tensor], matrices: dict[str, Matrix] | None = None
+    ) -> Constraints:
         """A set with the same rows: it shares the pattern, and with it everything derived from the pattern alone."""
         if not self.learned_tensors().keys() >= set(self._followed):  # some were frozen since: from now on copies
-            return Constraints(**(self._arguments() | sides | bounds))
+            return Constraints(**(self._arguments() | sides | bounds | (matrices or {})))
         made = copy.copy(self)
         made._named_bounds = tuple(bound for bound in self._named_bounds if bound.side not in bounds)
+        made._matrices = self._matrices | (matrices or {})
         made._right_sides = self._right_sides | sides
         made.lower, made.upper = (self._bounds() | bounds).values()
-        if bounds:
+        moved = any(matrix.row is not self._matrices[name].row for name, matrix in made._matrices.items())
+        if bounds or moved:
             found = stack_rows(made._matrices, made._bounds())
-            if found.num_variables != self.num_variables:
+            if moved or found.num_variables != self.num_variables:
                 made._structure = found
         made._settle()
-        if not bounds and self.fixed_box:
+        if not bounds and not matrices and self.fixed_box:
             made.box_cache = self.box_cache
         return made
 
@@ -264,7 +304,7 @@ class Constraints:
             if learned:
                 raise ConstraintError(
                     f"The {side} set has learned numbers ({', '.join(learned)}), which a joined set could not follow. "
-                    f"Fix: join first, then put them in with with_rhs or with_bounds."
+                    f"Fix: join first, then put them in with with_rhs, with_bounds or with_coefficients."
                 )
         arguments: dict[str, Any] = {
             "lower": torch.maximum(self.lower, other.lower),
@@ -275,7 +315,7 @@ class Constraints:
             parts = [s for s in (self, other) if matrix_name in s._matrices]
             if not parts:
                 continue
-            arguments[matrix_name] = torch.cat([_matrix_argument(s._matrices[matrix_name]) for s in parts])
+            arguments[matrix_name] = join(matrix_name, [s._matrices[matrix_name] for s in parts])
             sides = [s.right_sides[side_name].to(torch.float64) for s in parts]
             batch = torch.broadcast_shapes(*(side.shape[:-1] for side in sides))
             arguments[side_name] = torch.cat([side.expand(*batch, -1) for side in sides], dim=-1)
@@ -346,6 +386,12 @@ class Constraints:
 
     # ------------------------------------------------------------------ compiled once, kept, never copied
 
+    @property
+    def mapped(self) -> bool:
+        """Whether a function transform maps over some number of the set, so that its instances may differ."""
+        sources = (matrix.source for matrix in self._matrices.values())
+        return any(map(mapped, (*sources, *self._right_sides.values(), self.lower, self.upper)))
+
     def check_numbers(self) -> None:
         """Check again what may have changed since the set was made: tensors that were kept by reference."""
         for name, side in self._right_sides.items():
@@ -358,7 +404,8 @@ class Constraints:
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Constraints:
         """The same set with some of its arguments (``A``, ``b``, ..., ``upper``) replaced."""
-        return Constraints(**(self._arguments() | tensors))
+        blocks = {name: self._matrices[name].with_coefficients(t) for name, t in tensors.items() if name in self._matrices}
+        return Constraints(**(self._arguments() | tensors | blocks))
 
     def check(self, *, seconds: float | None = 60.0) -> Constraints:
         """Decide whether the rows can hold within the bounds, which may be infinite; returns the set itself.
@@ -442,11 +489,3 @@ class Constraints:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_compiled": {}, "box_cache": {}}
-
-
-def _matrix_argument(matrix: Matrix) -> Tensor:
-    """The block as something `Constraints` accepts again."""
-    if matrix.live:
-        return matrix.source
-    index = torch.stack([matrix.row, matrix.col]).to(matrix.source.device)
-    return torch.sparse_coo_tensor(index, matrix.source, matrix.shape, check_invariants=True).coalesce()

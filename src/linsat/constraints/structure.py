@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 
 from linsat._senses import EQUAL, GREATER, LESS
 from linsat._transforms import plain_tensors
-from linsat.constraints.arrays import Matrix, Tensor
+from linsat.constraints.arrays import Tensor
+from linsat.constraints.coefficients import Matrix
 from linsat.errors import ConstraintError
 
 # The three kinds of rows in the order in which they are stacked: matrix, right-hand side, sense.
@@ -48,7 +49,7 @@ class SparsityPattern:
 class Values:
     """The numbers of a constraint set in float64 on one device, connected to the user's tensors for gradients."""
 
-    values: Tensor  # (nnz,)
+    values: Tensor  # (batch..., nnz)
     rhs: Tensor  # (batch..., rows)
     lower: Tensor  # (batch..., variables) or a scalar
     upper: Tensor
@@ -83,3 +84,26 @@ def stack_rows(matrices: Mapping[str, Matrix], bounds: Mapping[str, Tensor]) -> 
         senses=torch.tensor(senses, dtype=torch.int8),
         default_names=tuple(names),
     )
+
+
+def stack_last(parts: Sequence[Tensor], device: torch.device | str) -> Tensor:
+    """Numbers of all blocks side by side in the last dimension, their batch dimensions broadcast, in float64."""
+    if not parts:
+        return torch.zeros(0, dtype=torch.float64, device=device)
+    batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    return torch.cat([part.to(device, torch.float64).expand(*batch, -1) for part in parts], dim=-1)
+
+
+def sparse_matrix(pattern: SparsityPattern, values: Tensor) -> Tensor:
+    """All coefficients as one sparse COO tensor (batch..., rows, variables)."""
+    row, col, _ = pattern.on(values.device)
+    shape = (*values.shape[:-1], pattern.num_rows, pattern.num_variables or 0)
+    instances = torch.cartesian_prod(*(torch.arange(size) for size in shape[:-2])).reshape(-1, len(shape) - 2)
+    count = values.shape[:-1].numel()
+    index = torch.cat(
+        [
+            instances.T.repeat_interleave(len(row), dim=1).to(row.device),
+            torch.stack([row, col]).repeat(1, count),
+        ]
+    )
+    return torch.sparse_coo_tensor(index, values.flatten(), shape, check_invariants=True).coalesce()

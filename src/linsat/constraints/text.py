@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from linsat.constraints.arrays import Tensor
 from linsat.constraints.structure import EQUAL, GREATER, LESS
 
@@ -15,22 +13,40 @@ if TYPE_CHECKING:
 SENSE_TEXT = {LESS: "<=", EQUAL: "==", GREATER: ">="}
 
 
-def row_text(constraints: Constraints, index: int, rhs: float | None, terms: int) -> str:
+def row_text(constraints: Constraints, index: int, instance: int | None, terms: int) -> str:
     """See `Constraints.row_text`."""
-    structure = constraints.structure
+    structure, numbers = constraints.structure, constraints.numbers("cpu")
     here = structure.row == index
-    values = constraints.numbers().values.detach().cpu()[here].tolist()
+    values = _of_instance(constraints, numbers.values[..., here], instance)
+    side = _of_instance(constraints, numbers.rhs[..., index, None], instance)[..., 0]
     pieces: list[str] = []
-    for value, col in zip(values, structure.col[here].tolist(), strict=True):
-        if value != 0:
+    for position, col in enumerate(structure.col[here].tolist()):
+        value = _one_value(values[..., position])
+        if value is None:  # it differs per instance: the entry of the tensor that holds it
+            block = structure.default_names[index].removesuffix("]")
+            pieces.append(f"{'+ ' if pieces else ''}{block.replace('[', '[..., ')}, {col}] x[{col}]")
+        elif value != 0:
             size = "" if abs(value) == 1 else f"{abs(value):g} "
             sign = ("-" if value < 0 else "") if not pieces else ("- " if value < 0 else "+ ")
             pieces.append(f"{sign}{size}x[{col}]")
     if len(pieces) > terms:
         pieces = [*pieces[: terms - 1], "+ ...", pieces[-1]]
-    side = constraints.rhs.detach()[..., index] if rhs is None else torch.tensor(rhs)
     shown = f"{float(side):g}" if side.dim() == 0 else f"(one of {side.numel()} right-hand sides)"
     return f"{' '.join(pieces) or '0'} {SENSE_TEXT[int(structure.senses[index])]} {shown}"
+
+
+def _of_instance(constraints: Constraints, numbers: Tensor, instance: int | None) -> Tensor:
+    """The numbers (batch..., n) of one instance, (n,); as they are without one."""
+    numbers, batch = numbers.detach(), constraints.batch_shape
+    if instance is None:
+        return numbers
+    return numbers.expand(*batch, numbers.shape[-1]).reshape(batch.numel(), numbers.shape[-1])[instance]
+
+
+def _one_value(numbers: Tensor) -> float | None:
+    """The number that all instances share, or None where they differ."""
+    flat = numbers.reshape(-1)
+    return float(flat[0]) if flat.numel() and bool((flat == flat[0]).all()) else None
 
 
 def summary(constraints: Constraints) -> str:
