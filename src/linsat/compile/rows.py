@@ -90,6 +90,13 @@ class RowMatrix:
         terms = mu[:, self.row] * self.values
         return terms.new_zeros((terms.shape[0], self.shape[1])).index_add(1, self.col, terms)
 
+    def outer(self, mu: Tensor, x: Tensor) -> Tensor:
+        """The gradient of <mu, A x> to the values: mu_i x_j at each, (N, nnz), or their sum, (1, nnz), where shared."""
+        if self.shared and self.shape[0] * self.shape[1] <= _DENSE_ENTRIES:
+            return (mu.T @ x)[self.row, self.col][None]
+        terms = mu[:, self.row] * x[:, self.col]
+        return terms.sum(0, keepdim=True) if self.shared else terms
+
     def row_sums(self, terms: Tensor) -> Tensor:
         """Sums over each row of one number per coefficient, (., nnz) -> (., k)."""
         return terms.new_zeros((terms.shape[0], self.shape[0])).index_add(1, self.row, terms)

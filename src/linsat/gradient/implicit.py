@@ -248,37 +248,49 @@ def _backward(
         pulled = _KERNEL.vjp(
             problem, solved.mu, grad_x, codes=solved.codes, grad_mu=grad_mu, parameter=_PARAMETER in wanted
         )
-        if wanted <= _CLOSED:
-            return _closed_forms(problem, solved.mu, pulled, wanted, len(needed))
         q, grad_x = pulled.q, solved.masked(grad_x)
     else:
-        grad_x = solved.masked(grad_x)
+        pulled, grad_x = None, solved.masked(grad_x)
         q = adjoint(problem.in_double(), solved.mu, grad_x, None if grad_mu is None else solved.masked(grad_mu))
-        if plain and not wanted:
-            return _to_scores(problem.in_double(), solved.mu, grad_x, q), *[None] * (len(needed) - 1)
+    if plain and wanted <= (_CLOSED if pulled is None else _CLOSED | {_PARAMETER}):
+        found = _closed_forms(problem.in_double(), solved.mu, grad_x, q, wanted, pulled)
+        return tuple(found.get(i - 1) for i in range(len(needed)))
     pull_back: Callable[..., Any] = torch.func.vjp(solved.explicit, *solved.tensors)[1]
     return pull_back((grad_x, -q))
 
 
-# Positions among `Call.tensors` of what has a short closed form.
-_RHS, _SLACK, _PARAMETER = 3, 4, _FORM
-_CLOSED = {_RHS, _SLACK, _PARAMETER}
+# Positions among `Call.tensors` of what has a short closed form; of the objective's number the kernel knows one.
+_SCORES, _VALUES, _RHS, _SLACK, _SCALE, _PARAMETER = -1, 0, 3, 4, 5, _FORM
+_CLOSED = {_VALUES, _RHS, _SLACK, _SCALE}
 
 
 def _closed_forms(
-    problem: Problem, mu: Tensor, pulled: Pulled, wanted: set[int], count: int
-) -> tuple[Tensor | None, ...]:
-    """Gradients to scores, right-hand sides, slacks and the objective's number, from r = (A x + S z - B) / rho."""
-    found: list[Tensor | None] = [None] * count
-    found[0] = pulled.scores
-    if _RHS in wanted or _SLACK in wanted:
-        to_rhs = pulled.q / problem.scale
-        found[1 + _RHS] = _sum_to(to_rhs, problem.rhs)
-        if _SLACK in wanted:
-            found[1 + _SLACK] = _sum_to(-to_rhs * problem.slack_shares(mu), problem.slack)
-    if pulled.parameter is not None:
-        found[1 + _PARAMETER] = _sum_to(pulled.parameter, next(iter(problem.objective.parameters().values())))
-    return tuple(found)
+    problem: Problem, mu: Tensor, grad_x: Tensor, q: Tensor, wanted: set[int], pulled: Pulled | None
+) -> dict[int, Tensor]:
+    """Gradients to scores, coefficients, right-hand sides, slacks, scales and the objective's number, by position.
+
+    With u = linear(y) + A' mu / rho, r = (A x + S z - B) / rho, which is 0 where q is not, and w = q / rho:
+    dL/du = D (dL/dx - A' w), dL/dA_ij = mu_i / rho_i (dL/du)_j - w_i x_j, dL/drho_i = -mu_i / rho_i^2 (A dL/du)_i.
+    """
+    found: dict[int, Tensor] = {}
+    own = q / problem.scale
+    if pulled is None or wanted & {_VALUES, _SCALE}:
+        u, pushed = problem.adjusted(mu), mu / problem.scale
+        to_u = _to_u(problem, u, grad_x, own)
+        found[_SCORES] = problem.objective.linear(to_u)
+        if _VALUES in wanted:
+            found[_VALUES] = problem.rows.outer(pushed, to_u) - problem.rows.outer(own, problem.point(u))
+        if _SCALE in wanted:
+            found[_SCALE] = _sum_to(-pushed / problem.scale * problem.rows.matvec(to_u), problem.scale)
+    if _RHS in wanted:
+        found[_RHS] = _sum_to(own, problem.rhs)
+    if _SLACK in wanted:
+        found[_SLACK] = _sum_to(-own * problem.slack_shares(mu), problem.slack)
+    if pulled is not None:
+        found[_SCORES] = pulled.scores
+        if pulled.parameter is not None:
+            found[_PARAMETER] = _sum_to(pulled.parameter, next(iter(problem.objective.parameters().values())))
+    return found
 
 
 def _sum_to(gradient: Tensor, like: Tensor) -> Tensor:
@@ -303,9 +315,7 @@ def adjoint(problem: Problem, mu: Tensor, grad_x: Tensor, grad_mu: Tensor | None
     return torch.where(moving, solve_exactly(curvature, rhs), 0.0)
 
 
-def _to_scores(problem: Problem, mu: Tensor, grad_x: Tensor, q: Tensor) -> Tensor:
-    """dL/dy alone, by two products."""
-    u = problem.adjusted(mu)
+def _to_u(problem: Problem, u: Tensor, grad_x: Tensor, own: Tensor) -> Tensor:
+    """dL/du, with ``own`` the adjoint duals of the rows as written."""
     slope = torch.where(problem.presolved.free, problem.objective.slope(u, problem.lower, problem.upper), 0.0)
-    found = slope * (grad_x - problem.rows.rmatvec(q / problem.scale))
-    return problem.objective.linear(found)
+    return slope * (grad_x - problem.rows.rmatvec(own))
