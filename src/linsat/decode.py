@@ -2,12 +2,13 @@
 
 Every decoder puts each variable on one of the two ends of its box, keeps the batch dimensions, library, dtype
 and device of x, and says per instance whether the rows of the constraint set hold. Nothing here has a
-gradient. A set with right-hand sides or bounds per instance broadcasts its batch dimensions with those of x.
+gradient. A set with per-instance numbers broadcasts its batch dimensions with those of x.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,10 +116,9 @@ def greedy_repair(x: Any, cons: Constraints, *, max_flips: int | None = None, to
         raise ConstraintError(f"max_flips is {max_flips}; expected an integer >= 0. Fix: leave it out.")
     parts = (part.cpu().numpy().reshape(-1, point.shape[-1]) for part in _round(point, cons))
     starts, others, certainties = parts
-    rows = _Rows.of(cons)
-    sides = np.broadcast_to(rows.rhs, (*point.shape[:-1], len(cons))).reshape(len(starts), len(cons))
-    for instance, start in enumerate(starts):
-        _flip(start, others[instance], certainties[instance], rows, sides[instance], max_flips, tol)
+    each = _Rows.of(cons, point.shape[:-1])
+    for start, other, certainty, rows in zip(starts, others, certainties, each, strict=True):
+        _flip(start, other, certainty, rows, max_flips, tol)
     return _decoded(torch.from_numpy(starts).to(point.device).reshape(point.shape), x, cons, tol)
 
 
@@ -133,16 +133,18 @@ class _Rows:
     col: np.ndarray  # (nnz,)
     values: np.ndarray  # (nnz,)
     senses: np.ndarray  # (rows,)
-    rhs: np.ndarray  # (batch..., rows)
+    rhs: np.ndarray  # (rows,)
 
     @staticmethod
-    def of(cons: Constraints) -> _Rows:
+    def of(cons: Constraints, batch: torch.Size) -> Iterator[_Rows]:
+        """The rows of each instance of a batch."""
         structure, numbers = cons.structure, cons.numbers("cpu")
         row, scale = structure.row.cpu(), _row_scale(cons, torch.device("cpu"))
-        values = numbers.values.detach() / scale[row]
-        rhs = numbers.rhs.detach() / scale
-        arrays = (part.cpu().numpy() for part in (row, structure.col, values, structure.senses, rhs))
-        return _Rows(*arrays)
+        parts = (numbers.values.detach() / scale[..., row], numbers.rhs.detach() / scale)
+        spread = [np.broadcast_to(part.numpy(), (*batch, part.shape[-1])) for part in parts]
+        pattern = (row.numpy(), structure.col.numpy())
+        for index in np.ndindex(*batch):
+            yield _Rows(*pattern, spread[0][index], structure.senses.numpy(), spread[1][index])
 
     def activity(self, x: np.ndarray) -> np.ndarray:
         return np.bincount(self.row, self.values * x[self.col], minlength=len(self.senses))
@@ -159,19 +161,18 @@ def _flip(
     other: np.ndarray,
     certainty: np.ndarray,
     rows: _Rows,
-    rhs: np.ndarray,
     max_flips: int,
     tol: float,
 ) -> None:
     """Greedy flips of one instance, in place; each exchanges ``now[j]`` and ``other[j]``."""
     for _ in range(max_flips):
         activity = rows.activity(now)
-        gap = _gap(activity - rhs, rows.senses)  # (rows,)
+        gap = _gap(activity - rows.rhs, rows.senses)  # (rows,)
         if gap.max(initial=0.0) <= tol:
             return
         # A flip touches only the rows of its variable: one pass over the non-zeros prices all flips.
         moved = activity[rows.row] + rows.values * (other - now)[rows.col]  # (nnz,)
-        change = _gap(moved - rhs[rows.row], rows.senses[rows.row]) - gap[rows.row]
+        change = _gap(moved - rows.rhs[rows.row], rows.senses[rows.row]) - gap[rows.row]
         gain = -np.bincount(rows.col, change, minlength=len(now))  # (variables,)
         best = gain.max()
         if best <= tol:
@@ -201,11 +202,11 @@ def _round(point: Tensor, cons: Constraints) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _row_scale(cons: Constraints, device: torch.device) -> Tensor:
-    """(rows,) mean |coefficient| over the non-zeros of each row; 1 for a row without any."""
+    """(batch..., rows) mean |coefficient| over the non-zeros of each row; 1 for a row without any."""
     values, row = cons.numbers(device).values.detach(), cons.structure.row.to(device)
-    zeros = values.new_zeros(len(cons))
-    total = zeros.index_add(0, row, values.abs())
-    count = zeros.index_add(0, row, (values != 0).to(values.dtype))
+    zeros = values.new_zeros((*values.shape[:-1], len(cons)))
+    total = zeros.index_add(-1, row, values.abs())
+    count = zeros.index_add(-1, row, (values != 0).to(values.dtype))
     return torch.where(total > 0, total / count.clamp_min(1.0), 1.0)
 
 
@@ -261,7 +262,7 @@ def _fit_to_set(point: Tensor, cons: Constraints) -> Tensor:
     except RuntimeError:
         raise ConstraintError(
             f"x has batch dimensions {tuple(point.shape[:-1])} and cons {tuple(cons.batch_shape)}, which do "
-            f"not fit together. Fix: one instance of x per right-hand side, or a single one."
+            f"not fit together. Fix: one instance of x for each of cons, or a single one."
         ) from None
     return point.expand(*batch, point.shape[-1])
 

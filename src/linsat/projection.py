@@ -158,8 +158,9 @@ def project_each(
 ) -> list[Any]:
     """Project instances of different shapes: ``scores[i]`` onto ``constraints[i]``, in the given order.
 
-    Instances whose sets have the same rows and box are solved together as one batch, also where their right-hand sides
-    differ; an infeasible one among those is reported by ``on_failure`` like any instance with per-instance numbers.
+    Instances whose sets have the same box and non-zeros in the same places are solved together as one batch, also where
+    coefficients or right-hand sides differ; an infeasible one among those is reported by ``on_failure`` like any
+    instance with per-instance numbers.
     """
     if len(scores) != len(constraints):
         raise ConstraintError(
@@ -182,31 +183,44 @@ def project_each(
 def _project_group(
     scores: list[Any], sets: list[Constraints], objective: Objective, solver: Solver | None, on_failure: OnFailure
 ) -> Any:
-    """Sets that differ in right-hand sides alone, as one batch."""
+    """Sets that differ in coefficients and right-hand sides alone, as one batch."""
     if len(scores) == 1:
         return [project(scores[0], sets[0], objective=objective, solver=solver, on_failure=on_failure)]
     stack = torch.stack if isinstance(scores[0], torch.Tensor) else np.stack
-    joined = _joined_sides(sets, len(np.shape(scores[0])) - 1)
+    joined = _joined(sets, len(np.shape(scores[0])) - 1)
     return project(stack(scores), joined, objective=objective, solver=solver, on_failure=on_failure)
 
 
 def _rows_key(constraints: Any) -> Any:
-    """Equal for sets with the same rows and box; a set that cannot be joined has a key that no other has."""
+    """Equal for sets with the same pattern and box; a set that cannot be joined has a key that no other has."""
     if not isinstance(constraints, Constraints) or not constraints.fixed or constraints.batch_shape:
         return id(constraints)
-    structure, numbers = constraints.structure, constraints.numbers()
-    parts = (structure.row, structure.col, structure.senses, numbers.values, numbers.lower, numbers.upper)
-    return len(constraints), constraints.num_variables, *(t.cpu().numpy().tobytes() for t in parts)
+    structure = constraints.structure
+    parts = (structure.row, structure.col, structure.senses, constraints.lower, constraints.upper)
+    return (
+        len(constraints),
+        constraints.num_variables,
+        tuple((name, block.sparse) for name, block in constraints.blocks.items()),
+        *(t.cpu().numpy().tobytes() for t in parts),
+    )
 
 
-def _joined_sides(sets: Sequence[Constraints], batch_dims: int) -> Constraints:
-    """One set for scores (sets, batch..., variables) whose rows are the same: with each one's right-hand sides."""
-    first = sets[0]
-    if all(cons is first or torch.equal(cons.rhs, first.rhs) for cons in sets):
-        return first
-    sides = [cons.right_sides for cons in sets]
-    stacked = {name: torch.stack([side[name] for side in sides]) for name in sides[0]}  # (sets, rows)
-    return first.with_rhs(**{name: t.reshape(len(sets), *[1] * batch_dims, -1) for name, t in stacked.items()})
+def _joined(sets: Sequence[Constraints], batch_dims: int) -> Constraints:
+    """One set for scores (sets, batch..., variables), from sets of one pattern: with the numbers of each."""
+
+    def stacked(numbers: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Those numbers of all sets, (sets, 1..., size), by name; empty where all sets have the same."""
+        if all(all(map(torch.equal, numbers[0].values(), other.values())) for other in numbers[1:]):
+            return {}
+        together = {name: torch.stack([one[name] for one in numbers]) for name in numbers[0]}
+        return {name: t.reshape(len(sets), *[1] * batch_dims, *t.shape[1:]) for name, t in together.items()}
+
+    joined = sets[0]
+    if all(cons is joined for cons in sets):
+        return joined
+    coefficients, sides = stacked([cons.coefficients for cons in sets]), stacked([cons.right_sides for cons in sets])
+    joined = joined.with_coefficients(**coefficients) if coefficients else joined
+    return joined.with_rhs(**sides) if sides else joined
 
 
 def report(request: Request, result: SolverResult) -> None:

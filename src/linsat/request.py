@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
+from linsat._transforms import plain
 from linsat.compile.compiled import CompiledConstraints
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
@@ -171,11 +172,11 @@ def check_range(dtype: torch.dtype, constraints: Constraints) -> None:
 
 def largest_bound(constraints: Constraints) -> float:
     """The largest size of any bound."""
-    bounds = (constraints.lower.detach(), constraints.upper.detach())
-    return max(_largest(bound) for bound in bounds)
+    return max(_largest(bound) for bound in (constraints.lower, constraints.upper))
 
 
 def _largest(bound: Tensor) -> float:
+    bound = plain(bound)
     finite = bound[torch.isfinite(bound)].abs()
     return float(finite.max()) if finite.numel() else 0.0
 
@@ -235,7 +236,7 @@ def _joint_batch(scores: torch.Size, constraints: torch.Size) -> torch.Size:
     except RuntimeError:
         raise ConstraintError(
             f"y has batch dimensions {tuple(scores)} but the constraints have {tuple(constraints)}; they do not "
-            f"broadcast. Fix: one right-hand side (or bound) per instance, or shared ones."
+            f"broadcast. Fix: numbers for each instance, or shared ones."
         ) from None
 
 

@@ -133,11 +133,11 @@ def _examine_instances(model: Model, deadline: Deadline) -> Findings:
     return findings if first is None else _with_conflict(findings, first)
 
 
-def row_words(model: Model, index: int) -> str:
-    """A row in the names of the file, shortened."""
+def row_words(model: Model, index: int, instance: int | None = None) -> str:
+    """A row in the names of the file, shortened; of a set with per-instance numbers that of one instance."""
     constraints = model.constraints
     if model.variables is None or constraints.batch_shape:
-        return constraints.row_text(index, terms=_TERMS)
+        return constraints.row_text(index, instance=instance, terms=_TERMS)
     matrix = constraints.matrix.cpu()
     here = matrix.indices()[0] == index
     columns, values = matrix.indices()[1][here].tolist(), matrix.values()[here].tolist()
@@ -154,6 +154,7 @@ def row_words(model: Model, index: int) -> str:
 def as_content(file: Path, model: Model, findings: Findings) -> dict[str, Any]:
     """Everything found, for --json; rows and variables by name, null where it was not established."""
     names = model.constraints.names
+    wrong = findings.infeasible_instances
     tau = findings.tau
     return {
         "file": str(file),
@@ -161,7 +162,9 @@ def as_content(file: Path, model: Model, findings: Findings) -> dict[str, Any]:
         "rows": len(model.constraints),
         "notes": list(model.notes),
         "feasible": {"feasible": True, "infeasible": False}.get(findings.verdict),
-        "conflict": [{"row": names[i], "text": row_words(model, i)} for i in findings.conflict],
+        "conflict": [
+            {"row": names[i], "text": row_words(model, i, wrong[0] if wrong else None)} for i in findings.conflict
+        ],
         "conflict_bounds": findings.bounds,
         "conflict_rows_read_as_bounds": findings.absorbed,
         "conflict_is_minimal": findings.minimal,
@@ -236,7 +239,7 @@ def _print_conflict(model: Model, findings: Findings) -> None:
     text = "this row cannot hold within the bounds" if one else "these rows cannot hold together within the bounds"
     say(f"infeasible: {text}{where}", style="red")
     for index in findings.conflict[:_SHOWN]:
-        say(f"  {model.constraints.names[index]}: {row_words(model, index)}")
+        say(f"  {model.constraints.names[index]}: {row_words(model, index, wrong[0] if wrong else None)}")
     if len(findings.conflict) > _SHOWN:
         say(f"  and {len(findings.conflict) - _SHOWN} more (--json lists all)")
     if findings.bounds:

@@ -42,7 +42,7 @@ class Matrix:
         return (self.source if self.sparse else self.source.flatten(-2)).to(torch.float64)
 
     def stated(self) -> Tensor:
-        """The coefficients as `with_coefficients` takes them: (batch..., nnz) where sparse, else (batch..., rows, l)."""
+        """The coefficients as `with_coefficients` takes them."""
         values, (rows, width) = self.values(), self.shape
         if self.sparse:
             return values

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import mapped
+from linsat._transforms import mapped, plain
 from linsat.constraints.arrays import (
     Tensor,
     check_bound,
@@ -161,6 +162,11 @@ class Constraints:
         sparse matrices, formulas, ready-made sets.
         """
         return {name: matrix.stated() for name, matrix in self._matrices.items()}
+
+    @property
+    def blocks(self) -> Mapping[str, Matrix]:
+        """Coefficients by name, with their pattern and how they were stated."""
+        return MappingProxyType(self._matrices)
 
     def numbers(self, device: torch.device | str | None = None) -> Values:
         """Coefficients, right-hand sides and bounds in float64 on ``device``, with gradients where asked for."""
@@ -404,7 +410,7 @@ class Constraints:
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Constraints:
         """The same set with some of its arguments (``A``, ``b``, ..., ``upper``) replaced."""
-        blocks = {name: self._matrices[name].with_coefficients(t) for name, t in tensors.items() if name in self._matrices}
+        blocks = {n: block.with_coefficients(tensors[n]) for n, block in self._matrices.items() if n in tensors}
         return Constraints(**(self._arguments() | tensors | blocks))
 
     def check(self, *, seconds: float | None = 60.0) -> Constraints:
@@ -445,7 +451,7 @@ class Constraints:
             ConstraintError: names the first variable without a finite bound and the fix.
         """
         lower, upper = torch.broadcast_tensors(self.lower.detach().cpu(), self.upper.detach().cpu())
-        missing = torch.isinf(lower) | torch.isinf(upper)
+        missing = plain(torch.isinf(lower) | torch.isinf(upper))
         if not bool(missing.any()):
             return
         index = tuple(int(i) for i in missing.nonzero()[0])

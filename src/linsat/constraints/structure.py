@@ -97,13 +97,9 @@ def stack_last(parts: Sequence[Tensor], device: torch.device | str) -> Tensor:
 def sparse_matrix(pattern: SparsityPattern, values: Tensor) -> Tensor:
     """All coefficients as one sparse COO tensor (batch..., rows, variables)."""
     row, col, _ = pattern.on(values.device)
-    shape = (*values.shape[:-1], pattern.num_rows, pattern.num_variables or 0)
-    instances = torch.cartesian_prod(*(torch.arange(size) for size in shape[:-2])).reshape(-1, len(shape) - 2)
-    count = values.shape[:-1].numel()
-    index = torch.cat(
-        [
-            instances.T.repeat_interleave(len(row), dim=1).to(row.device),
-            torch.stack([row, col]).repeat(1, count),
-        ]
-    )
+    batch = values.shape[:-1]
+    shape = (*batch, pattern.num_rows, pattern.num_variables or 0)
+    instances = torch.ones(batch, dtype=torch.bool, device=row.device).nonzero().T  # (batch dimensions, instances)
+    places = torch.stack([row, col]).repeat(1, batch.numel())
+    index = torch.cat([instances.repeat_interleave(len(row), dim=1), places])
     return torch.sparse_coo_tensor(index, values.flatten(), shape, check_invariants=True).coalesce()

@@ -68,8 +68,9 @@ def read_model(path: str | os.PathLike[str], *, box: tuple[float, float] | None 
 def save(constraints: Constraints, path: str | os.PathLike[str]) -> None:
     """Write a constraint set to a .json, .npz, .lp or .mps file, whole or not at all.
 
-    JSON and npz keep every number to the last bit, names, and per-instance right-hand sides; LP and MPS (extra
-    ``cli``) hold one instance, with the names' spaces as underscores. Learned tensors are written as they are now.
+    JSON and npz keep every number to the last bit, names, and per-instance right-hand sides and bounds; npz keeps
+    per-instance coefficients too. LP and MPS (extra ``cli``) hold one instance, with the names' spaces as underscores.
+    Learned tensors are written as they are now.
 
     Raises:
         ConstraintError: an unknown ending, or a set that the format cannot hold.

@@ -49,7 +49,17 @@ def read_json(path: Path) -> Model:
 
 
 def write_json(path: Path, constraints: Constraints) -> None:
-    """Write a set as JSON, rows as objects {variable number: coefficient}."""
+    """Write a set as JSON, rows as objects {variable number: coefficient}.
+
+    Raises:
+        ConstraintError: coefficients differ per instance, for which the format has no place.
+    """
+    differ = [name for name, block in constraints.blocks.items() if block.batch_shape]
+    if differ:
+        raise ConstraintError(
+            f"{', '.join(differ)} differ per instance; a JSON file holds coefficients that all instances share. "
+            f"Fix: save as .npz."
+        )
     content: dict[str, Any] = {"version": VERSION, "variables": constraints.num_variables}
     matrix = constraints.matrix.cpu()
     rows: list[dict[str, float]] = [{} for _ in range(len(constraints))]

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from linsat.constraints.coefficients import read_matrix
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.files.model import MATRICES, MOST_ARRAY_BYTES, Model, check_size, check_variable_count
 
 _PARTS = ("data", "indices", "indptr", "shape")
 _PLAIN = (*MATRICES, *MATRICES.values(), "lower", "upper", "names", "variables")
-_DENSE_ABOVE = 0.25  # share of non-zero coefficients above which a matrix is written dense
 
 
 def read_npz(path: Path) -> Model:
@@ -50,25 +50,20 @@ def read_npz(path: Path) -> Model:
 
 
 def write_npz(path: Path, constraints: Constraints) -> None:
-    """Write a set as .npz, sparse matrices in CSR parts."""
+    """Write a set as .npz, rows that were stated by their non-zeros in CSR parts, data (batch..., non-zeros)."""
     arrays: dict[str, np.ndarray] = {
         "lower": constraints.lower.detach().cpu().numpy(),
         "upper": constraints.upper.detach().cpu().numpy(),
         "names": np.array(constraints.names, dtype=np.str_),
     }
-    stacked = constraints.matrix.detach().cpu()
-    matrix = sp.csr_array((stacked.values().numpy(), stacked.indices().numpy()), shape=tuple(stacked.shape))
-    senses = np.array(constraints.senses)
-    for block, sense in (("A", "<="), ("C", ">="), ("E", "==")):
-        part = matrix[np.flatnonzero(senses == sense)]
-        if part.shape[0] == 0:
-            continue
-        arrays[MATRICES[block]] = constraints.right_sides[MATRICES[block]].detach().cpu().numpy()
-        if part.nnz > _DENSE_ABOVE * part.shape[0] * part.shape[1]:
-            arrays[block] = part.toarray()
-        else:
-            pieces = (part.data, part.indices, part.indptr, np.array(part.shape))
+    arrays |= {name: side.detach().cpu().numpy() for name, side in constraints.right_sides.items()}
+    for block, matrix in constraints.blocks.items():
+        if matrix.sparse:
+            starts = np.cumsum(np.bincount(matrix.row.numpy() + 1, minlength=matrix.shape[0] + 1))
+            pieces = (matrix.values().detach().cpu().numpy(), matrix.col.numpy(), starts, np.array(matrix.shape))
             arrays |= {f"{block}_{name}": piece for name, piece in zip(_PARTS, pieces, strict=True)}
+        else:
+            arrays[block] = matrix.stated().detach().cpu().numpy()
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
 
@@ -139,7 +134,8 @@ def _matrix(name: str, arrays: dict[str, np.ndarray]) -> Any:
         )
     shape, indices, indptr = parts["shape"], parts["indices"], parts["indptr"]
     whole = all(part.dtype.kind in "iu" and part.ndim == 1 for part in (shape, indices, indptr))
-    if not whole or len(shape) != 2 or parts["data"].ndim != 1 or parts["data"].dtype.kind not in "fiub":
+    data = parts["data"]
+    if not whole or len(shape) != 2 or data.ndim < 1 or data.dtype.kind not in "fiub":
         raise ConstraintError(
             f"the parts of {name} are not those of a CSR matrix; expected numbers {name}_data and whole numbers "
             f"{name}_indices, {name}_indptr, and {name}_shape = (rows, variables)."
@@ -148,12 +144,19 @@ def _matrix(name: str, arrays: dict[str, np.ndarray]) -> Any:
     check_variable_count(variables)
     if len(indptr) != rows + 1 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         raise ConstraintError(f"{name}_indptr does not cut {len(indices)} coefficients into {rows} rows.")
-    if len(indices) != len(parts["data"]) or (len(indices) and not 0 <= indices.min() <= indices.max() < variables):
+    count = data.shape[-1]
+    if len(indices) != count or (len(indices) and not 0 <= indices.min() <= indices.max() < variables):
         raise ConstraintError(
-            f"{name}_indices does not give each of {len(parts['data'])} coefficients a variable from 0 to "
-            f"{variables - 1}."
+            f"{name}_indices does not give each of {count} coefficients a variable from 0 to {variables - 1}."
         )
-    return sp.csr_array((parts["data"], indices.astype(np.int64), indptr.astype(np.int64)), shape=(rows, variables))
+    pattern = (indices.astype(np.int64), indptr.astype(np.int64))
+    if data.ndim == 1:
+        return sp.csr_array((data, *pattern), shape=(rows, variables))
+    # Each instance has its own values at the same places.
+    places = sp.csr_array((np.ones(count), *pattern), shape=(rows, variables))
+    if not places.has_canonical_format:
+        raise ConstraintError(f"{name}_indices must ascend in each row, where {name}_data differs per instance.")
+    return read_matrix(name, places).with_coefficients(data)
 
 
 def _texts(key: str, array: np.ndarray | None) -> list[str] | None:

@@ -103,7 +103,7 @@ def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:
         found = f"batch {tuple(constraints.batch_shape)}" if constraints.batch_shape else "any number of variables"
         raise ConstraintError(
             f"constraints have {found}; expected one instance over a fixed number of variables. "
-            f"Fix: with_rhs and with_bounds with one instance's numbers."
+            f"Fix: with_coefficients, with_rhs and with_bounds with one instance's numbers."
         )
     count = constraints.num_variables
     cost = np.zeros(count)

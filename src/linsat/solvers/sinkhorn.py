@@ -290,10 +290,11 @@ def _find_groups(rows: RowMatrix, grouped: bool) -> list[_Group]:
 def _require_non_negative(problem: Problem) -> None:
     negative = problem.rows.values < 0
     if bool(negative.any()):
-        at = int(negative.nonzero()[0, 1])
+        instance, at = (int(i) for i in negative.nonzero()[0])
+        value = float(problem.rows.values[instance, at])
         raise ConstraintError(
-            f"Sinkhorn needs non-negative coefficients; row {int(problem.rows.row[at])} has "
-            f"{float(problem.rows.values[0, at]):g} at variable {int(problem.rows.col[at])}. Fix: use linsat.Newton()."
+            f"Sinkhorn needs non-negative coefficients; row {int(problem.rows.row[at])} has {value:g} at variable "
+            f"{int(problem.rows.col[at])}. Fix: use linsat.Newton()."
         )
 
 
