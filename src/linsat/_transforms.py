@@ -57,6 +57,15 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach()
 
 
+def plain_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """`plain` of tensors of one shape, again of one shape, also where only some of them are mapped over."""
+    if not any(map(mapped, tensors)):
+        return tuple(tensor.detach() for tensor in tensors)
+    stacked = torch.stack(tensors)
+    found = plain(stacked)
+    return found.movedim(found.dim() - stacked.dim(), 0).unbind()
+
+
 def transforming(tensor: torch.Tensor | None = None) -> bool:
     """Whether a function transform (vmap, jacrev, ...) is running, or has made the tensor (is_grads_batched)."""
     functorch = torch._C._functorch

@@ -29,8 +29,13 @@ def _reject_dtype(name: str, dtype: object) -> None:
     )
 
 
+def followed(tensor: Tensor) -> bool:
+    """Whether the numbers may change under a set that keeps the tensor: learned, or mapped over."""
+    return tensor.requires_grad or mapped(tensor)
+
+
 def to_tensor(name: str, value: Any) -> Tensor:
-    """Any array-like as a real torch tensor (dense, COO or CSR); float64 unless it requires gradients."""
+    """Any array-like as a real torch tensor (dense, COO or CSR); float64 unless it is `followed`."""
     with torch.inference_mode(False):  # what a set keeps must be usable outside inference mode too
         return _to_tensor(name, value)
 
@@ -46,7 +51,7 @@ def _to_tensor(name: str, value: Any) -> Tensor:
                 f"{name} carries a tangent of forward mode (torch.func.jvp, jacfwd), which linsat cannot follow. "
                 f"Fix: reverse mode, torch.func.vjp or jacrev."
             )
-        return value.detach().to(torch.float64, copy=True)
+        return value if mapped(value) else value.detach().to(torch.float64, copy=True)
     if scipy.sparse.issparse(value):
         coo = scipy.sparse.coo_array(value)
         if coo.dtype.kind not in "fiub":
@@ -63,11 +68,6 @@ def _to_tensor(name: str, value: Any) -> Tensor:
     if array.dtype.kind not in "fiub":
         _reject_dtype(name, array.dtype)
     return torch.from_numpy(np.array(array, dtype=np.float64))
-
-
-def followed(tensor: Tensor) -> bool:
-    """Whether the numbers may change under a set that keeps the tensor: learned, or mapped over."""
-    return tensor.requires_grad or mapped(tensor)
 
 
 def check_finite(name: str, values: Tensor) -> None:

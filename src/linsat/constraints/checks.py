@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from linsat._senses import EQUAL, GREATER, LESS
-from linsat._transforms import plain
+from linsat._transforms import plain, plain_together
 from linsat.constraints.arrays import Tensor
 from linsat.constraints.coefficients import Matrix
 from linsat.constraints.structure import BLOCKS, SparsityPattern
@@ -31,13 +31,13 @@ def check_names(names: Sequence[str] | None, num_rows: int) -> tuple[str, ...] |
 def check_bounds(lower: Tensor, upper: Tensor) -> None:
     """Reject bounds that do not broadcast, or cross."""
     try:
-        low, high = torch.broadcast_tensors(lower.detach(), upper.detach().to(lower.device))
+        low, high = plain_together(*torch.broadcast_tensors(lower, upper.to(lower.device)))
     except RuntimeError:
         raise ConstraintError(
             f"lower has shape {tuple(lower.shape)} and upper {tuple(upper.shape)}, which do not "
             f"broadcast. Fix: give both a scalar, (variables,) or (batch, variables)."
         ) from None
-    crossed = plain(low > high)
+    crossed = low > high
     if bool(crossed.any()):
         index = tuple(int(i) for i in crossed.nonzero()[0])
         where = f"[{', '.join(map(str, index))}]" if index else ""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import mapped, plain
+from linsat._transforms import mapped, plain_together
 from linsat.constraints.arrays import (
     Tensor,
     check_bound,
@@ -159,7 +159,7 @@ class Constraints:
         """The coefficients by name (``A``, ``C``, ``E``), those that the set has, as `with_coefficients` takes them.
 
         (batch..., rows, variables), or (batch..., non-zeros), row by row, for rows that were stated by their non-zeros:
-        sparse matrices, formulas, ready-made sets.
+        sparse matrices, formulas, most ready-made sets.
         """
         return {name: matrix.stated() for name, matrix in self._matrices.items()}
 
@@ -254,7 +254,7 @@ class Constraints:
 
         Args:
             A, C, E: (batch..., rows, variables), in the shape of the coefficients they replace; for rows that were
-                stated by their non-zeros (sparse matrices, formulas, ready-made sets) their values
+                stated by their non-zeros (sparse matrices, formulas, most ready-made sets) their values
                 (batch..., non-zeros) in the order of `coefficients`, or a sparse matrix of the same pattern.
 
         Cost: that of reading them, as long as no coefficient appears where the set had none. Instances are then checked
@@ -305,6 +305,7 @@ class Constraints:
                 f"Cannot join sets over {self.num_variables} and {other.num_variables} variables. "
                 f"Fix: build both over the same variables (linsat.Variable stacks several into one vector)."
             )
+        joint_batch_shape({"the left set": self.batch_shape, "the right set": other.batch_shape})
         for side, s in (("left", self), ("right", other)):
             learned = [name for name, t in s.learned_tensors().items() if t.is_leaf]
             if learned:
@@ -450,8 +451,8 @@ class Constraints:
         Raises:
             ConstraintError: names the first variable without a finite bound and the fix.
         """
-        lower, upper = torch.broadcast_tensors(self.lower.detach().cpu(), self.upper.detach().cpu())
-        missing = plain(torch.isinf(lower) | torch.isinf(upper))
+        lower, upper = plain_together(*torch.broadcast_tensors(self.lower.cpu(), self.upper.cpu()))
+        missing = torch.isinf(lower) | torch.isinf(upper)
         if not bool(missing.any()):
             return
         index = tuple(int(i) for i in missing.nonzero()[0])
