@@ -58,7 +58,7 @@ def test_input_is_copied():
         ({"A": [[None, 1]], "b": 1}, "A has dtype object"),
         ({"A": sp.csr_matrix(np.array([[1j]])), "b": 1}, "A has dtype complex128"),
         ({"A": [1.0, 2.0], "b": 1}, r"A has shape \(2,\).*Fix: For a single row write A\[None, :\]"),
-        ({"A": np.ones((2, 2, 2)), "b": 1}, r"A has shape \(2, 2, 2\)"),
+        ({"A": np.ones((3, 1, 2)), "b": np.ones((2, 1))}, r"batch dimensions.*A \(3,\), b \(2,\)"),
         ({"A": np.ones((2, 0)), "b": 1}, "at least one variable"),
         ({"A": [[1, float("nan")]], "b": 1}, r"A\[0, 1\] is nan; expected a finite number"),
         ({"C": [[1, 2], [float("inf"), 1]], "d": 1}, r"C\[1, 0\] is inf"),
