@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import time
-import warnings
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import linsat
 from linsat import ConstraintError, Status
+from linsat.cli import main
 from oracles import System, entropic_optimum, nearest_point, slack_free_optimum
 
 F64 = torch.float64
@@ -168,9 +168,7 @@ class TestGradients:
         C[1] = 0.1  # sums to 0.4 at most
         y = torch.randn(3, 4, dtype=F64)
         given = C.clone().requires_grad_(True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", linsat.LinSATWarning)
-            linsat.project(y, linsat.Constraints(C=given, d=1.5))[..., 0].sum().backward()
+        linsat.project(y, linsat.Constraints(C=given, d=1.5), on_failure="nan")[..., 0].sum().backward()
         few = C[[0, 2]].clone().requires_grad_(True)
         linsat.project(y[[0, 2]], linsat.Constraints(C=few, d=1.5))[..., 0].sum().backward()
         assert torch.equal(given.grad[1], torch.zeros(1, 4, dtype=F64))
@@ -222,13 +220,13 @@ class TestTransforms:
         C, y = torch.ones(3, 1, 4, dtype=F64), torch.zeros(3, 4, dtype=F64)
         C[1] = 0.1
 
-        def own(C, y, on_failure="warn"):
+        def own(C, y, on_failure="raise"):
             return linsat.project(y, linsat.Constraints(C=C, d=1.5), on_failure=on_failure)
 
-        with pytest.warns(linsat.LinSATWarning, match="1 of 3 instances.*instance 1: infeasible"):
-            assert torch.func.vmap(own)(C, y).shape == (3, 4)
-        with pytest.raises(linsat.ConvergenceError, match="instance 1"):
-            torch.func.vmap(lambda C, y: own(C, y, "raise"))(C, y)
+        with pytest.raises(linsat.ConvergenceError, match="1 of 3 instances.*instance 1: infeasible"):
+            torch.func.vmap(own)(C, y)
+        x = torch.func.vmap(lambda C, y: own(C, y, "nan"))(C, y)
+        assert x.isnan().all(-1).tolist() == [False, True, False]
         with pytest.raises(ConstraintError, match=r"C\[1, 0, 0\] is nan"):
             torch.func.vmap(own)(torch.where(C < 1, torch.nan, C), y)
         with pytest.raises(ConstraintError, match=r"lower\[0, 0\] = 0.0 is above upper"):
@@ -411,6 +409,20 @@ class TestFiles:
         np.savez(tmp_path / "set.npz", b=[1.0], **{f"A_{name}": part for name, part in parts.items()})
         with pytest.raises(ConstraintError, match="A_indices must ascend"):
             linsat.load(tmp_path / "set.npz")
+
+    def test_the_command_line_takes_each_chunk_with_its_own(self, tmp_path, capsys):
+        A = 1 + torch.rand(7, 1, 3, dtype=F64)
+        linsat.save(linsat.Constraints(A=A, b=1.0), tmp_path / "set.npz")
+        np.save(tmp_path / "y.npy", np.full((7, 3), 50.0))  # wants everything: each instance uses its own row up
+        names = {"constraints": "set.npz", "scores": "y.npy", "out": "x.npy"}
+        arguments = [part for name, file in names.items() for part in (f"--{name}", str(tmp_path / file))]
+        assert main(["project", *arguments, "--chunk", "3", "--tau", "0.01"]) == 0
+        np.testing.assert_allclose((A[:, 0].numpy() * np.load(tmp_path / "x.npy")).sum(-1), 1.0, atol=1e-3)
+        linsat.save(linsat.Constraints(C=[[[1.0, 1.0]], [[0.25, 0.5]]], d=1.0), tmp_path / "set.npz")
+        assert main(["check", str(tmp_path / "set.npz")]) == 1
+        shown = capsys.readouterr().out
+        assert "for instance 1" in shown
+        assert "C[0]: 0.25 x[0] + 0.5 x[1] >= 1" in shown
 
     def test_formats_that_hold_one_instance_say_so(self, tmp_path):
         cons = linsat.Constraints(A=torch.rand(3, 2, 4), b=1.0)
