@@ -221,7 +221,8 @@ def _decoded(point: Tensor, like: Any, cons: Constraints | None, tol: float) -> 
     if cons is None:
         return Decoded(x, None, None)
     with torch.no_grad():
-        gap = cons.row_violation(judged) / _row_scale(cons, judged.device)
+        gap = torch.where(cons.soft.to(judged.device), 0.0, cons.row_violation(judged))  # soft rows may be broken
+        gap = gap / _row_scale(cons, judged.device)
         feasible, violation = (gap <= tol).all(-1), cons.violation(judged)
     if isinstance(like, torch.Tensor):
         return Decoded(x, feasible, violation)

@@ -191,11 +191,12 @@ def _project_group(
 
 
 def _rows_key(constraints: Any) -> Any:
-    """Equal for sets with the same rows and box; a set that cannot be joined has a key that no other has."""
+    """Equal for sets with the same rows, prices and box; a set that cannot be joined has a key that no other has."""
     if not isinstance(constraints, Constraints) or not constraints.fixed or constraints.batch_shape:
         return id(constraints)
     structure, numbers = constraints.structure, constraints.numbers()
-    parts = (structure.row, structure.col, structure.senses, numbers.values, numbers.lower, numbers.upper)
+    rows = (structure.row, structure.col, structure.senses, numbers.values, constraints.price)
+    parts = (*rows, numbers.lower, numbers.upper)
     return len(constraints), constraints.num_variables, *(t.cpu().numpy().tobytes() for t in parts)
 
 

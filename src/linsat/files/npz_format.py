@@ -12,10 +12,10 @@ import scipy.sparse as sp
 
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
-from linsat.files.model import MATRICES, MOST_ARRAY_BYTES, Model, check_size, check_variable_count
+from linsat.files.model import MATRICES, MOST_ARRAY_BYTES, Model, check_size, check_variable_count, with_prices
 
 _PARTS = ("data", "indices", "indptr", "shape")
-_PLAIN = (*MATRICES, *MATRICES.values(), "lower", "upper", "names", "variables")
+_PLAIN = (*MATRICES, *MATRICES.values(), "lower", "upper", "names", "variables", "price")
 _DENSE_ABOVE = 0.25  # share of non-zero coefficients above which a matrix is written dense
 
 
@@ -38,6 +38,8 @@ def read_npz(path: Path) -> Model:
             arguments[side] = arrays[side]
     names, variables = (_texts(key, arrays.get(key)) for key in ("names", "variables"))
     constraints = Constraints(**arguments, names=names)
+    if "price" in arrays:
+        constraints = with_prices(constraints, arrays["price"])
     count = constraints.num_variables
     if count is None:
         raise ConstraintError(
@@ -56,6 +58,8 @@ def write_npz(path: Path, constraints: Constraints) -> None:
         "upper": constraints.upper.detach().cpu().numpy(),
         "names": np.array(constraints.names, dtype=np.str_),
     }
+    if bool(constraints.soft.any()):
+        arrays["price"] = constraints.price.detach().cpu().numpy()
     stacked = constraints.matrix.detach().cpu()
     matrix = sp.csr_array((stacked.values().numpy(), stacked.indices().numpy()), shape=tuple(stacked.shape))
     senses = np.array(constraints.senses)
