@@ -29,7 +29,7 @@ class Decoded:
     """
 
     x: Any  # (..., variables), every entry on the lower or upper end of its box
-    feasible: Any  # (...) bool: every row holds to tol in units of its mean |coefficient|; None without a set
+    feasible: Any  # (...) bool: every hard row holds to tol in units of its mean |coefficient|; None without a set
     violation: Any  # (...) float64: as `Constraints.violation` measures it; None without a set
 
 

@@ -16,6 +16,7 @@ from linsat.status import Status
 _HOLDS = 1e-8  # a soft row that is violated by less, relative to its size, is held
 _SHOWN = 6  # broken rows that the text lists
 
+
 @dataclass(frozen=True)
 class Solution:
     """A batch of projections; every field has the batch dimensions of the scores. numpy scores give numpy fields.
@@ -26,9 +27,9 @@ class Solution:
         duals: (batch..., rows) multipliers of the rows as written: x is what the objective makes of ``y + A' duals``,
             for `Entropy` ``lower + width * sigmoid(width * (y + A' duals) / tau)``, for `Euclidean`
             ``clip(y + A' duals, lower, upper)``. At most zero for ``<=`` rows and at least zero for ``>=`` rows, zero
-            where a row does not bind, the price where a soft row is broken (a row that every feasible point holds with equality is an equality here, of any
-            sign; so are all rows with the paper's entropic slack). Differentiable, and a
-            warm start for a later solve.
+            where a row does not bind, the price in size where a soft row is broken (a row that every feasible point
+            holds with equality is an equality here, of any sign; so are all rows with the paper's entropic slack).
+            Differentiable, and a warm start for a later solve.
         codes: how each instance ended as positions in `Status`; see ``status``.
         solver_codes: who solved each instance as positions in `linsat.solvers.result.SOLVERS`; see ``solved_by``.
     """
@@ -102,8 +103,8 @@ class Solution:
         if not order:
             return ["  every soft row holds"]
         names, many = self.constraints.names, len(amounts) > 1
-        lines = [
-            f"  {names[i]} is broken by {worst[i]:.3g}" + (f" at most, in {instances[i]} instances" if many else "")
-            for i in order[:_SHOWN]
-        ]
+        lines = []
+        for i in order[:_SHOWN]:
+            where = f" at most, in {instances[i]} of {len(amounts)} instances" if many else ""
+            lines.append(f"  {names[i]} is broken by {worst[i]:.3g}{where}")
         return lines if len(order) <= _SHOWN else [*lines, f"  and {len(order) - _SHOWN} more soft rows"]

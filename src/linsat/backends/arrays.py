@@ -325,8 +325,8 @@ def optimal(setting: Setting, state: State, tol: float) -> Tensor:
     moved = setting.moved(state.mu, at.residual).abs()
     holds = _largest(moved * (problem.scale / size).clamp_min(1.0)) <= tol
     value = (problem.objective.linear(problem.scores) * at.x).abs().sum(-1)
-    # A row that holds but for r costs |mu r|; one broken at its price, what its dual lacks to that price. Either reading
-    # of a soft row will do: times a high price, the rounding of r would be no small gap.
+    # A row that holds but for r costs |mu r|; one broken at its price, what its dual lacks to that price times r. Of a
+    # soft row either reading will do: times a high price, the rounding of r would be no small gap.
     bound = torch.where(at.residual > 0, setting.low, setting.high)
     way = torch.minimum(state.mu.abs(), (state.mu - bound).abs())
     return holds & ((way * at.residual.abs()).sum(-1) <= constants.GAP * tol * (1.0 + value))

@@ -88,8 +88,8 @@ def _forced_inside(constraints: Constraints, tight: Array, free: Array) -> Array
 def redundant_rows(constraints: Constraints, seconds: float, progress: Callable[[int, int], None]) -> list[int] | None:
     """Rows that follow from the others and the bounds: all of them can go at once and the feasible set stays the same.
 
-    Soft rows neither follow nor imply anything. Two linear programs per row at most, first to last, each without the rows already found. None where ``seconds`` do
-    not suffice.
+    Soft rows neither follow nor imply anything. Two linear programs per row at most, first to last, each without the
+    rows already found. None where ``seconds`` do not suffice.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 

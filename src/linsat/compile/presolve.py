@@ -2,7 +2,7 @@
 
 Batched: every instance of a batch has its own right-hand sides and bounds and gets its own verdict. What bounds alone
 cannot see (two rows that fix a variable together) is left to the linear program in `linsat.compile.feasibility`.
-Objectives that reach their bounds need none of this (`everything_free`). Soft rows force nothing and contradict nothing.
+Objectives that reach their bounds need none of this (`everything_free`). Soft rows force and contradict nothing.
 """
 
 from __future__ import annotations

@@ -21,7 +21,15 @@ from linsat.constraints.arrays import (
     read_right_side,
 )
 from linsat.constraints.checks import check_bounds, check_empty_rows, check_names, joint_batch_shape
-from linsat.constraints.soft import SoftRows, check_price, from_full_price, full_price, repriced, softened
+from linsat.constraints.soft import (
+    SoftRows,
+    check_price,
+    from_full_price,
+    full_price,
+    learned_price,
+    repriced,
+    softened,
+)
 from linsat.constraints.structure import BLOCKS, EQUAL, GREATER, SparsityPattern, Values, stack_rows
 from linsat.constraints.text import SENSE_TEXT, row_text, summary
 from linsat.errors import ConstraintError, LinSATWarning
@@ -177,8 +185,9 @@ class Constraints:
     def violation(self, x: Any) -> Any:
         """The worst violation of any hard row or bound at ``x`` (batch..., variables), per instance.
 
-        Soft rows (`soften`) may be broken and do not count; `row_violation` gives every row. A row's is relative to its size there, ``max(1, sum_j |a_ij x_j|)``, a bound's to ``max(1, |x_j|)``. A measure,
-        without gradients; `row_violation` has them.
+        Soft rows (`soften`) may be broken and do not count; `row_violation` gives every row. A row's violation is
+        relative to its size there, ``max(1, sum_j |a_ij x_j|)``, a bound's to ``max(1, |x_j|)``. A measure, without
+        gradients; `row_violation` has them.
         """
         as_numpy = not isinstance(x, torch.Tensor)
         point = self._read_point(x).detach()
@@ -481,7 +490,7 @@ class Constraints:
     def learned_tensors(self) -> dict[str, Tensor]:
         """The user's tensors that require gradients, by argument name."""
         sources = {name: m.source for name, m in self._matrices.items()}
-        sources |= self._right_sides | self._bounds() | {"price": b.price for b in self._soft if b.price.requires_grad}
+        sources |= self._right_sides | self._bounds() | learned_price(self._soft)
         return {name: t for name, t in sources.items() if t.requires_grad}
 
     @property

@@ -67,6 +67,11 @@ def softened(soft: Sequence[SoftRows], names: Sequence[str], wanted: Any, price:
     return *kept, made
 
 
+def learned_price(soft: Sequence[SoftRows]) -> dict[str, Tensor]:
+    """The price that requires gradients, by its argument name; at most one does."""
+    return next(({"price": block.price} for block in soft if block.price.requires_grad), {})
+
+
 def repriced(soft: Sequence[SoftRows], price: Tensor | None) -> tuple[SoftRows, ...]:
     """The same rows read anew, with another price for those whose price is learned (or else for the last ones)."""
     learned = next((i for i, block in enumerate(soft) if block.price.requires_grad), len(soft) - 1)

@@ -48,9 +48,14 @@ def summary(constraints: Constraints) -> str:
     for position, index in enumerate(shown):
         if rows > 6 and position == 3:
             lines.append("  ...")
-        price = f" (soft, price {_span(constraints.price.detach()[..., index], 'min')})" if soft[index] else ""
+        price = f" (soft, price {_range(constraints.price.detach()[..., index])})" if soft[index] else ""
         lines.append(f"  {constraints.names[index]}: {constraints.row_text(index)}{price}")
     return "\n".join(lines)
+
+
+def _range(price: Tensor) -> str:
+    least, most = (f"{float(end):g}" for end in price.aminmax())
+    return least if least == most else f"{least} to {most}"
 
 
 def _span(bound: Tensor, side: str) -> str:
