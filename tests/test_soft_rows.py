@@ -238,7 +238,7 @@ def test_second_derivatives_in_the_price():
     assert torch.autograd.gradgradcheck(run, (price, y), atol=1e-5)
 
 
-def test_jacrev_and_vmap_in_the_price():
+def test_jacrev_in_the_price():
     cons, y = contradictory_set(), torch.linspace(-1, 1, 5, dtype=torch.float64)
     price = torch.full((5,), 0.4, dtype=torch.float64)
 
@@ -247,6 +247,31 @@ def test_jacrev_and_vmap_in_the_price():
 
     expected = torch.autograd.functional.jacobian(run, price)
     assert torch.allclose(torch.func.jacrev(run)(price), expected, atol=1e-9)
+
+
+def test_a_large_sparse_set():
+    """Left to the interior-point method alone, whose duals must be at the price exactly where a row is broken."""
+    rng, k = np.random.default_rng(0), 400
+    matrix = np.zeros((k, k + 3))
+    for i, row in enumerate(matrix):
+        row[i : i + 4] = rng.uniform(0.5, 2, 4)
+    senses = ["<="] * 130 + [">="] * 130 + ["=="] * 140
+    system = System(matrix, senses, rng.uniform(-1, 9, k), np.zeros(k + 3))
+    price, scores = torch.tensor(10 ** rng.uniform(-1, 1, k), requires_grad=True), rng.normal(size=k + 3)
+    cons = linsat.Constraints(**system.arguments())
+    along, weights = torch.tensor(rng.normal(size=k)) * price.detach(), torch.tensor(rng.normal(size=k + 3))
+
+    def total(price):
+        solution = linsat.solve(torch.tensor(scores), cons.soften(price=price), objective=SLACK_FREE)
+        return solution, (solution.x * weights).sum()
+
+    solution, value = total(price)
+    assert solution.solved_by == "interior_point"
+    expected = slack_free_optimum(system, scores, 0.3, price.detach().numpy())
+    np.testing.assert_allclose(solution.x.detach(), expected, atol=1e-6)
+    slope = (torch.autograd.grad(value, price)[0] * along).sum()
+    finite = (total(price.detach() + 1e-6 * along)[1] - total(price.detach() - 1e-6 * along)[1]) / 2e-6
+    assert slope.item() == pytest.approx(finite.item(), rel=1e-6)
 
 
 # ---------------------------------------------------------------------- verdicts, presolve

@@ -97,7 +97,7 @@ class Solution:
         if not bool(self.constraints.soft.any()):
             return []
         found = self.broken.detach().cpu().numpy() if isinstance(self.broken, torch.Tensor) else self.broken
-        amounts = found.reshape(-1, found.shape[-1])
+        amounts = np.nan_to_num(found.reshape(-1, found.shape[-1]))  # NaN: an instance without an answer
         instances, worst = (amounts > 0).sum(0), amounts.max(0)
         order = [int(i) for i in np.argsort(-worst, kind="stable") if instances[i]]
         if not order:
