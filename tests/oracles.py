@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from scipy.optimize import linprog
 
 SENSES = ("<=", ">=", "==")
+TIGHT = (1e-12, 1e-11, 1e-10)  # tolerances of Clarabel, which finds penalties harder than rows
 
 
 @dataclass
@@ -67,17 +68,67 @@ def random_system(rng: np.random.Generator, kind: str, *, largest: int = 200, ro
     return System(matrix, senses, matrix @ point + sign * slack, point)
 
 
-def entropic_optimum(system: System, scores: np.ndarray, tau: float) -> np.ndarray | None:
+def soft_system(rng: np.random.Generator, *, contradictory: bool, **size: int) -> tuple[System, np.ndarray]:
+    """A system and the price of each row, infinite where it is hard: the hard rows can hold.
+
+    All of them can, unless ``contradictory``: then the right-hand sides of the soft rows go away from the known point
+    until HiGHS finds no point.
+    """
+    while True:
+        system = random_system(rng, str(rng.choice(["positive", "signed", "boundary"])), **size)
+        soft = rng.random(len(system.rhs)) < rng.choice([0.3, 0.7, 1.0])
+        soft[rng.integers(len(soft))] = True
+        price = np.where(soft, 10 ** rng.uniform(-2, 2, len(soft)), np.inf)
+        if not contradictory:
+            return system, price
+        tighter = [{"<=": -1.0, ">=": 1.0, "==": rng.choice([-1.0, 1.0])}[s] for s in system.senses]
+        step = soft * tighter * rng.uniform(0.0, 0.2, len(soft)) * np.abs(system.matrix).sum(1)
+        for _ in range(6):
+            system.rhs = system.rhs + step
+            if not is_feasible(system):
+                return system, price
+
+
+def elastic(system: System, price: np.ndarray | None) -> tuple[System, np.ndarray]:
+    """The system with columns e >= 0 that take up what soft rows are broken by, behind the others, and their cost."""
+    if price is None:
+        return system, np.zeros(0)
+    ways = [(i, way) for i, (s, p) in enumerate(zip(system.senses, price)) if np.isfinite(p)
+            for way in {"<=": [-1.0], ">=": [1.0], "==": [-1.0, 1.0]}[s]]  # fmt: skip
+    columns = np.zeros((len(price), len(ways)))
+    for j, (i, way) in enumerate(ways):
+        columns[i, j] = way
+    none, most = np.zeros(len(ways)), np.full(len(ways), np.inf)
+    added = System(
+        np.hstack([system.matrix, columns]),
+        system.senses,
+        system.rhs,
+        np.append(system.point, none),
+        np.append(system.lower, none),
+        np.append(system.upper, most),
+    )
+    return added, np.array([price[i] for i, _ in ways])
+
+
+def entropic_optimum(
+    system: System, scores: np.ndarray, tau: float, price: np.ndarray | None = None
+) -> np.ndarray | None:
     """min -<y, x> + tau * entropies of shares and slack shares, by Clarabel, on the rows as the paper encodes them.
 
-    None where Clarabel itself does not vouch for its answer.
+    Rows of finite price are a penalty on what they are broken by, without any slack. None where Clarabel itself does
+    not vouch for its answer.
     """
     width = system.upper - system.lower
     p = cp.Variable(len(scores))
     x = system.lower + cp.multiply(width, p)
     entropy = cp.sum(cp.entr(p) + cp.entr(1 - p))
-    rows = []
-    for a, sense, b in zip(system.matrix, system.senses, system.rhs):
+    rows, penalty = [], 0.0
+    price = np.full(len(system.rhs), np.inf) if price is None else price
+    for a, sense, b, cost in zip(system.matrix, system.senses, system.rhs, price):
+        if np.isfinite(cost):
+            excess = a @ x - b
+            penalty += cost * {"<=": cp.pos(excess), ">=": cp.pos(-excess), "==": cp.abs(excess)}[sense]
+            continue
         least = np.minimum(a * system.lower, a * system.upper).sum()
         most = np.maximum(a * system.lower, a * system.upper).sum()
         if sense == "==":
@@ -101,12 +152,14 @@ def entropic_optimum(system: System, scores: np.ndarray, tau: float) -> np.ndarr
             continue
         rows.append(a @ x + mass * z == total)
         entropy += mass / scale * (cp.entr(z) + cp.entr(1 - z))
-    problem = cp.Problem(cp.Maximize(scores @ x + tau * entropy), rows)
-    tight = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an inaccurate answer is reported by the status below
-        problem.solve(solver=cp.CLARABEL, **tight)
-    return np.asarray(x.value) if problem.status == cp.OPTIMAL else None
+    problem = cp.Problem(cp.Maximize(scores @ x + tau * entropy - penalty), rows)
+    for tol in TIGHT if np.isfinite(price).any() else TIGHT[:1]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an inaccurate answer is reported by the status below
+            problem.solve(solver=cp.CLARABEL, tol_gap_abs=tol, tol_gap_rel=tol, tol_feas=tol)
+        if problem.status == cp.OPTIMAL:
+            return np.asarray(x.value)
+    return None
 
 
 def open_system(rng: np.random.Generator, kind: str, *, largest: int = 40, rows: int = 15) -> System:
@@ -163,39 +216,52 @@ def _clarabel(
     return None
 
 
-def nearest_point(system: System, scores: np.ndarray, weights: np.ndarray | float = 1.0) -> np.ndarray | None:
-    """min sum_j q_j (x_j - y_j)^2 / 2 over the rows and the box, by Clarabel; None where it does not vouch for it."""
+def nearest_point(
+    system: System, scores: np.ndarray, weights: np.ndarray | float = 1.0, price: np.ndarray | None = None
+) -> np.ndarray | None:
+    """min sum_j q_j (x_j - y_j)^2 / 2 over the rows and the box, by Clarabel; None where it does not vouch for it.
+
+    Rows of finite ``price`` are a penalty.
+    """
     weights = np.broadcast_to(weights, scores.shape)
-    G, h, cones = _row_cones(system)
-    return _clarabel(sp.csc_array(sp.diags_array(weights)), -weights * scores, G, h, cones)
+    whole, cost = elastic(system, price)
+    G, h, cones = _row_cones(whole)
+    P = sp.csc_array(sp.diags_array(np.append(weights, 0 * cost)))
+    found = _clarabel(P, np.append(-weights * scores, cost), G, h, cones, TIGHT if len(cost) else TIGHT[:1])
+    return None if found is None else found[: len(scores)]
 
 
-def slack_free_optimum(system: System, scores: np.ndarray, tau: float) -> np.ndarray | None:
+def slack_free_optimum(
+    system: System, scores: np.ndarray, tau: float, price: np.ndarray | None = None
+) -> np.ndarray | None:
     """max <y, x> + tau * entropies of the shares, rows as inequalities, by Clarabel; None where it does not vouch.
 
-    In the shares p: t >= p log p is (-t, p, 1) in the exponential cone, and likewise of 1 - p.
+    Rows of finite ``price`` are a penalty. In the shares p: t >= p log p is (-t, p, 1) in the exponential cone, and
+    likewise of 1 - p.
     """
     l = len(scores)
     width = system.upper - system.lower
     shares = System(
         system.matrix * width, system.senses, system.rhs - system.matrix @ system.lower, np.zeros(l)
     )  # the same rows over [0, 1]
-    G, h, cones = _row_cones(shares)
+    whole, cost = elastic(shares, price)
+    G, h, cones = _row_cones(whole)
     none = sp.csc_array((len(h), 2 * l))
+    m = l + len(cost)  # shares, then what soft rows are broken by, then the epigraphs t of both entropies
     blocks, sides = [sp.hstack([G, none])], [h]
-    for offset, sign, share in ((l, -1.0, 0.0), (2 * l, 1.0, 1.0)):  # p, then 1 - p
+    for offset, sign, share in ((m, -1.0, 0.0), (m + l, 1.0, 1.0)):  # p, then 1 - p
         # Row 3 j + i of an exponential block is entry i of the cone of variable j: (-t, share, 1).
         rows = 3 * np.arange(l)
         entries = (
             np.r_[np.ones(l), np.full(l, sign)],
             (np.r_[rows, rows + 1], np.r_[offset + np.arange(l), np.arange(l)]),
         )
-        blocks.append(sp.csc_array(entries, shape=(3 * l, 3 * l)))
+        blocks.append(sp.csc_array(entries, shape=(3 * l, m + 2 * l)))
         sides.append(np.tile([0.0, share, 1.0], l))
         cones = [*cones, *[clarabel.ExponentialConeT()] * l]
-    q = np.concatenate([-scores * width, np.full(2 * l, tau)])
+    q = np.concatenate([-scores * width, cost, np.full(2 * l, tau)])
     G, h = sp.csc_array(sp.vstack(blocks)), np.concatenate(sides)
-    found = _clarabel(sp.csc_array((3 * l, 3 * l)), q, G, h, cones, (1e-12, 1e-11))
+    found = _clarabel(sp.csc_array((len(q), len(q))), q, G, h, cones, TIGHT if len(cost) else TIGHT[:2])
     return None if found is None else system.lower + width * found[:l]
 
 

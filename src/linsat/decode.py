@@ -30,7 +30,7 @@ class Decoded:
     """
 
     x: Any  # (..., variables), every entry on the lower or upper end of its box
-    feasible: Any  # (...) bool: every row holds to tol in units of its mean |coefficient|; None without a set
+    feasible: Any  # (...) bool: every hard row holds to tol in units of its mean |coefficient|; None without a set
     violation: Any  # (...) float64: as `Constraints.violation` measures it; None without a set
 
 
@@ -222,7 +222,8 @@ def _decoded(point: Tensor, like: Any, cons: Constraints | None, tol: float) -> 
     if cons is None:
         return Decoded(x, None, None)
     with torch.no_grad():
-        gap = cons.row_violation(judged) / _row_scale(cons, judged.device)
+        gap = torch.where(cons.soft.to(judged.device), 0.0, cons.row_violation(judged))  # soft rows may be broken
+        gap = gap / _row_scale(cons, judged.device)
         feasible, violation = (gap <= tol).all(-1), cons.violation(judged)
     if isinstance(like, torch.Tensor):
         return Decoded(x, feasible, violation)

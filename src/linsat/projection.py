@@ -192,11 +192,11 @@ def _project_group(
 
 
 def _rows_key(constraints: Any) -> Any:
-    """Equal for sets with the same pattern and box; a set that cannot be joined has a key that no other has."""
+    """Equal for sets with the same pattern, prices and box; a set that cannot be joined has a key that no other has."""
     if not isinstance(constraints, Constraints) or not constraints.fixed or constraints.batch_shape:
         return id(constraints)
     structure = constraints.structure
-    parts = (structure.row, structure.col, structure.senses, constraints.lower, constraints.upper)
+    parts = (structure.row, structure.col, structure.senses, constraints.lower, constraints.upper, constraints.price)
     return (
         len(constraints),
         constraints.num_variables,

@@ -13,6 +13,9 @@ from linsat.constraints.constraint_set import Constraints
 from linsat.solvers.result import SOLVERS
 from linsat.status import Status
 
+_HOLDS = 1e-8  # a soft row that is violated by less, relative to its size, is held
+_SHOWN = 6  # broken rows that the text lists
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -24,9 +27,9 @@ class Solution:
         duals: (batch..., rows) multipliers of the rows as written: x is what the objective makes of ``y + A' duals``,
             for `Entropy` ``lower + width * sigmoid(width * (y + A' duals) / tau)``, for `Euclidean`
             ``clip(y + A' duals, lower, upper)``. At most zero for ``<=`` rows and at least zero for ``>=`` rows, zero
-            where a row does not bind (a row that every feasible point holds with equality is an equality here, of any
-            sign; so are all rows with the paper's entropic slack). Differentiable, and a
-            warm start for a later solve.
+            where a row does not bind, the price in size where a soft row is broken (a row that every feasible point
+            holds with equality is an equality here, of any sign; so are all rows with the paper's entropic slack).
+            Differentiable, and a warm start for a later solve.
         codes: how each instance ended as positions in `Status`; see ``status``.
         solver_codes: who solved each instance as positions in `linsat.solvers.result.SOLVERS`; see ``solved_by``.
     """
@@ -40,18 +43,29 @@ class Solution:
 
     @functools.cached_property
     def violation(self) -> Any:
-        """The worst violation of any row or bound at ``x``, of the batch shape, as `Constraints.violation` measures it.
+        """The worst violation of any hard row or bound at ``x``, of the batch shape; see `Constraints.violation`.
 
-        On ``x`` as it is returned, in its dtype; worked out when first asked for.
+        On ``x`` as it is returned, in its dtype; worked out when first asked for. A broken soft row is none.
         """
         x = self.x.detach() if isinstance(self.x, torch.Tensor) else torch.from_numpy(np.asarray(self.x))
         with torch.no_grad():
             found = self.constraints.violation(x)
         return found if isinstance(self.x, torch.Tensor) else found.cpu().numpy()
 
+    @functools.cached_property
+    def broken(self) -> Any:
+        """By how much each soft row is broken at ``x``, (batch..., rows) in the units of the row.
+
+        Zero for hard rows, and where a soft row holds: to 1e-8, or to the rounding of x, relative to its size there.
+        Differentiable; worked out when first asked for.
+        """
+        x = self.x if isinstance(self.x, torch.Tensor) else torch.from_numpy(np.asarray(self.x))
+        found = self.constraints.soft_violation(x, max(_HOLDS, 4 * torch.finfo(x.dtype).eps))
+        return found if isinstance(self.x, torch.Tensor) else found.cpu().numpy()
+
     @property
     def converged(self) -> Any:
-        """Whether each instance's rows hold, and x is optimal, to tolerance."""
+        """Whether each instance's hard rows hold, and x is optimal, to tolerance."""
         return self.codes == Status.CONVERGED.code
 
     @property
@@ -75,4 +89,22 @@ class Solution:
         shape = tuple(self.x.shape)
         worst = f"{float(self.violation.max()):.1e}" if status else "none"
         steps = int(self.steps.max()) if status else 0
-        return f"Solution(x {shape}: {counts}; worst violation {worst}; at most {steps} steps)"
+        text = f"Solution(x {shape}: {counts}; worst violation {worst}; at most {steps} steps)"
+        return "\n".join([text, *self._broken_lines()]) if status else text
+
+    def _broken_lines(self) -> list[str]:
+        """The soft rows that are broken, worst first, one a line."""
+        if not bool(self.constraints.soft.any()):
+            return []
+        found = self.broken.detach().cpu().numpy() if isinstance(self.broken, torch.Tensor) else self.broken
+        amounts = np.nan_to_num(found.reshape(-1, found.shape[-1]))  # NaN: an instance without an answer
+        instances, worst = (amounts > 0).sum(0), amounts.max(0)
+        order = [int(i) for i in np.argsort(-worst, kind="stable") if instances[i]]
+        if not order:
+            return ["  every soft row holds"]
+        names, many = self.constraints.names, len(amounts) > 1
+        lines = []
+        for i in order[:_SHOWN]:
+            where = f" at most, in {instances[i]} of {len(amounts)} instances" if many else ""
+            lines.append(f"  {names[i]} is broken by {worst[i]:.3g}{where}")
+        return lines if len(order) <= _SHOWN else [*lines, f"  and {len(order) - _SHOWN} more soft rows"]

@@ -319,16 +319,17 @@ class _Loop:
 
 
 def optimal(setting: Setting, state: State, tol: float) -> Tensor:
-    """Whether rows hold relative to their size at x, and the duality gap <mu, r> is small."""
+    """Whether rows hold relative to their size at x, and the duality gap is small."""
     problem, at = setting.problem, state.at
     size = problem.row_sizes(at.x).clamp_min(1.0)
     moved = setting.moved(state.mu, at.residual).abs()
     holds = _largest(moved * (problem.scale / size).clamp_min(1.0)) <= tol
     value = (problem.objective.linear(problem.scores) * at.x).abs().sum(-1)
-    # What a dual could still gain is its way to the bound that the residual points to; a soft row's price is one.
+    # A row that holds but for r costs |mu r|; one broken at its price, what its dual lacks to that price times r. Of a
+    # soft row either reading will do: times a high price, the rounding of r would be no small gap.
     bound = torch.where(at.residual > 0, setting.low, setting.high)
-    way = torch.where(torch.isfinite(bound), state.mu - bound, state.mu)
-    return holds & ((way * at.residual).abs().sum(-1) <= constants.GAP * tol * (1.0 + value))
+    way = torch.minimum(state.mu.abs(), (state.mu - bound).abs())
+    return holds & ((way * at.residual.abs()).sum(-1) <= constants.GAP * tol * (1.0 + value))
 
 
 def polish(setting: Setting, state: State, done: Tensor) -> State:

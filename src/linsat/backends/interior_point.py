@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 
 from linsat.backends.arrays import ArrayBackend
 from linsat.compile.compiled import linear_system
 from linsat.compile.problem import Problem, Tensor
 from linsat.objectives import Entropy, Euclidean
-from linsat.solvers.interior_point import Program, minimise
+from linsat.solvers.interior_point import Optimum, Program, minimise
 from linsat.solvers.newton import Newton
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
@@ -36,12 +38,13 @@ class InteriorPointBackend:
         tol = min(options.tol, 1e-9)
         errors = []
         for instance in range(problem.size):
+            elastic = _Elastic.of(problem, instance)
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = minimise(_program(problem, instance), 0.1 * tol)
+                found = minimise(elastic.added_to(_program(problem, instance)), 0.1 * tol)
             scale = _one(problem.scale, instance)
-            result.mu[instance] = torch.from_numpy(found.duals * scale)
-            result.x[instance] = torch.from_numpy(found.x)
+            result.mu[instance] = torch.from_numpy(elastic.snapped(found) * scale)
+            result.x[instance] = torch.from_numpy(found.x[: problem.rows.shape[1]])
             result.steps[instance] = found.steps
             errors.append(found.error)
         reached = torch.tensor(errors, dtype=torch.float64, device=problem.scores.device)
@@ -61,6 +64,47 @@ class InteriorPointBackend:
         index = near[done]
         result.mu[index], result.x[index] = part.mu[done], part.x[done]
         result.codes[index] = Status.CONVERGED.code
+
+
+@dataclass(frozen=True)
+class _Elastic:
+    """Columns that take up what soft rows are broken by, each way one, at the price of the row."""
+
+    rows: np.ndarray  # (m,) the row of each column
+    sign: np.ndarray  # (m,) -1 takes up what exceeds a row, +1 what a row lacks
+    price: np.ndarray  # (m,)
+
+    @classmethod
+    def of(cls, problem: Problem, instance: int) -> _Elastic:
+        soft = _one(problem.soft, instance) & _one(problem.presolved.active, instance)
+        low, high = _one(problem.dual_lower, instance), _one(problem.dual_upper, instance)
+        over, under = np.flatnonzero(soft & (low < 0)), np.flatnonzero(soft & (high > 0))
+        sign = np.concatenate([-np.ones(len(over)), np.ones(len(under))])
+        return cls(np.concatenate([over, under]), sign, np.concatenate([-low[over], high[under]]))
+
+    def added_to(self, program: Program) -> Program:
+        """The program in which soft rows cannot fail to hold."""
+        count = len(self.rows)
+        if not count:
+            return program
+        columns = sp.csr_array((self.sign, (self.rows, np.arange(count))), shape=(program.matrix.shape[0], count))
+        none = np.zeros(count)
+        return replace(
+            program,
+            matrix=sp.csr_array(sp.hstack([program.matrix, columns])),
+            lower=np.append(program.lower, none),
+            upper=np.append(program.upper, np.full(count, np.inf)),
+            linear=np.append(program.linear, -self.price),
+            quadratic=np.append(program.quadratic, none),
+            entropy=np.append(program.entropy, none),
+        )
+
+    def snapped(self, found: Optimum) -> np.ndarray:
+        """The duals of the rows, at the price where a row is broken by more than its dual lacks to that."""
+        duals = found.duals.copy()
+        broken = found.x[len(found.x) - len(self.rows) :] > self.price - self.sign * duals[self.rows]
+        duals[self.rows[broken]] = (self.sign * self.price)[broken]
+        return duals
 
 
 def _one(tensor: Tensor, instance: int) -> np.ndarray:

@@ -188,8 +188,9 @@ def _well_inside(problem: Problem, result: SolverResult) -> bool:
 def judge_failures(problem: Problem, result: SolverResult) -> None:
     """Mark the instances among those not solved that are proved infeasible."""
     known: dict[bytes, bool] = {}
+    hard = (~problem.soft[0]).nonzero().squeeze(-1).cpu().numpy()
     for instance in [i for i, code in enumerate(result.codes.tolist()) if Status.of(code) in _UNSOLVED]:
-        system = linear_system(problem, instance)
+        system = linear_system(problem, instance).take(hard)
         parts = (system.matrix.data, system.row_lower, system.row_upper, system.lower, system.upper)
         key = b"".join(part.tobytes() for part in parts)
         if key not in known:

@@ -70,7 +70,7 @@ def forced_variables(constraints: Constraints) -> list[Forced] | None:
 
 
 def _forced_inside(constraints: Constraints, tight: Array, free: Array) -> Array | None:
-    equal = np.array([sense == "==" for sense in constraints.senses]) | tight
+    equal = (np.array([sense == "==" for sense in constraints.senses]) & ~constraints.soft.numpy()) | tight
     matrix = linear_system(constraints).matrix[np.flatnonzero(equal)][:, np.flatnonzero(free)]
     found = np.zeros(len(free), dtype=bool)
     if matrix.shape[0] == 0:
@@ -88,8 +88,8 @@ def _forced_inside(constraints: Constraints, tight: Array, free: Array) -> Array
 def redundant_rows(constraints: Constraints, seconds: float, progress: Callable[[int, int], None]) -> list[int] | None:
     """Rows that follow from the others and the bounds: all of them can go at once and the feasible set stays the same.
 
-    Two linear programs per row at most, first to last, each without the rows already found. None where ``seconds`` do
-    not suffice.
+    Soft rows neither follow nor imply anything. Two linear programs per row at most, first to last, each without the
+    rows already found. None where ``seconds`` do not suffice.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -103,6 +103,7 @@ def redundant_rows(constraints: Constraints, seconds: float, progress: Callable[
     terms = np.where(np.isfinite(at_low), np.abs(at_low), 0.0) + np.where(np.isfinite(at_high), np.abs(at_high), 0.0)
     reach = np.bincount(place, terms, minlength=len(side)) + np.abs(side)
     kept = np.ones(len(side), dtype=bool)
+    soft = constraints.soft.tolist()
     stop = time.monotonic() + seconds
 
     def extreme(row: int, sign: float) -> float:
@@ -121,6 +122,8 @@ def redundant_rows(constraints: Constraints, seconds: float, progress: Callable[
     for row in range(len(side)):
         if time.monotonic() > stop:
             return None
+        if soft[row]:
+            continue
         slight = _SAME * max(float(reach[row]), 1e-300)
         holds_above = high[row] == np.inf or most[row] <= high[row] + slight or extreme(row, 1.0) <= high[row] + slight
         kept[row] = not (

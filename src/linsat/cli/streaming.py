@@ -270,16 +270,5 @@ def _solve(piece: np.ndarray, constraints: Constraints, job: Job, first: int) ->
             f"{job.scores}: instance {first + row}, variable {column} is {piece[row, column]}; expected finite scores. "
             f"Fix: clamp or mask the scores; to forbid a variable set its upper bound to its lower bound."
         )
-    here = _part_of(constraints, first, first + len(piece))
+    here = constraints.instances(first, first + len(piece)) if constraints.batch_shape else constraints
     return solve(piece, here, tau=job.tau, on_failure="ignore")
-
-
-def _part_of(constraints: Constraints, start: int, stop: int) -> Constraints:
-    """The set of instances ``start`` to ``stop``, where numbers differ between them."""
-    if not constraints.batch_shape:
-        return constraints
-    own = {name for name, block in constraints.blocks.items() if block.batch_shape}
-    blocks = {name: t[start:stop] for name, t in constraints.coefficients.items() if name in own}
-    sides = {name: t[start:stop] if t.dim() > 1 else t for name, t in constraints.right_sides.items()}
-    lower, upper = (t[start:stop] if t.dim() > 1 else t for t in (constraints.lower, constraints.upper))
-    return constraints.with_bounds(lower=lower, upper=upper).with_coefficients(**blocks).with_rhs(**sides)

@@ -111,7 +111,7 @@ def _compile(
 
 
 def unit_rows(form: StandardForm, senses: Tensor, instance: int) -> Rows:
-    """One instance's rows over the unit box, as the linear programs want them."""
+    """One instance's hard rows over the unit box, as the linear programs want them."""
 
     def of(tensor: Tensor) -> np.ndarray:
         picked = tensor[min(instance, tensor.shape[0] - 1)]
@@ -124,17 +124,18 @@ def unit_rows(form: StandardForm, senses: Tensor, instance: int) -> Rows:
     base = np.bincount(row, values * lower[col], minlength=rows.shape[0])
     matrix = sp.csr_array((values * width[col] / scale[row], (row, col)), shape=rows.shape)
     side = (of(row_sides(form, senses)) - base) / scale
-    return Rows(matrix, side, senses.cpu().numpy())
+    hard = np.flatnonzero(~of(form.soft))
+    return Rows(matrix[hard], side[hard], senses.cpu().numpy()[hard])
 
 
 def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved, instance: int) -> Presolved:
     """What is decided (1, .) for one instance after a linear program has looked for everything that is forced.
 
-    Unchanged where the program would be too large.
+    Unchanged where the program would be too large, or all rows are soft.
     """
     here = presolved.select(torch.tensor([min(instance, presolved.free.shape[0] - 1)]))
     rows = unit_rows(form, senses, instance)
-    if rows.size > LARGEST_PROGRAM:
+    if rows.size > LARGEST_PROGRAM or not len(rows.side):
         return here
     found = implied(rows)
     if found is None:
@@ -143,13 +144,16 @@ def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved
     at_lower = torch.from_numpy(found.at_lower).to(device) & here.free
     at_upper = torch.from_numpy(found.at_upper & ~found.at_lower).to(device) & here.free
     free = here.free & ~(at_lower | at_upper)
-    left = rows.matrix.astype(bool).astype(float) @ free[0].cpu().numpy().astype(float) > 0
-    tight = torch.from_numpy(found.tight).to(device)[None] & here.active
+    filled = free[0, form.rows.col] & (form.rows.values[min(instance, form.rows.values.shape[0] - 1)] != 0)
+    left = form.rows.row_sums(filled[None].to(torch.float64)) > 0
+    tight = torch.zeros_like(here.active)
+    tight[~form.soft] = torch.from_numpy(found.tight).to(device)
+    tight = tight & here.active
     return replace(
         here,
         free=free,
         at_upper=here.at_upper | at_upper,
-        active=here.active & torch.from_numpy(left).to(device),
+        active=here.active & left,
         tight=tight,
         tight_share=torch.where(tight & (senses == GREATER), 1.0, 0.0),
     )
@@ -167,7 +171,7 @@ def linear_system(problem: Problem, instance: int) -> LinearSystem:
     rhs, slack = of(problem.rhs), of(problem.slack)
     low, high = of(problem.dual_lower), of(problem.dual_upper)
     # A dual that may be negative belongs to a cap, one that may be positive to a floor; entropic slack is one way only.
-    entropic = problem.objective.entropic_slack
-    row_lower = rhs - slack if entropic else np.where(high > 0, rhs, -np.inf)
-    row_upper = rhs if entropic else np.where(low < 0, rhs, np.inf)
+    entropic = problem.objective.entropic_slack & ~of(problem.soft)
+    row_lower = np.where(entropic, rhs - slack, np.where(high > 0, rhs, -np.inf))
+    row_upper = np.where(entropic | (low < 0), rhs, np.inf)
     return LinearSystem(matrix, row_lower, row_upper, of(problem.lower), of(problem.upper))

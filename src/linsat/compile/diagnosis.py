@@ -73,7 +73,7 @@ class Diagnosis:
 
 
 def linear_system(constraints: Constraints, instance: int = 0) -> LinearSystem:
-    """The numbers of one instance as plain arrays, in the user's units."""
+    """The numbers of one instance as plain arrays, in the user's units; soft rows have no ends."""
     structure, numbers = constraints.structure, constraints.numbers("cpu")
     width = constraints.num_variables or 1
     batch = constraints.batch_shape
@@ -87,11 +87,11 @@ def linear_system(constraints: Constraints, instance: int = 0) -> LinearSystem:
     matrix = sp.csr_array((values, index), shape=(len(constraints), width))
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
-    side, senses = of(numbers.rhs, len(constraints)), structure.senses.numpy()
+    side, senses, soft = of(numbers.rhs, len(constraints)), structure.senses.numpy(), constraints.soft.numpy()
     return LinearSystem(
         matrix,
-        np.where(senses == LESS, -np.inf, side),
-        np.where(senses == GREATER, np.inf, side),
+        np.where(soft | (senses == LESS), -np.inf, side),
+        np.where(soft | (senses == GREATER), np.inf, side),
         of(numbers.lower, width),
         of(numbers.upper, width),
     )

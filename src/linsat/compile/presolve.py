@@ -2,7 +2,7 @@
 
 Batched: every instance of a batch has its own right-hand sides and bounds and gets its own verdict. What bounds alone
 cannot see (two rows that fix a variable together) is left to the linear program in `linsat.compile.feasibility`.
-Objectives that reach their bounds need none of this (`everything_free`).
+Objectives that reach their bounds need none of this (`everything_free`). Soft rows force and contradict nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
     side = row_sides(form, senses)
     width = form.upper - form.lower
     batch = max(side.shape[0], width.shape[0], form.rows.values.shape[0])
-    caps, floors = senses != GREATER, senses != LESS  # rows that bound their activity from above / from below
+    hard = ~form.soft
+    caps, floors = (senses != GREATER) & hard, (senses != LESS) & hard  # bound their activity from above / from below
     free = (width > 0).expand(batch, -1).clone()
     at_upper = torch.zeros_like(free)
     infeasible = torch.zeros(batch, dtype=torch.bool, device=free.device)
@@ -65,7 +66,7 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
         free = free & ~(down | up)
     # A row that holds on the whole box says nothing; dropped, its slack cannot distort the answer either.
     slight = VACUOUS * reach + rounding
-    vacuous = (~floors & (side - box_most >= -slight)) | (~caps & (box_least - side >= -slight))
+    vacuous = ((senses == LESS) & (side - box_most >= -slight)) | ((senses == GREATER) & (box_least - side >= -slight))
     live = _count(form, free) > 0
     blank = everything_free(form)
     return replace(

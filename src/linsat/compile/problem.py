@@ -72,6 +72,11 @@ class StandardForm:
     dual_lower: Tensor  # (., k) of the multipliers of the rows as written
     dual_upper: Tensor  # (., k)
 
+    @property
+    def soft(self) -> Tensor:
+        """(1, k) bool: rows that may be broken at a price, which bounds their duals on both sides."""
+        return torch.isfinite(self.dual_lower[:1]) & torch.isfinite(self.dual_upper[:1])
+
     def tensors(self) -> tuple[Tensor, ...]:
         """Everything that may carry a gradient, in the order of the fields; `with_tensors` takes it back."""
         return (
@@ -158,6 +163,15 @@ class Problem(StandardForm):
         low = torch.where(tight, -torch.inf, self.dual_lower * self.scale)
         high = torch.where(tight, torch.inf, self.dual_upper * self.scale)
         return low, high
+
+    def follow_prices(self, mu: Tensor) -> Tensor:
+        """The duals mu, those at a bound as functions of that bound; for gradients."""
+        low, high = self.dual_bounds()
+        for bound, dual, reached in ((low, self.dual_lower, mu <= low), (high, self.dual_upper, mu >= high)):
+            at = reached & torch.isfinite(bound)
+            # Not the bound itself: times infinity, a gradient of zero would not be one.
+            mu = torch.where(at, torch.where(at, dual, 0.0) * self.scale, mu)
+        return mu
 
     def clip(self, mu: Tensor) -> Tensor:
         """Duals brought into their box."""

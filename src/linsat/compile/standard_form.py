@@ -46,7 +46,8 @@ def standard_form(
         c x >= d, c >= 0:    the same with S = g d, g = floor(sum c / d), the multiplier of the paper
         e x = f    becomes   e x = f,             S = 0
 
-    Without it S = 0 and the sense of a row is a bound on its dual. Rows are scaled by the mean |coefficient * width| of
+    Without it, and for soft rows always, S = 0 and the sense of a row is a bound on its dual; the price of a soft row
+    is a second bound. Rows are scaled by the mean |coefficient * width| of
     their non-zeros in a finite box (the paper's slack temperature is in these units), else by the norm of the row.
 
     Values that differ per instance are flattened over ``batch_shape``; shared ones keep a first dimension of 1.
@@ -63,6 +64,7 @@ def standard_form(
             cache[key] = box
     _, _, senses = pattern.on(device)
     rhs = _flatten(values.rhs, pattern.num_rows, batch_shape)
+    price = None if values.price is None else _flatten(values.price, pattern.num_rows, batch_shape)
     if objective.entropic_slack:
         covering = _covering_slack(rhs - box.least, box.most - box.least, gamma_shift)
         slack = torch.where(
@@ -70,20 +72,22 @@ def standard_form(
             rhs - box.least,
             torch.where(senses == EQUAL, torch.zeros_like(rhs), torch.where(box.signed, box.most - rhs, covering)),
         )
+        if price is not None:
+            slack = torch.where(torch.isfinite(price[:1]), 0.0, slack)
         rhs = torch.where(senses == GREATER, rhs + slack, rhs)
     else:
         slack = torch.zeros_like(rhs[:1].detach())
-    return StandardForm(
-        box.rows, box.lower, box.upper, rhs, slack, box.scale, *_dual_bounds(senses, objective.entropic_slack)
-    )
+    bounds = _dual_bounds(senses, price, objective.entropic_slack)
+    return StandardForm(box.rows, box.lower, box.upper, rhs, slack, box.scale, *bounds)
 
 
-def _dual_bounds(senses: Tensor, entropic: bool) -> tuple[Tensor, Tensor]:
-    """Between which values the multiplier of each row lies, (1, k) each: the sense of a row without slack."""
-    free = torch.full((1, len(senses)), torch.inf, dtype=torch.float64, device=senses.device)
-    if entropic:
-        return -free, free
-    return torch.where(senses == GREATER, 0.0, -free), torch.where(senses == LESS, 0.0, free)
+def _dual_bounds(senses: Tensor, price: Tensor | None, entropic: bool) -> tuple[Tensor, Tensor]:
+    """Between which values the multiplier of each row lies, (., k) each: its sense and price, without slack."""
+    if price is None:
+        price = torch.full((1, len(senses)), torch.inf, dtype=torch.float64, device=senses.device)
+    # With entropic slack a hard row, of infinite price, has a multiplier of any sign.
+    signed = torch.isfinite(price) if entropic else torch.ones_like(price, dtype=torch.bool)
+    return torch.where(signed & (senses == GREATER), 0.0, -price), torch.where(signed & (senses == LESS), 0.0, price)
 
 
 def _box(pattern: SparsityPattern, values: Values, num_variables: int, batch_shape: torch.Size, finite: bool) -> Box:

@@ -23,6 +23,15 @@ from linsat.constraints.arrays import (
 )
 from linsat.constraints.checks import check_bounds, check_empty_rows, check_names, joint_batch_shape
 from linsat.constraints.coefficients import Matrix, join, read_matrix
+from linsat.constraints.soft import (
+    SoftRows,
+    check_price,
+    from_full_price,
+    full_price,
+    learned_price,
+    repriced,
+    softened,
+)
 from linsat.constraints.structure import (
     BLOCKS,
     EQUAL,
@@ -93,6 +102,7 @@ class Constraints:
         self._structure = stack_rows(self._matrices, self._bounds())
         self._names = check_names(names, len(self))
         self._named_bounds: tuple[NamedBound, ...] = ()
+        self._soft: tuple[SoftRows, ...] = ()
         self._settle()
 
     def _bounds(self) -> dict[str, Tensor]:
@@ -103,6 +113,7 @@ class Constraints:
         check_bounds(self.lower, self.upper)
         check_empty_rows(self._structure, self._matrices, self._right_sides)
         numbers = self._right_sides | self._bounds()
+        numbers |= {f"price of {self.names[int(block.rows[0])]}": block.price for block in self._soft}
         own = {name: matrix.batch_shape for name, matrix in self._matrices.items()}
         self._batch_shape = joint_batch_shape(own | {name: tensor.shape[:-1] for name, tensor in numbers.items()})
         # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.
@@ -144,6 +155,12 @@ class Constraints:
         return self.numbers().rhs
 
     @property
+    def price(self) -> Tensor:
+        """What breaking each row costs per unit, (batch..., rows) in float64; infinite where a row is hard."""
+        found = self.numbers().price
+        return torch.full((len(self),), torch.inf, dtype=torch.float64) if found is None else found
+
+    @property
     def right_sides(self) -> dict[str, Tensor]:
         """The right-hand sides (batch..., rows) by name (``b``, ``d``, ``f``), those that the set has."""
         rows = {side: self._matrices[matrix].shape[0] for matrix, side, _ in BLOCKS if matrix in self._matrices}
@@ -178,19 +195,21 @@ class Constraints:
             rhs=stack_last(list(self.right_sides.values()), device),
             lower=self.lower.to(device, torch.float64),
             upper=self.upper.to(device, torch.float64),
+            price=full_price(self._soft, len(self), device),
         )
 
     def row_violation(self, x: Any) -> Any:
-        """How far each row is from holding, (batch..., rows), in the units of the row; 0 where it holds."""
+        """How far each row, hard or soft, is from holding, (batch..., rows), in the units of the row; 0: it holds."""
         as_numpy = not isinstance(x, torch.Tensor)
         gap, _ = self._row_gaps(self._read_point(x))
         return gap.detach().cpu().numpy() if as_numpy else gap
 
     def violation(self, x: Any) -> Any:
-        """The worst violation of any row or bound at ``x`` (batch..., variables), per instance.
+        """The worst violation of any hard row or bound at ``x`` (batch..., variables), per instance.
 
-        A row's is relative to its size there, ``max(1, sum_j |a_ij x_j|)``, a bound's to ``max(1, |x_j|)``. A measure,
-        without gradients; `row_violation` has them.
+        Soft rows (`soften`) may be broken and do not count; `row_violation` gives every row. A row's violation is
+        relative to its size there, ``max(1, sum_j |a_ij x_j|)``, a bound's to ``max(1, |x_j|)``. A measure, without
+        gradients; `row_violation` has them.
         """
         as_numpy = not isinstance(x, torch.Tensor)
         point = self._read_point(x).detach()
@@ -199,8 +218,15 @@ class Constraints:
         gap, size = self._row_gaps(point)
         worst = outside.amax(-1)
         if len(self):
-            worst = torch.maximum(worst, (gap.detach() / size.clamp_min(1.0)).amax(-1))
+            gap = torch.where(self.soft.to(gap.device), 0.0, gap.detach())
+            worst = torch.maximum(worst, (gap / size.clamp_min(1.0)).amax(-1))
         return worst.cpu().numpy() if as_numpy else worst
+
+    def soft_violation(self, x: Tensor, tol: float) -> Tensor:
+        """`row_violation` of the soft rows, 0 for the others and where it is at most ``tol`` times the row's size."""
+        gap, size = self._row_gaps(self._read_point(x))
+        held = gap.detach() <= tol * size.clamp_min(1.0)  # not for NaN, which stays
+        return torch.where(held | ~self.soft.to(gap.device), 0.0, gap)
 
     def _row_gaps(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """By how much each row is violated, and sum_j |a_ij x_j|, both (batch..., rows)."""
@@ -247,7 +273,7 @@ class Constraints:
             if matrix_name not in self._matrices:
                 raise ConstraintError(f"{name} was given but the set has no {matrix_name} rows. Fix: leave {name} out.")
             sides[name] = read_right_side(name, value, self._matrices[matrix_name])
-        return self._derived(sides, {})
+        return self._derived(sides=sides)
 
     def with_coefficients(self, *, A: Any = None, C: Any = None, E: Any = None) -> Constraints:
         """The same rows with other coefficients, which may have leading batch dimensions and require gradients.
@@ -267,22 +293,71 @@ class Constraints:
             if name not in self._matrices:
                 raise ConstraintError(f"{name} was given but the set has no {name} rows. Fix: leave {name} out.")
             matrices[name] = self._matrices[name].with_coefficients(value)
-        return self._derived({}, {}, matrices)
+        return self._derived(matrices=matrices)
 
     def with_bounds(self, *, lower: Any = None, upper: Any = None) -> Constraints:
         """The same rows in another box, scalar, per variable or per instance (batch..., variables)."""
         given = {"lower": lower, "upper": upper}
-        return self._derived({}, {name: read_bound(name, value) for name, value in given.items() if value is not None})
+        return self._derived(bounds={name: read_bound(name, value) for name, value in given.items() if value is not None})
+
+    def soften(self, rows: Any = None, price: Any = 10.0) -> Constraints:
+        """The same set with some rows soft: x may break them, and pays the price for every unit.
+
+        The objective becomes ``<y, x> - Omega(x) - sum_i price_i * violation_i(x)``, an exact penalty: a row whose
+        multiplier stays below its price holds as if it were hard, so a high price changes nothing where the rows can
+        hold. No instance is infeasible through soft rows. `Solution.broken` says what was broken.
+
+        Args:
+            rows: which rows: a position, a name, a list of them, None for all. A name stands for its whole family:
+                ``"staffed"`` for ``staffed[0]``, ``staffed[1]``, ...
+            price: positive, per unit of the row as written: a number, one per row of ``rows``, or (batch..., rows) for
+                instances that differ. A tensor that requires gradients is learned. Rows that are soft already get the
+                new price.
+
+        Raises:
+            ConstraintError: no such row, or a price that is not positive and finite.
+        """
+        return self._derived(soft=softened(self._soft, self.names, rows, price))
+
+    def with_full_price(self, price: Tensor) -> Constraints:
+        """The same rows, soft at prices (batch..., rows) where these are finite and hard elsewhere."""
+        return self._derived(soft=from_full_price(price))
+
+    def instances(self, start: int, stop: int) -> Constraints:
+        """The set of some instances of a single batch dimension; what they share stays shared."""
+
+        def cut(tensor: Tensor) -> Tensor:
+            return tensor[start:stop] if tensor.dim() > 1 else tensor
+
+        return self._derived(
+            sides={name: cut(side) for name, side in self._right_sides.items()},
+            bounds={name: cut(bound) for name, bound in self._bounds().items() if bound.dim() > 1},
+            matrices={
+                name: matrix.with_coefficients(matrix.stated()[start:stop])
+                for name, matrix in self._matrices.items()
+                if matrix.batch_shape
+            },
+            soft=tuple(SoftRows(block.rows, cut(block.price)) for block in self._soft),
+        )
 
     def _derived(
-        self, sides: dict[str, Tensor], bounds: dict[str, Tensor], matrices: dict[str, Matrix] | None = None
+        self,
+        *,
+        sides: dict[str, Tensor] | None = None,
+        bounds: dict[str, Tensor] | None = None,
+        matrices: dict[str, Matrix] | None = None,
+        soft: tuple[SoftRows, ...] | None = None,
     ) -> Constraints:
         """A set with the same rows: it shares the pattern, and with it everything derived from the pattern alone."""
+        sides, bounds, matrices = sides or {}, bounds or {}, matrices or {}
+        soft = self._soft if soft is None else soft
         if not self.learned_tensors().keys() >= set(self._followed):  # some were frozen since: from now on copies
-            return Constraints(**(self._arguments() | sides | bounds | (matrices or {})))
+            arguments = self._arguments() | sides | bounds | matrices
+            return Constraints(**arguments)._derived(soft=repriced(soft, None))
         made = copy.copy(self)
+        made._soft = soft
         made._named_bounds = tuple(bound for bound in self._named_bounds if bound.side not in bounds)
-        made._matrices = self._matrices | (matrices or {})
+        made._matrices = self._matrices | matrices
         made._right_sides = self._right_sides | sides
         made.lower, made.upper = (self._bounds() | bounds).values()
         moved = any(matrix.row is not self._matrices[name].row for name, matrix in made._matrices.items())
@@ -311,13 +386,14 @@ class Constraints:
             if learned:
                 raise ConstraintError(
                     f"The {side} set has learned numbers ({', '.join(learned)}), which a joined set could not follow. "
-                    f"Fix: join first, then put them in with with_rhs, with_bounds or with_coefficients."
+                    f"Fix: join first, then put them in with with_rhs, with_bounds, with_coefficients or soften."
                 )
         arguments: dict[str, Any] = {
             "lower": torch.maximum(self.lower, other.lower),
             "upper": torch.minimum(self.upper, other.upper),
         }
         names: list[str] = []
+        prices: list[Tensor] = []
         for matrix_name, side_name, _ in BLOCKS:
             parts = [s for s in (self, other) if matrix_name in s._matrices]
             if not parts:
@@ -327,10 +403,15 @@ class Constraints:
             batch = torch.broadcast_shapes(*(side.shape[:-1] for side in sides))
             arguments[side_name] = torch.cat([side.expand(*batch, -1) for side in sides], dim=-1)
             for s in parts:
-                names += [name for name, block in zip(s.names, s._row_blocks(), strict=True) if block == matrix_name]
+                here = [i for i, block in enumerate(s._row_blocks()) if block == matrix_name]
+                names += [s.names[i] for i in here]
+                prices.append(s.price[..., here])
         if self._names is not None or other._names is not None:
             arguments["names"] = names
         joined = Constraints(**arguments)
+        if self._soft or other._soft:
+            batch = torch.broadcast_shapes(*(price.shape[:-1] for price in prices))
+            joined = joined.with_full_price(torch.cat([price.expand(*batch, -1) for price in prices], dim=-1))
         joined._named_bounds = tuple(
             bound for s in (self, other) for bound in s._named_bounds if s._binds(joined, bound)
         )
@@ -397,7 +478,8 @@ class Constraints:
     def mapped(self) -> bool:
         """Whether a function transform maps over some number of the set, so that its instances may differ."""
         sources = (matrix.source for matrix in self._matrices.values())
-        return any(map(mapped, (*sources, *self._right_sides.values(), self.lower, self.upper)))
+        prices = (block.price for block in self._soft)
+        return any(map(mapped, (*sources, *self._right_sides.values(), self.lower, self.upper, *prices)))
 
     def check_numbers(self) -> None:
         """Check again what may have changed since the set was made: tensors that were kept by reference."""
@@ -408,11 +490,14 @@ class Constraints:
         check_bound("lower", self.lower)
         check_bound("upper", self.upper)
         check_bounds(self.lower, self.upper)
+        for block in self._soft:
+            check_price(block.price)
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Constraints:
-        """The same set with some of its arguments (``A``, ``b``, ..., ``upper``) replaced."""
-        blocks = {n: block.with_coefficients(tensors[n]) for n, block in self._matrices.items() if n in tensors}
-        return Constraints(**(self._arguments() | tensors | blocks))
+        """The same set with some of its arguments (``A``, ``b``, ..., ``upper``) or its learned price replaced."""
+        arguments = self._arguments() | {name: t for name, t in tensors.items() if name != "price"}
+        arguments |= {n: block.with_coefficients(tensors[n]) for n, block in self._matrices.items() if n in tensors}
+        return Constraints(**arguments)._derived(soft=repriced(self._soft, tensors.get("price")))
 
     def check(self, *, seconds: float | None = 60.0) -> Constraints:
         """Decide whether the rows can hold within the bounds, which may be infinite; returns the set itself.
@@ -470,7 +555,7 @@ class Constraints:
     def learned_tensors(self) -> dict[str, Tensor]:
         """The user's tensors that require gradients, by argument name."""
         sources = {name: m.source for name, m in self._matrices.items()}
-        sources |= dict(self._right_sides) | {"lower": self.lower, "upper": self.upper}
+        sources |= self._right_sides | self._bounds() | learned_price(self._soft)
         return {name: t for name, t in sources.items() if t.requires_grad}
 
     @property
@@ -481,6 +566,14 @@ class Constraints:
     @property
     def structure(self) -> SparsityPattern:
         return self._structure
+
+    @property
+    def soft(self) -> Tensor:
+        """(rows,) bool, on the CPU: which rows may be broken."""
+        found = torch.zeros(len(self), dtype=torch.bool)
+        for block in self._soft:
+            found[block.rows] = True
+        return found
 
     @property
     def named_bounds(self) -> tuple[NamedBound, ...]:

@@ -53,6 +53,7 @@ class Values:
     rhs: Tensor  # (batch..., rows)
     lower: Tensor  # (batch..., variables) or a scalar
     upper: Tensor
+    price: Tensor | None = None  # (batch..., rows) of breaking a row, infinite where it is hard; None: all are
 
 
 def stack_rows(matrices: Mapping[str, Matrix], bounds: Mapping[str, Tensor]) -> SparsityPattern:

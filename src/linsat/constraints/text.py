@@ -57,13 +57,21 @@ def summary(constraints: Constraints) -> str:
     width = "any number of" if constraints.num_variables is None else str(constraints.num_variables)
     batch = f", batch {tuple(constraints.batch_shape)}" if constraints.batch_shape else ""
     noun = "row" if rows == 1 else "rows"
-    lines = [f"Constraints({width} variables in {box}, {rows} {noun}: {counts}{batch})"]
+    soft = constraints.soft.tolist()
+    softened = f", {sum(soft)} of them soft" if any(soft) else ""
+    lines = [f"Constraints({width} variables in {box}, {rows} {noun}: {counts}{softened}{batch})"]
     shown = range(rows) if rows <= 6 else [0, 1, 2, rows - 1]
     for position, index in enumerate(shown):
         if rows > 6 and position == 3:
             lines.append("  ...")
-        lines.append(f"  {constraints.names[index]}: {constraints.row_text(index)}")
+        price = f" (soft, price {_range(constraints.price.detach()[..., index])})" if soft[index] else ""
+        lines.append(f"  {constraints.names[index]}: {constraints.row_text(index)}{price}")
     return "\n".join(lines)
+
+
+def _range(price: Tensor) -> str:
+    least, most = (f"{float(end):g}" for end in price.aminmax())
+    return least if least == most else f"{least} to {most}"
 
 
 def _span(bound: Tensor, side: str) -> str:

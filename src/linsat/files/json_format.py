@@ -12,9 +12,9 @@ import scipy.sparse as sp
 
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
-from linsat.files.model import MATRICES, VERSION, Model, check_variable_count, read_text
+from linsat.files.model import MATRICES, VERSION, Model, check_variable_count, read_text, with_prices
 
-_KEYS = ("version", "variables", *MATRICES, *MATRICES.values(), "lower", "upper", "names", "comment")
+_KEYS = ("version", "variables", *MATRICES, *MATRICES.values(), "lower", "upper", "names", "price", "comment")
 _DEEPEST = 6  # of right-hand sides: batch dimensions and rows
 
 
@@ -45,7 +45,10 @@ def read_json(path: Path) -> Model:
     names = content.get("names")
     if names is not None and not isinstance(names, list):
         raise ConstraintError(f"names is {_kind(names)}; expected a list of strings, one per row.")
-    return Model(Constraints(**arguments, names=names), variables)
+    constraints = Constraints(**arguments, names=names)
+    if "price" in content:
+        constraints = with_prices(constraints, _numbers("price", content["price"], np.inf))
+    return Model(constraints, variables)
 
 
 def write_json(path: Path, constraints: Constraints) -> None:
@@ -72,11 +75,13 @@ def write_json(path: Path, constraints: Constraints) -> None:
             content[MATRICES[block]] = constraints.right_sides[MATRICES[block]].tolist()
     content |= {"lower": _without_infinity(constraints.lower), "upper": _without_infinity(constraints.upper)}
     content["names"] = list(constraints.names)
+    if bool(constraints.soft.any()):
+        content["price"] = _without_infinity(constraints.price)
     path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _without_infinity(bound: Any) -> Any:
-    """A bound as numbers and lists, with None where it is infinite."""
+    """A bound or price as numbers and lists, with None where it is infinite."""
 
     def plain(part: Any) -> Any:
         if isinstance(part, list):

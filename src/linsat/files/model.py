@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
@@ -54,6 +55,17 @@ def check_variable_count(count: int) -> None:
     """Reject a number of variables that no file of this size can mean."""
     if not 1 <= count <= MOST_VARIABLES:
         raise ConstraintError(f"variables is {count}; expected between 1 and {MOST_VARIABLES:,}.")
+
+
+def with_prices(constraints: Constraints, price: np.ndarray) -> Constraints:
+    """The set with the prices of a file: a number, one per row or (batch..., rows); infinite where a row is hard."""
+    if price.dtype.kind not in "fiub" or (price.ndim and price.shape[-1] != len(constraints)):
+        raise ConstraintError(
+            f"price has dtype {price.dtype} and shape {price.shape}; expected a number, or one for each of "
+            f"{len(constraints)} rows."
+        )
+    numbers = torch.from_numpy(price.astype(np.float64))
+    return constraints.with_full_price(numbers.expand(*numbers.shape[:-1], len(constraints)))
 
 
 def check_size(path: Path, most: int) -> None:

@@ -13,10 +13,10 @@ import scipy.sparse as sp
 from linsat.constraints.coefficients import read_matrix
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
-from linsat.files.model import MATRICES, MOST_ARRAY_BYTES, Model, check_size, check_variable_count
+from linsat.files.model import MATRICES, MOST_ARRAY_BYTES, Model, check_size, check_variable_count, with_prices
 
 _PARTS = ("data", "indices", "indptr", "shape")
-_PLAIN = (*MATRICES, *MATRICES.values(), "lower", "upper", "names", "variables")
+_PLAIN = (*MATRICES, *MATRICES.values(), "lower", "upper", "names", "variables", "price")
 
 
 def read_npz(path: Path) -> Model:
@@ -38,6 +38,8 @@ def read_npz(path: Path) -> Model:
             arguments[side] = arrays[side]
     names, variables = (_texts(key, arrays.get(key)) for key in ("names", "variables"))
     constraints = Constraints(**arguments, names=names)
+    if "price" in arrays:
+        constraints = with_prices(constraints, arrays["price"])
     count = constraints.num_variables
     if count is None:
         raise ConstraintError(
@@ -56,6 +58,8 @@ def write_npz(path: Path, constraints: Constraints) -> None:
         "upper": constraints.upper.detach().cpu().numpy(),
         "names": np.array(constraints.names, dtype=np.str_),
     }
+    if bool(constraints.soft.any()):
+        arrays["price"] = constraints.price.detach().cpu().numpy()
     arrays |= {name: side.detach().cpu().numpy() for name, side in constraints.right_sides.items()}
     for block, matrix in constraints.blocks.items():
         if matrix.sparse:

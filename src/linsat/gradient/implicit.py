@@ -3,7 +3,10 @@ r"""Gradients: x and the duals as implicit functions of every number of the prob
 At the solution r(mu, theta) = 0 on the rows F whose dual lies strictly inside its bounds; the other duals stay at their
 bound. So for a loss L(x, mu), with H = dr/dmu the Hessian of the potential and D = dx/du,
 
-    H_FF q = (A D dL/dx + dL/dmu)_F,          dL/dtheta = <dL/dx, dx/dtheta> - <q, dr/dtheta>   at mu held.
+    H_FF q = (A D dL/dx + dL/dmu)_F,          dL/dtheta = <dL/dx, dx/dtheta> - <q, dr/dtheta>   at mu_F held.
+
+A bound that depends on theta, the price of a soft row that is broken, takes its dual along: x, r and the duals depend
+on it like on any other number.
 
 No iterate is kept: memory is O(variables + rows^2) per instance, whatever the number of steps. The rule holds for
 scores, coefficients, right-hand sides, bounds and the numbers of the objective alike, and is itself differentiable.
@@ -227,11 +230,12 @@ class _Solved:
         """Zero for instances that were not solved; in float64."""
         return torch.where((self.codes == Status.CONVERGED.code)[:, None], gradient, 0.0).to(self.mu.dtype)
 
-    def explicit(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        """x and residual as functions of everything but the duals."""
+    def explicit(self, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x, residual and duals as functions of everything but the duals strictly inside their bounds."""
         here = self.call.problem(tensors, self.presolved).in_double()
-        x = here.point(here.adjusted(self.mu))
-        return x, here.residual(x, here.slack_shares(self.mu))
+        mu = here.follow_prices(self.mu)
+        x = here.point(here.adjusted(mu))
+        return x, here.residual(x, here.slack_shares(mu)), mu
 
 
 @one_thread_after_a_fork
@@ -256,7 +260,7 @@ def _backward(
         found = _closed_forms(problem.in_double(), solved.mu, grad_x, q, wanted, pulled)
         return tuple(found.get(i - 1) for i in range(len(needed)))
     pull_back: Callable[..., Any] = torch.func.vjp(solved.explicit, *solved.tensors)[1]
-    return pull_back((grad_x, -q))
+    return pull_back((grad_x, -q, torch.zeros_like(solved.mu) if grad_mu is None else solved.masked(grad_mu)))
 
 
 # Positions among `Call.tensors` of what has a short closed form; of the objective's number the kernel knows one.

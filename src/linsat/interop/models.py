@@ -105,6 +105,12 @@ def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:
             f"constraints have {found}; expected one instance over a fixed number of variables. "
             f"Fix: with_coefficients, with_rhs and with_bounds with one instance's numbers."
         )
+    if bool(constraints.soft.any()):
+        row = constraints.names[int(constraints.soft.nonzero()[0])]
+        raise ConstraintError(
+            f"row {row!r} is soft; LP, MPS and HiGHS models hold hard rows only. Fix: save as .json or .npz, or leave "
+            f"soften out."
+        )
     count = constraints.num_variables
     cost = np.zeros(count)
     if scores is not None:

@@ -119,6 +119,10 @@ class _Sweeps:
             raise ConstraintError(
                 "Sinkhorn solves the paper's program, linsat.Entropy(tau=...), only. Fix: use linsat.Newton()."
             )
+        if bool(problem.soft.any()):
+            raise ConstraintError(
+                f"Sinkhorn has no prices: row {int(problem.soft[0].nonzero()[0])} is soft. Fix: use linsat.Newton()."
+            )
         _require_non_negative(problem)
         tau = problem.objective.tau
         self.options, self.problem, self.tau = options, problem, tau

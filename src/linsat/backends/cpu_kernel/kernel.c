@@ -888,8 +888,8 @@ static int V(optimal)(Work *w, const Problem *problem, const Solve *call, int64_
         const double moved = there < w->low[i] ? mu - w->low[i] : there > w->high[i] ? mu - w->high[i] : r;
         const double factor = scale[a->order[i]] / (w->scratch[i] > 1.0 ? w->scratch[i] : 1.0);
         if (!(fabs(moved) * (factor > 1.0 ? factor : 1.0) <= call->tol)) return 0;
-        const double bound = r > 0 ? w->low[i] : w->high[i];
-        gap += fabs((isfinite(bound) ? mu - bound : mu) * r);
+        const double way = fabs(mu - (r > 0 ? w->low[i] : w->high[i])); /* of a soft row: to its price */
+        gap += (way < fabs(mu) ? way : fabs(mu)) * fabs(r);
     }
     for (int64_t j = 0; j < a->variables; j++) {
         const int64_t at = n * a->variables + j;
@@ -1149,6 +1149,7 @@ static void V(presolve_one)(const Layout *a, const Problem *problem, const Preso
     double *least = work, *most = work + k, *box_least = work + 2 * k, *box_most = work + 3 * k, *side = work + 4 * k;
     double *room_above = work + 5 * k, *room_below = work + 6 * k, *rounding = work + 7 * k;
     uint8_t *down = (uint8_t *)(work + 8 * k), *up = down + l;
+    const double *dual_lower = doubles(problem->dual_lower, n), *dual_upper = doubles(problem->dual_upper, n);
     for (int64_t j = 0; j < l; j++) {
         free_[j] = upper[j] - lower[j] > 0;
         at_upper[j] = 0;
@@ -1165,7 +1166,8 @@ static void V(presolve_one)(const Layout *a, const Problem *problem, const Preso
         for (int64_t i = 0; i < k; i++) {
             const double above = side[i] - least[i], below = most[i] - side[i];
             const double lacking = -(c->contradiction * (box_most[i] - box_least[i]) + rounding[i]);
-            const int caps = call->senses[i] != GREATER, floors = call->senses[i] != LESS;
+            const int hard = !(isfinite(dual_lower[i]) && isfinite(dual_upper[i])); /* soft rows force nothing */
+            const int caps = hard && call->senses[i] != GREATER, floors = hard && call->senses[i] != LESS;
             impossible |= (caps && above < lacking) || (floors && below < lacking);
             room_above[i] = caps ? above - rounding[i] : INFINITY;
             room_below[i] = floors ? below - rounding[i] : INFINITY;
