@@ -419,7 +419,8 @@ class TestFiles:
         assert main(["project", *arguments, "--chunk", "3", "--tau", "0.01"]) == 0
         np.testing.assert_allclose((A[:, 0].numpy() * np.load(tmp_path / "x.npy")).sum(-1), 1.0, atol=1e-3)
         linsat.save(linsat.Constraints(C=[[[1.0, 1.0]], [[0.25, 0.5]]], d=1.0), tmp_path / "set.npz")
-        assert main(["check", str(tmp_path / "set.npz")]) == 1
+        with pytest.raises(SystemExit, match="1"):
+            main(["check", str(tmp_path / "set.npz")])
         shown = capsys.readouterr().out
         assert "for instance 1" in shown
         assert "C[0]: 0.25 x[0] + 0.5 x[1] >= 1" in shown
