@@ -47,6 +47,8 @@ def plain_tensors() -> Iterator[None]:
 
 def mapped(tensor: torch.Tensor) -> bool:
     """Whether a function transform has wrapped the tensor: what it holds may differ per mapped instance."""
+    if torch.compiler.is_compiling():  # which cannot look into this function, and has resolved the transforms itself
+        return False
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 

@@ -298,7 +298,9 @@ class Constraints:
     def with_bounds(self, *, lower: Any = None, upper: Any = None) -> Constraints:
         """The same rows in another box, scalar, per variable or per instance (batch..., variables)."""
         given = {"lower": lower, "upper": upper}
-        return self._derived(bounds={name: read_bound(name, value) for name, value in given.items() if value is not None})
+        return self._derived(
+            bounds={name: read_bound(name, value) for name, value in given.items() if value is not None}
+        )
 
     def soften(self, rows: Any = None, price: Any = 10.0) -> Constraints:
         """The same set with some rows soft: x may break them, and pays the price for every unit.
