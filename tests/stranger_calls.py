@@ -48,7 +48,7 @@ LOOP.append(LOOP)
 SETS: dict[str, Call] = {
     "matrix without side": ("A was given without b", lambda: linsat.Constraints(A=ROW)),
     "side without matrix": ("d was given without C", lambda: linsat.Constraints(d=[1.0])),
-    "three dimensions": ("A has shape (1, 1, 3)", lambda: linsat.Constraints(A=[ROW], b=1)),
+    "two batches": ("do not fit together: A (2,), b (3,)", lambda: linsat.Constraints(A=[ROW, ROW], b=[[1], [2], [3]])),
     "a vector for a matrix": ("E has shape (3,)", lambda: linsat.Constraints(E=[1, 2, 3], f=1)),
     "a number for a matrix": ("A has shape ()", lambda: linsat.Constraints(A=3.0, b=1)),
     "no columns": ("C has shape (1, 0)", lambda: linsat.Constraints(C=np.zeros((1, 0)), d=1)),
