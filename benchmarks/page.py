@@ -24,6 +24,19 @@ same scores, each in a separate process, one after another. `benchmarks/README.m
 """
 
 
+_COMMON = ("run", "threads", "seed", "quick", "commit", "machine", "versions")
+
+
+def _compact(run: results.Run) -> str:
+    """One line about the run, then one per pair without what they share, numbers to four digits."""
+    first = next(iter(run.values()))
+    lines: list[results.Record] = [{key: first[key] for key in _COMMON}]
+    for record in run.values():
+        own = {key: value for key, value in record.items() if key not in _COMMON}
+        lines.append({k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in own.items()})
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--results", type=Path, default=results.DEFAULT)
@@ -42,8 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     _, _, body = report.render(name, run, shown).partition("\n")
     page = given.docs / "performance.md"
     page.write_text(_LEAD + body, encoding="utf-8")
-    records = "".join(json.dumps(record) + "\n" for record in run.values())
-    (folder / "records.jsonl").write_text(records, encoding="utf-8")
+    (folder / "records.jsonl").write_text(_compact(run), encoding="utf-8")
     print(f"Written: {page}")
     return 0
 

@@ -17,7 +17,7 @@ from results import Record, Run, timed
 _COLOURS = ("#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#882255", "#000000", "#999999")
 _COLOURS += ("#44AA99", "#999933", "#332288")
 _MARKERS = "osD^vP*XhdpH"
-_OURS = (methods.KERNEL.name, methods.TORCH.name)
+_OURS = (methods.OURS.name, methods.TORCH.name)
 _FLOOR = 1e-9  # smaller violations are drawn here, since the axis is logarithmic
 _STYLE = {"svg.fonttype": "none", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 
@@ -63,7 +63,7 @@ def _sweep(run: Run, group: str, label: str, position: Callable[[Record], float]
     """Time per instance of every method over one sweep, both axes logarithmic."""
 
     def paint() -> Figure | None:
-        cases = [case for case in problems.all_problems().values() if group in case.groups]
+        cases = [c for c in problems.all_problems().values() if group in c.groups and c.objective == problems.ENTROPY]
         figure, axes = _figure(f"{label} ({_fixed(group)})", "seconds per instance, forward + backward")
         for name, look in _looks(run).items():
             records = [r for case in cases if (r := timed(run, case.name, name))]
