@@ -67,7 +67,7 @@ class Faster:
             return [Line(case, "; ".join(filter(None, missing)), f">= {self.factor:,g}x", None)]
         peer = min(peers, key=lambda record: record["total_s"])
         ratio = peer["total_s"] / ours["total_s"]
-        line = _at_least(case, f"{_timing(ours)} against {_timing(peer)}: {_times(ratio)}", ratio, self.factor)
+        line = _at_least(case, f"{_timing(ours)} against {_timing(peer)}: {times_text(ratio)}", ratio, self.factor)
         return [line if ours["violation"] <= self.holds else _not_held(line, ours, self.holds)]
 
 
@@ -89,7 +89,7 @@ class Smaller:
             return [Line(case, _why(run, self.problem, _OURS, self.peer), f">= {self.factor:,g}x", None)]
         # Below a megabyte the measurement is allocator noise, so ours counts as at least one.
         ratio = peer["memory_mb"] / max(1.0, ours["memory_mb"])
-        text = f"{ours['memory_mb']:,.1f} MB against {peer['memory_mb']:,.0f} MB ({self.peer}): {_times(ratio)}"
+        text = f"{ours['memory_mb']:,.1f} MB against {peer['memory_mb']:,.0f} MB ({self.peer}): {times_text(ratio)}"
         return [_at_least(case, text, ratio, self.factor)]
 
 
@@ -233,7 +233,7 @@ class Growth:
     exponent: float
 
     def pairs(self) -> list[tuple[str, str]]:
-        return []  # the sweep belongs to the full run
+        return [(case.name, _OURS) for case in problems.all_problems().values() if problems.SIZE_SWEEP in case.groups]
 
     def lines(self, run: Run) -> list[Line]:
         title = f"growth: time per instance, doubly stochastic n = {problems.SIZES[0]} to {problems.SIZES[-1]}"
@@ -285,7 +285,9 @@ def pairs_needed() -> list[tuple[str, str]]:
 
 
 def table(run: Run) -> list[Line]:
-    return [line for bar in BARS for line in bar.lines(run)]
+    """The lines of every bar that the run has a pair of."""
+    concerned = [bar for bar in BARS if any(pair in run for pair in bar.pairs())]
+    return [line for bar in concerned for line in bar.lines(run)]
 
 
 def per_instance(run: Run, group: str, method: str) -> dict[int, float]:
@@ -323,7 +325,7 @@ def _timing(record: Record) -> str:
     return seconds_text(record["total_s"]) + who
 
 
-def _times(ratio: float) -> str:
+def times_text(ratio: float) -> str:
     return f"{ratio:,.1f}x" if ratio < 100 else f"{ratio:,.0f}x"
 
 

@@ -85,7 +85,7 @@ class Linsat:
     package: str = "linsat"
     modules: tuple[str, ...] = ("linsat",)
     compiles: bool = False
-    in_sweeps: bool = True
+    in_sweeps: bool = False  # `plan` adds ours itself
 
     def applies_to(self, problem: Problem) -> Applies:
         return YES

@@ -109,10 +109,10 @@ def _cells(lines: Sequence[Line]) -> list[list[str]]:
 
 
 def markdown_table(lines: Sequence[Line]) -> str:
-    return _markdown(_cells(lines))
+    return markdown(_cells(lines))
 
 
-def _markdown(cells: Sequence[Sequence[str]]) -> str:
+def markdown(cells: Sequence[Sequence[str]]) -> str:
     header, *body = ["| " + " | ".join(row) + " |" for row in cells]
     return "\n".join([header, "|" + "---|" * len(cells[0]), *body])
 
@@ -151,7 +151,7 @@ def _case_table(run: Run, case: str) -> str:
         result = record["status"] if record["status"] == "ok" else f"{record['status']}: {record['message'][:90]}"
         cells.append([method, *_numbers(record), result])
     title = problems.all_problems()[case].title
-    return f"### {title}\n\n{_markdown(cells)}"
+    return f"### {title}\n\n{markdown(cells)}"
 
 
 def _numbers(record: Record) -> list[str]:
@@ -176,7 +176,7 @@ def _cold_starts(run: Run) -> str:
                 times = [seconds_text(unit), *later]
             title = problems.all_problems()[name].title
             cells.append([title, method, *times, f"{record['status']} {record['message'][:90]}".strip()])
-    return _markdown(cells) if len(cells) > 1 else "Not measured in this run."
+    return markdown(cells) if len(cells) > 1 else "Not measured in this run."
 
 
 def _growth_table(run: Run) -> str:
@@ -197,7 +197,7 @@ def _growth_table(run: Run) -> str:
                 str(max(batches, default="")),
             ]
         )
-    return _markdown(cells) if len(cells) > 1 else "The sweeps were not measured in this run."
+    return markdown(cells) if len(cells) > 1 else "The sweeps were not measured in this run."
 
 
 def _failures(run: Run) -> str:
@@ -218,7 +218,7 @@ def _failures(run: Run) -> str:
         if method == name and record["status"] == "not installed"
     ]
     listed = "\n".join(dict.fromkeys(notes))
-    table = _markdown(cells) if len(cells) > 1 else "Nothing was tried."
+    table = markdown(cells) if len(cells) > 1 else "Nothing was tried."
     return table + (f"\n\nNot measured:\n\n{listed.strip()}" if listed.strip() else "")
 
 
