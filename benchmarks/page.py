@@ -99,10 +99,7 @@ def main(argv: list[str] | None = None) -> int:
     before, after = _around_table(given.readme)
     folder = given.docs / "assets" / "performance"
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = plots.draw(run, folder)
-    for unused in (file for file in pictures if file.endswith(".svg")):
-        (folder / unused).unlink()
-    shown = [f"assets/performance/{file}" for file in pictures if file.endswith(".png")]
+    shown = [f"assets/performance/{file}" for file in plots.draw(run, folder, ["png"])]
     _, _, body = report.render(name, run, shown).partition("\n")
     page = given.docs / "performance.md"
     page.write_text(_LEAD + body, encoding="utf-8")

@@ -407,13 +407,16 @@ def test_growth_is_the_slope() -> None:
     assert [line.verdict for line in bars.Growth(1.6).lines(_run(*records))] == ["met"]
 
 
+SWEPT = [c for c in CASES if {problems.BATCH_SWEEP, problems.SIZE_SWEEP, problems.TAU_SWEEP} & set(c.groups)]
+
+
 def _file_of_one_run(path: Path) -> Path:
-    """Every small case with a time of ours and of a peer."""
+    """Every case of the sweeps with a time of ours and of a peer."""
     seconds = ("forward_s", "backward_s", "import_s", "first_call_s", "prepare_s", "first_run_s", "sigmoid_s")
     common = dict.fromkeys(seconds, 0.1) | {"run": "r", "threads": 1, "seed": 0, "quick": False, "commit": "c"}
     common["machine"] = {"cpu": "x", "cores": 1, "memory_gb": 1, "platform": "p"}
     common |= {"versions": {"torch": "2"}, "process_mb": 10.0, "runs": 3, "product_s": 1.0}
-    for case in SMALL_ENOUGH:
+    for case in SWEPT:
         results.append(path, _record(case.name, "linsat", total_s=0.2) | common)
         results.append(path, _record(case.name, "apdagd", total_s=0.6, status="rows not held") | common)
     return path
@@ -440,7 +443,7 @@ def test_the_page_the_records_and_the_table_of_the_readme(tmp_path: Path) -> Non
     assert "**missed**" in (tmp_path / "performance.md").read_text()
     about, *records = (tmp_path / "assets/performance/records.jsonl").read_text().splitlines()
     assert json.loads(about)["versions"] == {"torch": "2"}
-    assert len(records) == 2 * len(SMALL_ENOUGH)
+    assert len(records) == 2 * len(SWEPT)
     assert "versions" not in records[0]
     readme.write_text("no marks")
     with pytest.raises(SystemExit, match="lacks the line"):
