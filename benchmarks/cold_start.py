@@ -12,7 +12,7 @@ _BEGIN = time.perf_counter()
 import torch  # noqa: E402
 
 _TORCH = time.perf_counter()
-from linsat import LinSAT, constraints  # noqa: E402, F401 - what `import linsat` alone leaves for the first use
+from linsat import constraints, project  # noqa: E402, F401 - what `import linsat` alone leaves for the first use
 
 _LINSAT = time.perf_counter()
 

@@ -76,7 +76,7 @@ def dense_rows(problem: Problem) -> Applies:
 
 @dataclass(frozen=True)
 class Linsat:
-    """`linsat.LinSAT` with Newton: on the back end it chooses itself, or on plain torch operations."""
+    """`linsat.project` with Newton: on the back end it chooses itself, or on plain torch operations."""
 
     name: str
     backend: str  # "auto" or "torch"
@@ -92,8 +92,8 @@ class Linsat:
 
     def prepare(self, problem: Problem) -> Forward:
         objective = linsat.Euclidean() if problem.objective == EUCLIDEAN else linsat.Entropy(tau=problem.tau)
-        solver = linsat.Newton(backend=self.backend)
-        return linsat.LinSAT(problem.constraints, objective=objective, solver=solver, on_failure="raise")
+        solver, constraints = linsat.Newton(backend=self.backend), problem.constraints
+        return lambda y: linsat.project(y, constraints, objective=objective, solver=solver, on_failure="raise")
 
 
 # ------------------------------------------------------------------ the published package

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 
 _START = time.perf_counter()
-from linsat import LinSAT, constraints  # noqa: E402, F401 - their import, beyond torch, is measured
+from linsat import constraints, project  # noqa: E402, F401 - their import, beyond torch, is measured
 
 _IMPORT_SECONDS = time.perf_counter() - _START
 import memory  # noqa: E402
