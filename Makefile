@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch==2.13.0
 
-.PHONY: help demo test test-all test-matrix fuzz bench bench-quick lint docs clean
+.PHONY: help demo test test-all test-matrix fuzz bench bench-quick bench-page lint docs clean
 help:
 	@echo "make demo   a guided tour: the layer, its peers, three studies (out/demo/index.html)"
 	@echo "make test   run the tests"
 	@echo "make test-all  the slow ones too; LINSAT_DATA=folder adds the linear programs of lp/netlib and lp/miplib3"
-	@echo "make bench  time the layer against its peers, 15 minutes (make bench-quick: two)"
+	@echo "make bench  time the layer against its peers, 20 minutes (make bench-quick: three)"
+	@echo "make bench-page  docs/performance.md and the table of the README from the last make bench"
 	@echo "make fuzz   random systems against HiGHS and Clarabel; FUZZ=\"--minutes 5 --seed 1\" sets how long"
 	@echo "make test-matrix  the tests with the oldest and newest versions, and without any extra"
 	@echo "make lint   ruff, mypy and the direction of imports"
@@ -38,8 +39,10 @@ test: $(VENV)/.tools
 test-all: $(VENV)/.tools
 	@$(BIN)/python -m pytest -m "slow or not slow"
 
+# qpth declares numpy below 2, although it runs with 2.
 $(VENV)/.peers: $(VENV)/.installed
 	@$(PIP) -e ".[bench]"
+	@$(PIP) --no-deps qpth==0.0.18
 	@touch $@
 
 bench: $(VENV)/.peers
@@ -47,6 +50,9 @@ bench: $(VENV)/.peers
 
 bench-quick: $(VENV)/.peers
 	@$(BIN)/python benchmarks/run.py --quick
+
+bench-page: $(VENV)/.peers
+	@$(BIN)/python benchmarks/page.py
 
 lint: $(VENV)/.tools
 	@$(BIN)/ruff check .

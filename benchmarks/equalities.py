@@ -25,7 +25,7 @@ from problems import Rows
 
 @dataclass(frozen=True, eq=False)
 class Equalities:
-    """``G x + s z = q``: G (rows, l), slack masses s and right sides q (rows,)."""
+    """``G x + s z = q``: G (rows, l), slack masses s and right-hand sides q (rows,)."""
 
     G: sp.csr_array
     s: np.ndarray

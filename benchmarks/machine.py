@@ -15,7 +15,6 @@ _PACKAGES = (
     "torch",
     "numpy",
     "scipy",
-    "numba",
     "LinSATNet",
     "cvxpylayers",
     "cvxpy",
@@ -23,6 +22,9 @@ _PACKAGES = (
     "clarabel",
     "qpth",
     "proxsuite",
+    "moreau",
+    "pinet-hcnn",
+    "jax",
     "POT",
     "pygmtools",
 )
@@ -70,10 +72,10 @@ class OtherWork:
     def __init__(self) -> None:
         self.start = self._now()
 
-    def cores(self) -> float | None:
-        """None where the system does not say."""
+    def cores(self, also_own: float = 0.0) -> float | None:
+        """None where the system does not say; ``also_own`` are seconds of processes that are not our children."""
         wall, busy, own = (now - then for now, then in zip(self._now(), self.start, strict=True))
-        return None if busy <= 0 or wall <= 0 else round(max(0.0, busy - own) / wall, 2)
+        return None if busy <= 0 or wall <= 0 else round(max(0.0, busy - own - also_own) / wall, 2)
 
     @staticmethod
     def _now() -> tuple[float, float, float]:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
 
 import linsat
-from problems import LARGEST_DENSE_GB, Problem
+from problems import ENTROPY, EUCLIDEAN, LARGEST_DENSE_GB, Problem
 
 Tensor = torch.Tensor
 Forward = Callable[[Tensor], Tensor]
-# Which point a method returns; answers are only comparable within one program.
-ENTROPIC, PLAN_ENTROPIC, EUCLIDEAN = "x and 1-x entropies", "x entropy", "Euclidean"
 
 
 class Applies(NamedTuple):
@@ -29,17 +27,15 @@ class Applies(NamedTuple):
 YES = Applies(True)
 
 
-class NotApplicableError(Exception):
-    """Raised by a method that finds out only when it is called that it cannot take the problem."""
-
-
 class Method(Protocol):
     """What `worker` measures: a forward that maps scores (batch, l) to x (batch, l), carrying a gradient."""
 
     name: str
-    program: str
+    objectives: tuple[str, ...]  # of the cases it takes
+    same_program: bool  # whether its answer is the one that linsat gives for the objective
     package: str  # distribution whose version is recorded
     modules: tuple[str, ...]  # what must be importable; a missing one is reported as "not installed"
+    compiles: bool  # whether the first call of a shape compiles, and so says nothing about the next
     in_sweeps: bool
 
     def applies_to(self, problem: Problem) -> Applies: ...
@@ -47,6 +43,13 @@ class Method(Protocol):
     def prepare(self, problem: Problem) -> Forward:
         """Everything that a user does once per constraint set."""
         ...
+
+
+def applies(method: Method, problem: Problem) -> Applies:
+    """Whether the method has the objective of the case and can take its rows."""
+    if problem.objective not in method.objectives:
+        return Applies(False, f"has no {problem.objective} objective")
+    return method.applies_to(problem)
 
 
 def missing_module(method: Method) -> str | None:
@@ -61,10 +64,8 @@ def missing_module(method: Method) -> str | None:
     return None
 
 
-def peers_may_try(problem: Problem) -> Applies:
-    """The answer of every peer: no to cases of our own and to rows too large to be dense."""
-    if problem.ours_only:
-        return Applies(False, problem.ours_only)
+def dense_rows(problem: Problem) -> Applies:
+    """The answer of methods that work with dense rows: no where these are too large."""
     if problem.dense_gigabytes > LARGEST_DENSE_GB:
         return Applies(False, f"dense rows would take {problem.dense_gigabytes:.1f} GB")
     return YES
@@ -75,36 +76,24 @@ def peers_may_try(problem: Problem) -> Applies:
 
 @dataclass(frozen=True)
 class Linsat:
-    """`linsat.project` with Newton, on the fused kernel or on plain torch operations."""
+    """`linsat.project` with Newton: on the back end it chooses itself, or on plain torch operations."""
 
     name: str
-    backend: str  # "kernel" or "torch"
-    program: str = ENTROPIC
+    backend: str  # "auto" or "torch"
+    objectives: tuple[str, ...] = (ENTROPY, EUCLIDEAN)
+    same_program: bool = True
     package: str = "linsat"
     modules: tuple[str, ...] = ("linsat",)
-    in_sweeps: bool = True
+    compiles: bool = False
+    in_sweeps: bool = False  # `plan` adds ours itself
 
     def applies_to(self, problem: Problem) -> Applies:
-        if self.backend != "torch" and not _has_backends():
-            return Applies(False, f"this version of linsat has no {self.backend} backend")
         return YES
 
     def prepare(self, problem: Problem) -> Forward:
-        solver = linsat.Newton(backend=self.backend) if _has_backends() else linsat.Newton()
-        layer = linsat.LinSAT(problem.constraints, tau=problem.tau, solver=solver, on_failure="raise")
-
-        def forward(y: Tensor) -> Tensor:
-            try:
-                return layer(y)
-            except linsat.ConstraintError as error:
-                # The problems are sound, so the only argument it can object to is a kernel that is too small for them.
-                raise NotApplicableError(str(error)) from error
-
-        return forward
-
-
-def _has_backends() -> bool:
-    return "backend" in {field.name for field in fields(linsat.Newton)}
+        objective = linsat.Euclidean() if problem.objective == EUCLIDEAN else linsat.Entropy(tau=problem.tau)
+        solver, constraints = linsat.Newton(backend=self.backend), problem.constraints
+        return lambda y: linsat.project(y, constraints, objective=objective, solver=solver, on_failure="raise")
 
 
 # ------------------------------------------------------------------ the published package
@@ -116,13 +105,15 @@ class LinSATNet:
 
     name: str
     sparse: bool
-    program: str = ENTROPIC
+    in_sweeps: bool
+    objectives: tuple[str, ...] = (ENTROPY,)
+    same_program: bool = True
     package: str = "LinSATNet"
     modules: tuple[str, ...] = ("LinSATNet",)
-    in_sweeps: bool = True
+    compiles: bool = False
 
     def applies_to(self, problem: Problem) -> Applies:
-        return peers_may_try(problem)
+        return dense_rows(problem)
 
     def prepare(self, problem: Problem) -> Forward:
         from LinSATNet import init_constraints, linsat_layer
@@ -140,17 +131,17 @@ class LinSATNet:
 
 # ------------------------------------------------------------------ registry
 
-KERNEL = Linsat("linsat-kernel", "kernel")
+OURS = Linsat("linsat", "auto")
 TORCH = Linsat("linsat-torch", "torch")
-PUBLISHED = LinSATNet("linsatnet-dense", sparse=False)
-PUBLISHED_SPARSE = LinSATNet("linsatnet-sparse", sparse=True)
+PUBLISHED = LinSATNet("linsatnet-dense", sparse=False, in_sweeps=False)
+PUBLISHED_SPARSE = LinSATNet("linsatnet-sparse", sparse=True, in_sweeps=True)  # the faster of the two
 
 
 def all_methods(adapters: Path | None = None) -> dict[str, Method]:
     """Every method by name; ``adapters`` is a Python file whose list METHODS is added (replacing by name)."""
     import peers
 
-    methods: list[Method] = [KERNEL, TORCH, PUBLISHED, PUBLISHED_SPARSE, *peers.PEERS]
+    methods: list[Method] = [OURS, TORCH, PUBLISHED, PUBLISHED_SPARSE, *peers.PEERS]
     if adapters is not None:
         spec = importlib.util.spec_from_file_location("extra_adapters", adapters)
         if spec is None or spec.loader is None:

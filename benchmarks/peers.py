@@ -1,4 +1,7 @@
-"""The other peers: convex layers, QP layers, Sinkhorn of two packages, accelerated gradients on the dual."""
+"""The other peers: convex layers, QP layers, Sinkhorn of two packages, accelerated gradients on the dual.
+
+Moreau and Pinet have files of their own: `peer_moreau`, `peer_pinet`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ import numpy as np
 import torch
 
 from equalities import to_equalities
-from methods import ENTROPIC, EUCLIDEAN, PLAN_ENTROPIC, Applies, Forward, Method, Tensor, peers_may_try
-from problems import Problem
+from methods import YES, Applies, Forward, Method, Tensor, dense_rows
+from peer_moreau import Moreau
+from peer_pinet import Pinet
+from problems import ENTROPY, EUCLIDEAN, Problem
 
 
 @dataclass(frozen=True)
@@ -19,13 +24,15 @@ class Apdagd:
     """Accelerated gradient descent on the dual, ours after the GLinSAT paper; see `apdagd`."""
 
     name: str = "apdagd"
-    program: str = ENTROPIC
+    objectives: tuple[str, ...] = (ENTROPY,)
+    same_program: bool = True
     package: str = "torch"
     modules: tuple[str, ...] = ("torch",)
+    compiles: bool = False
     in_sweeps: bool = True
 
     def applies_to(self, problem: Problem) -> Applies:
-        return peers_may_try(problem)
+        return dense_rows(problem)
 
     def prepare(self, problem: Problem) -> Forward:
         from apdagd import Apdagd as Layer
@@ -41,26 +48,28 @@ class CvxpyLayers:
     """A cvxpy program as a layer, with Clarabel: faster and more exact here than the default solver SCS."""
 
     name: str
-    program: str
+    objectives: tuple[str, ...]
+    same_program: bool = True
     package: str = "cvxpylayers"
     modules: tuple[str, ...] = ("cvxpylayers.torch", "diffcp", "clarabel")
+    compiles: bool = False
     in_sweeps: bool = False
 
     def applies_to(self, problem: Problem) -> Applies:
-        return peers_may_try(problem)
+        return dense_rows(problem)
 
     def prepare(self, problem: Problem) -> Forward:
         import cvxpy as cp
         from cvxpylayers.torch import CvxpyLayer
 
         y, x = cp.Parameter(problem.l), cp.Variable(problem.l)
-        build = _entropic if self.program == ENTROPIC else _euclidean
+        build = _entropic if problem.objective == ENTROPY else _euclidean
         layer = CvxpyLayer(build(cp, problem, y, x), parameters=[y], variables=[x])
         jobs = torch.get_num_threads()
         arguments = {"solve_method": "Clarabel", "n_jobs_forward": jobs}
 
         def forward(scores: Tensor) -> Tensor:
-            # Without a gradient the layer hands its arguments on to Clarabel, which refuses those it does not know.
+            # Without a gradient the layer hands its arguments on to Clarabel, which rejects those it does not know.
             backward = {"n_jobs_backward": jobs} if scores.requires_grad else {}
             return layer(scores.double(), solver_args=arguments | backward)[0]
 
@@ -83,7 +92,7 @@ def _entropic(cp: Any, problem: Problem, y: Any, x: Any) -> Any:
 
 def _euclidean(cp: Any, problem: Problem, y: Any, x: Any) -> Any:
     rows = problem.rows
-    limits = [x >= 0, x <= 1]
+    limits = [x >= 0, x <= 1] if rows.box else []
     if rows.A.shape[0]:
         limits.append(rows.A @ x <= rows.b)
     if rows.C.shape[0]:
@@ -97,16 +106,16 @@ def _euclidean(cp: Any, problem: Problem, y: Any, x: Any) -> Any:
 
 
 def _quadratic(problem: Problem) -> dict[str, Tensor]:
-    """min |x - y|^2 / 2 over A x <= b, C x >= d, E x = f and the box, as dense float64 tensors."""
-    rows, eye = problem.rows, np.eye(problem.l)
-    ones = np.ones(problem.l)
+    """min |x - y|^2 / 2 over E x = f and low <= G x <= high, the box among these rows, as dense float64 tensors."""
+    rows = problem.rows
+    box = np.eye(problem.l) if rows.box else np.zeros((0, problem.l))
+    free = np.full(len(rows.b), -1e20), np.full(len(rows.d), 1e20)
     arrays = {
-        "eye": eye,
-        "upper": np.vstack([eye, rows.A.toarray()]),
-        "upper_side": np.concatenate([ones, rows.b]),
-        "lower": np.vstack([eye, rows.C.toarray()]),
-        "lower_side": np.concatenate([0 * ones, rows.d]),
-        "E": rows.E.toarray(),
+        "eye": np.eye(problem.l),
+        "G": np.vstack([box, rows.A.toarray(), rows.C.toarray()]),
+        "low": np.concatenate([np.zeros(len(box)), free[0], rows.d]),
+        "high": np.concatenate([np.ones(len(box)), rows.b, free[1]]),
+        "E": rows.E.toarray() if len(rows.f) else np.empty(0),
         "f": rows.f,
     }
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -117,25 +126,26 @@ class Qpth:
     """OptNet's batched interior-point QP solver."""
 
     name: str = "qpth"
-    program: str = EUCLIDEAN
+    objectives: tuple[str, ...] = (EUCLIDEAN,)
+    same_program: bool = True
     package: str = "qpth"
     modules: tuple[str, ...] = ("qpth",)
+    compiles: bool = False
     in_sweeps: bool = False
 
     def applies_to(self, problem: Problem) -> Applies:
-        return peers_may_try(problem)
+        return dense_rows(problem)
 
     def prepare(self, problem: Problem) -> Forward:
         from qpth.qp import QPFunction
 
         part = _quadratic(problem)
-        G = torch.cat([part["upper"], -part["lower"]])
-        h = torch.cat([part["upper_side"], -part["lower_side"]])
-        none = torch.empty(0, dtype=torch.float64)
-        E, f = (part["E"], part["f"]) if len(part["f"]) else (none, none)
+        above, below = part["high"] < 1e20, part["low"] > -1e20
+        G = torch.cat([part["G"][above], -part["G"][below]])
+        h = torch.cat([part["high"][above], -part["low"][below]])
 
         def forward(y: Tensor) -> Tensor:
-            return QPFunction(verbose=-1)(part["eye"], -y.double(), G, h, E, f)
+            return QPFunction(verbose=-1)(part["eye"], -y.double(), G, h, part["E"], part["f"])
 
         return forward
 
@@ -145,28 +155,24 @@ class ProxQP:
     """The torch layer of proxsuite (augmented Lagrangian QP solver)."""
 
     name: str = "proxqp"
-    program: str = EUCLIDEAN
+    objectives: tuple[str, ...] = (EUCLIDEAN,)
+    same_program: bool = True
     package: str = "proxsuite"
     modules: tuple[str, ...] = ("proxsuite.torch.qplayer",)
+    compiles: bool = False
     in_sweeps: bool = False
 
     def applies_to(self, problem: Problem) -> Applies:
-        return peers_may_try(problem)
+        return dense_rows(problem)
 
     def prepare(self, problem: Problem) -> Forward:
         from proxsuite.torch.qplayer import QPFunction
 
         part = _quadratic(problem)
-        rows, width = problem.rows, problem.l
-        G = torch.cat([part["upper"], part["lower"][width:]])
-        free_below, free_above = torch.full((len(rows.b),), -1e20), torch.full((len(rows.d),), 1e20)
-        low = torch.cat([part["lower_side"][:width], free_below, part["lower_side"][width:]])
-        high = torch.cat([part["upper_side"], free_above])
-        none = torch.empty(0, dtype=torch.float64)
-        E, f = (part["E"], part["f"]) if len(part["f"]) else (none, none)
+        fixed = [part[name] for name in ("E", "f", "G", "low", "high")]
 
         def forward(y: Tensor) -> Tensor:
-            return QPFunction()(part["eye"], -y.double(), E, f, G, low, high)[0]
+            return QPFunction()(part["eye"], -y.double(), *fixed)[0]
 
         return forward
 
@@ -175,10 +181,9 @@ class ProxQP:
 
 
 def _only_doubly_stochastic(problem: Problem) -> Applies:
-    may = peers_may_try(problem)
-    if may.ok and problem.family != "doubly stochastic":
+    if problem.family != "doubly stochastic":
         return Applies(False, "Sinkhorn takes one set of row and column sums")
-    return may
+    return YES
 
 
 @dataclass(frozen=True)
@@ -186,9 +191,11 @@ class Pot:
     """POT's batched log-domain Sinkhorn, unrolled; its defaults: tolerance 1e-5, at most 1,000 iterations."""
 
     name: str = "pot"
-    program: str = PLAN_ENTROPIC
+    objectives: tuple[str, ...] = (ENTROPY,)
+    same_program: bool = False  # the entropy of x alone, without that of 1 - x
     package: str = "POT"
     modules: tuple[str, ...] = ("ot",)
+    compiles: bool = False
     in_sweeps: bool = False
 
     def applies_to(self, problem: Problem) -> Applies:
@@ -213,9 +220,11 @@ class Pygmtools:
     """pygmtools' batched Sinkhorn, unrolled; as many iterations as LinSATNet gets (its own default is 10)."""
 
     name: str = "pygmtools"
-    program: str = PLAN_ENTROPIC
+    objectives: tuple[str, ...] = (ENTROPY,)
+    same_program: bool = False  # the entropy of x alone, without that of 1 - x
     package: str = "pygmtools"
     modules: tuple[str, ...] = ("pygmtools",)
+    compiles: bool = False
     in_sweeps: bool = True
 
     def applies_to(self, problem: Problem) -> Applies:
@@ -242,8 +251,13 @@ class Pygmtools:
 
 PEERS: Sequence[Method] = (
     Apdagd(),
-    CvxpyLayers("cvxpylayers-entropic", ENTROPIC),
-    CvxpyLayers("cvxpylayers-euclidean", EUCLIDEAN),
+    CvxpyLayers("cvxpylayers-entropy", (ENTROPY,)),
+    CvxpyLayers("cvxpylayers-euclidean", (EUCLIDEAN,)),
+    Moreau("moreau-entropy", (ENTROPY,)),
+    Moreau("moreau-euclidean", (EUCLIDEAN,)),
+    Pinet("pinet-50", iterations=50),
+    Pinet("pinet-100", iterations=100),
+    Pinet("pinet-exact", iterations=1000, backward_iterations=100, double=True),
     Qpth(),
     ProxQP(),
     Pot(),

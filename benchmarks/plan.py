@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import bars
@@ -10,11 +10,13 @@ import methods
 import problems
 
 _SWEEPS = (problems.BATCH_SWEEP, problems.SIZE_SWEEP, problems.TAU_SWEEP)
-_OURS = (methods.KERNEL.name, methods.TORCH.name)
-# What a run that is short of time can do without: a peer that mostly times out, and, in the sweeps, the second form of
-# one package.
+_OURS = (methods.OURS.name,)
+# What a run that is short of time can do without: peers that mostly fail or time out.
 _LATE = ("qpth",)
-_LATE_SWEEPS = (methods.PUBLISHED_SPARSE.name, "qpth")
+# A weaker setting of a peer, measured where a bar asks for it only.
+_FOR_BARS = ("pinet-50",)
+# Beside ours, whose cold start a bar needs.
+_COLD_START_PEERS = (methods.PUBLISHED_SPARSE.name, "moreau-entropy", "moreau-euclidean", "pinet-100")
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,8 @@ class Limits:
     timeout: float
 
 
-_BAR, _BAR_QUICK, _HEADLINE, _SWEEP = Limits(2, 120), Limits(0.6, 100), Limits(1, 15), Limits(0.7, 15)
-_START_SECONDS = 4.0  # of a process: torch, linsat and the peer are imported anew for every pair
+_BAR, _BAR_QUICK, _HEADLINE, _SWEEP = Limits(2, 120), Limits(0.6, 100), Limits(0.8, 12), Limits(0.6, 12)
+_START_SECONDS = 2.0  # of a process: linsat and the peer are imported anew for every pair
 
 
 @dataclass(frozen=True)
@@ -54,19 +56,18 @@ def full(everything: dict[str, methods.Method]) -> list[Pair]:
     cases = problems.all_problems().values()
     headline = [case for case in cases if problems.HEADLINE in case.groups]
     sweeps = [case for case in cases if set(case.groups) & set(_SWEEPS)]
-    swept = [name for name, method in everything.items() if method.in_sweeps]
-    late = {*_LATE_SWEEPS, *_OURS}
+    swept = [name for name, method in everything.items() if method.in_sweeps and name not in _OURS]
     stages: list[tuple[Sequence[problems.Problem], Sequence[str], Limits]] = [
         (sweeps, _OURS, _SWEEP),
-        (headline, [name for name in everything if name not in _LATE], _HEADLINE),
-        (sweeps, [name for name in swept if name not in late], _SWEEP),
+        (headline, [name for name in everything if name not in (*_LATE, *_FOR_BARS)], _HEADLINE),
+        (problems.COLD_STARTS, _COLD_START_PEERS, _HEADLINE),
+        (sweeps, swept, _SWEEP),
         (headline, _LATE, _HEADLINE),
-        (sweeps, [name for name in swept if name in _LATE_SWEEPS], _SWEEP),
     ]
     pairs = quick(everything, _BAR)
     for stage_cases, names, limits in stages:
         pairs += [Pair(case, everything[name], limits) for name in names for case in stage_cases if name in everything]
-    return _without_repeats(pairs)
+    return _without_repeats(pair for pair in pairs if pair.problem.objective in pair.method.objectives)
 
 
 def quick(everything: dict[str, methods.Method], limits: Limits = _BAR_QUICK) -> list[Pair]:
@@ -84,7 +85,7 @@ def chosen(everything: dict[str, methods.Method], cases: Sequence[str], names: S
     return [Pair(known[case], everything[name], _HEADLINE) for case in cases for name in names]
 
 
-def _without_repeats(pairs: Sequence[Pair]) -> list[Pair]:
+def _without_repeats(pairs: Iterable[Pair]) -> list[Pair]:
     first: dict[tuple[str, str], Pair] = {}
     for pair in pairs:
         first.setdefault(pair.key, pair)

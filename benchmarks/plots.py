@@ -16,14 +16,14 @@ from results import Record, Run, timed
 # The two oranges are ours; the rest, after Okabe and Ito and Paul Tol, stay apart for every kind of colour vision.
 _COLOURS = ("#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#882255", "#000000", "#999999")
 _COLOURS += ("#44AA99", "#999933", "#332288")
-_MARKERS = "osD^vP*XhdpH"
-_OURS = (methods.KERNEL.name, methods.TORCH.name)
+_MARKERS = "osD^vP*Xhdp"  # one fewer than colours, so that together they tell all methods apart
+_OURS = (methods.OURS.name, methods.TORCH.name)
 _FLOOR = 1e-9  # smaller violations are drawn here, since the axis is logarithmic
 _STYLE = {"svg.fonttype": "none", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 
 
-def draw(run: Run, folder: Path) -> list[str]:
-    """Write every plot the run has numbers for; the file names, PNG before SVG."""
+def draw(run: Run, folder: Path, suffixes: Sequence[str] = ("png", "svg")) -> list[str]:
+    """Write every plot the run has numbers for, in each format; the file names."""
     pictures = {
         "time-against-batch": _sweep(run, problems.BATCH_SWEEP, "batch", lambda r: r["batch"]),
         "time-against-l": _sweep(run, problems.SIZE_SWEEP, "variables l", lambda r: r["size"] ** 2),
@@ -36,7 +36,7 @@ def draw(run: Run, folder: Path) -> list[str]:
             figure = paint()
             if figure is None:
                 continue
-            for suffix in ("png", "svg"):
+            for suffix in suffixes:
                 figure.savefig(folder / f"{name}.{suffix}", dpi=150)
                 written.append(f"{name}.{suffix}")
     return written
@@ -63,7 +63,7 @@ def _sweep(run: Run, group: str, label: str, position: Callable[[Record], float]
     """Time per instance of every method over one sweep, both axes logarithmic."""
 
     def paint() -> Figure | None:
-        cases = [case for case in problems.all_problems().values() if group in case.groups]
+        cases = [c for c in problems.all_problems().values() if group in c.groups and c.objective == problems.ENTROPY]
         figure, axes = _figure(f"{label} ({_fixed(group)})", "seconds per instance, forward + backward")
         for name, look in _looks(run).items():
             records = [r for case in cases if (r := timed(run, case.name, name))]

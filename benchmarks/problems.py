@@ -1,103 +1,60 @@
-"""Problem families: rows in every form a method may want, and seeded scores.
+"""Cases: rows in every form a method may want, an objective, a batch and seeded scores.
 
-The rows are written here once more, independently of `linsat.constraints`, as scipy.sparse matrices; the
-dense form comes from those, the `linsat.Constraints` from the library's families. A test compares the two.
+The rows come from `rows`, the `linsat.Constraints` from the library's families. A test compares the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-import numpy as np
-import scipy.sparse as sp
 import torch
 
 import linsat
+import rows
+from rows import Rows
 
+ENTROPY, EUCLIDEAN = "entropy", "Euclidean"
 HEADLINE, BATCH_SWEEP, SIZE_SWEEP, TAU_SWEEP, EXTRA = "headline", "batch", "size", "tau", "extra"
+COLD_START = "cold start"  # a fresh process, measured by `cold_start`
+LARGE = "large"  # single large instances, timed also from a new constraint set to x
 BATCHES = (16, 64, 256, 1024)
 SIZES = (10, 20, 30, 50, 70, 100)
 TAUS = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)
-# Dense rows above this are never built: the million-variable case alone would take 16 GB.
-LARGEST_DENSE_GB = 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """``A x <= b``, ``C x >= d``, ``E x = f`` over the box [0, 1]; a block without rows has shape (0, l)."""
-
-    A: sp.csr_array
-    b: np.ndarray
-    C: sp.csr_array
-    d: np.ndarray
-    E: sp.csr_array
-    f: np.ndarray
-
-    @property
-    def num_variables(self) -> int:
-        return int(self.E.shape[1])
-
-    @property
-    def count(self) -> int:
-        return int(self.A.shape[0] + self.C.shape[0] + self.E.shape[0])
-
-    def blocks(self) -> dict[str, tuple[sp.csr_array, np.ndarray]]:
-        """The blocks that have rows: name of the matrix -> (matrix, right side)."""
-        every = {"A": (self.A, self.b), "C": (self.C, self.d), "E": (self.E, self.f)}
-        return {name: block for name, block in every.items() if block[0].shape[0]}
-
-    def dense(self) -> dict[str, np.ndarray]:
-        """``{"E": (rows, l), "f": (rows,), ...}`` for the blocks that have rows."""
-        sides = {"A": "b", "C": "d", "E": "f"}
-        arrays: dict[str, np.ndarray] = {}
-        for name, (matrix, side) in self.blocks().items():
-            arrays |= {name: matrix.toarray(), sides[name]: side}
-        return arrays
-
-    def sparse_constraints(self) -> linsat.Constraints:
-        """The set built from the sparse matrices instead of from a family."""
-        sides = {"A": "b", "C": "d", "E": "f"}
-        given = {name: matrix for name, (matrix, _) in self.blocks().items()}
-        given |= {sides[name]: side for name, (_, side) in self.blocks().items()}
-        return linsat.Constraints(**given)
-
-    def violation(self, x: np.ndarray) -> float:
-        """Worst violation of any row by any instance of x (batch, l), relative to its size there; nan where x is."""
-        point = np.asarray(x, dtype=np.float64).T
-        if not np.isfinite(point).all():
-            return float("nan")
-        worst = [0.0]
-        if self.A.shape[0]:
-            worst.append(float(((self.A @ point - self.b[:, None]) / _sizes(self.A, point)).max()))
-        if self.C.shape[0]:
-            worst.append(float(((self.d[:, None] - self.C @ point) / _sizes(self.C, point)).max()))
-        if self.E.shape[0]:
-            worst.append(float((np.abs(self.E @ point - self.f[:, None]) / _sizes(self.E, point)).max()))
-        return max(worst)
-
-
-def _sizes(matrix: sp.csr_array, point: np.ndarray) -> np.ndarray:
-    """max(1, sum_j |a_ij x_j|)."""
-    return np.maximum(1.0, abs(matrix) @ np.abs(point))
+# Dense rows above this are never built: those of the million-variable case would take 16 GB.
+LARGEST_DENSE_GB = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One case: rows, batch and temperature. Rows are built on first use: one case is very large."""
+    """One case: rows, objective and batch. Rows are built on first use: some cases are very large."""
 
-    name: str
-    title: str
+    key: str  # short name of the rows
+    label: str  # the same for a reader
     family: str
     size: int  # n of the matrix, or the number of assets
+    shape: tuple[int, int]  # rows and variables, known without building them
     batch: int
-    tau: float
+    tau: float | None  # temperature; None: Euclidean
     make_rows: Callable[[], Rows]
     make_constraints: Callable[[], linsat.Constraints]
     groups: tuple[str, ...] = (EXTRA,)
     iterations: int = 100  # of the methods that take a fixed number of sweeps; 100 is LinSATNet's default
-    ours_only: str = ""  # why no peer is tried
+    draw: Callable[[int, int, torch.Generator], torch.Tensor] | None = None  # scores; default: uniform in [0, 1]
+
+    @property
+    def objective(self) -> str:
+        return EUCLIDEAN if self.tau is None else ENTROPY
+
+    @property
+    def name(self) -> str:
+        suffix = "-cold" if COLD_START in self.groups else f"-it{self.iterations}" if self.iterations > 100 else ""
+        return f"{self.key}-b{self.batch}-" + ("euclidean" if self.tau is None else f"t{self.tau:g}") + suffix
+
+    @property
+    def title(self) -> str:
+        return f"{self.label}, batch {self.batch}, " + ("Euclidean" if self.tau is None else f"tau {self.tau:g}")
 
     @cached_property
     def rows(self) -> Rows:
@@ -109,97 +66,81 @@ class Problem:
 
     @property
     def l(self) -> int:  # noqa: E743 - the letter of the paper
-        return self.rows.num_variables
+        return self.shape[1]
 
     @property
     def dense_gigabytes(self) -> float:
-        return 8.0 * self.rows.count * self.l / 1e9
+        return 8.0 * self.shape[0] * self.shape[1] / 1e9
 
     def scores(self, seed: int) -> torch.Tensor:
-        """(batch, l) float32, uniform in [0, 1]."""
-        return torch.rand(self.batch, self.l, generator=torch.Generator().manual_seed(seed))
+        """(batch, l), float32; float64 for Euclidean cases, whose rows are to hold to 1e-9."""
+        generator = torch.Generator().manual_seed(seed)
+        y = (self.draw or _uniform)(self.batch, self.l, generator)
+        return y.double() if self.objective == EUCLIDEAN else y
 
     def weights(self, seed: int) -> torch.Tensor:
         """(batch, l) gradient handed to the backward pass; normal, because a constant one gives zero."""
         return torch.randn(self.batch, self.l, generator=torch.Generator().manual_seed(seed + 1))
 
-
-# ------------------------------------------------------------------ rows
-
-
-def _rows(width: int, **blocks: tuple[sp.sparray, np.ndarray]) -> Rows:
-    empty = (sp.csr_array((0, width)), np.zeros(0))
-    parts = [blocks.get(name, empty) for name in ("A", "C", "E")]
-    flat = [item for matrix, side in parts for item in (sp.csr_array(matrix), np.asarray(side, float))]
-    return Rows(*flat)
+    def euclidean(self, *groups: str) -> Problem:
+        """The same rows, batch and scores with the Euclidean objective."""
+        return replace(self, tau=None, iterations=100, groups=groups or self.groups)
 
 
-def _row_and_column_sums(n1: int, n2: int) -> sp.csr_array:
-    across = sp.kron(sp.eye_array(n1), np.ones((1, n2)))
-    down = sp.kron(np.ones((1, n1)), sp.eye_array(n2))
-    return sp.csr_array(sp.vstack([across, down]))
+def _uniform(batch: int, width: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(batch, width, generator=generator)
 
 
-def _indicator(columns: list[int], width: int) -> sp.csr_array:
-    return sp.csr_array((np.ones(len(columns)), (np.zeros(len(columns), int), columns)), shape=(1, width))
+def _normal(batch: int, width: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(batch, width, generator=generator)
 
 
-def doubly_stochastic_rows(n: int) -> Rows:
-    return _rows(n * n, E=(_row_and_column_sums(n, n), np.ones(2 * n)))
-
-
-def tour_rows(n: int, start: int, end: int, priority: int, within: int) -> Rows:
-    """TSP-PRI: doubly stochastic, X[start, 0] = 1, X[end, n-1] = 1, sum X[priority, 0..within] = 1."""
-    first = [priority * n + step for step in range(within + 1)]
-    picked = [_indicator(cells, n * n) for cells in ([start * n], [end * n + n - 1], first)]
-    matrix = sp.vstack([_row_and_column_sums(n, n), *picked])
-    return _rows(n * n, E=(matrix, np.ones(2 * n + 3)))
-
-
-def matching_rows(n1: int, n2: int, at_most: float) -> Rows:
-    total = np.ones((1, n1 * n2))
-    sides = np.append(np.ones(n1 + n2), at_most)
-    return _rows(n1 * n2, A=(sp.vstack([_row_and_column_sums(n1, n2), sp.csr_array(total)]), sides))
-
-
-def portfolio_rows(n: int, preferred: list[int], at_least: float) -> Rows:
-    return _rows(n, C=(_indicator(preferred, n), [at_least]), E=(sp.csr_array(np.ones((1, n))), [1.0]))
+def _popular(bins: int, batch: int, width: int, generator: torch.Generator) -> torch.Tensor:
+    """Uniform scores plus a popularity of each bin, so that capacities bind, as a router's do."""
+    popularity = torch.rand(bins, generator=generator).repeat(width // bins)
+    return torch.rand(batch, width, generator=generator) + popularity
 
 
 # ------------------------------------------------------------------ cases
 
 
 def doubly_stochastic(n: int, batch: int, tau: float, *groups: str, iterations: int = 100) -> Problem:
-    suffix = f"-it{iterations}" if iterations != 100 else ""
     return Problem(
-        name=f"ds{n}-b{batch}-t{tau:g}{suffix}",
-        title=f"doubly stochastic {n}x{n}, batch {batch}, tau {tau:g}",
+        key=f"ds{n}",
+        label=f"doubly stochastic {n}x{n}",
         family="doubly stochastic",
         size=n,
+        shape=(2 * n, n * n),
         batch=batch,
         tau=tau,
-        make_rows=partial(doubly_stochastic_rows, n),
+        make_rows=partial(rows.doubly_stochastic, n),
         make_constraints=partial(linsat.constraints.doubly_stochastic, n),
         groups=groups or (EXTRA,),
         iterations=iterations,
     )
 
 
+def assignment(n: int, tau: float) -> Problem:
+    named = {"key": f"assignment{n}", "label": f"assignment {n}x{n}"}
+    return replace(doubly_stochastic(n, 1, tau, HEADLINE, LARGE), **named)
+
+
 def tour(n: int, batch: int, tau: float) -> Problem:
     """The cities are arbitrary; the priority city comes within 5 steps, as in the paper.
 
-    LinSATNet 0.1.3 takes the right side 1 here: it adds 1e-7 to zero marginals, and 0.999 changes neither its
+    LinSATNet 0.1.3 takes the right-hand side 1 here: it adds 1e-7 to zero marginals, and 0.999 changes neither its
     time nor its violation noticeably (0.029 either way after 50 iterations). All methods get the same rows.
     """
     cities = {"start": 0, "end": 1, "priority": 2, "within": 5}
     return Problem(
-        name=f"tsp{n}-b{batch}-t{tau:g}",
-        title=f"TSP-PRI rows n = {n}, batch {batch}, tau {tau:g}",
+        key=f"tsp{n}",
+        label=f"TSP-PRI rows n = {n}",
         family="TSP-PRI",
         size=n,
+        shape=(2 * n + 3, n * n),
         batch=batch,
         tau=tau,
-        make_rows=partial(tour_rows, n, **cities),
+        make_rows=partial(rows.tour, n, **cities),
         make_constraints=partial(linsat.constraints.tour, n, cities["start"], cities["end"], priority=2, within=5),
         groups=(HEADLINE,),
         iterations=50,
@@ -208,13 +149,14 @@ def tour(n: int, batch: int, tau: float) -> Problem:
 
 def matching(n: int, at_most: int, batch: int, tau: float) -> Problem:
     return Problem(
-        name=f"matching{n}-b{batch}-t{tau:g}",
-        title=f"matching {n}x{n}, at most {at_most}, batch {batch}, tau {tau:g}",
+        key=f"matching{n}",
+        label=f"matching {n}x{n}, at most {at_most}",
         family="matching",
         size=n,
+        shape=(2 * n + 1, n * n),
         batch=batch,
         tau=tau,
-        make_rows=partial(matching_rows, n, n, at_most),
+        make_rows=partial(rows.matching, n, n, at_most),
         make_constraints=partial(linsat.constraints.matching, n, n, at_most=at_most),
         groups=(HEADLINE,),
     )
@@ -224,30 +166,67 @@ def portfolio(n: int, batch: int, tau: float) -> Problem:
     """Six preferred assets hold at least half, as in the paper."""
     preferred = list(range(6))
     return Problem(
-        name=f"portfolio{n}-b{batch}-t{tau:g}",
-        title=f"portfolio {n} assets, batch {batch}, tau {tau:g}",
+        key=f"portfolio{n}",
+        label=f"portfolio {n} assets",
         family="portfolio",
         size=n,
+        shape=(2, n),
         batch=batch,
         tau=tau,
-        make_rows=partial(portfolio_rows, n, preferred, 0.5),
+        make_rows=partial(rows.portfolio, n, preferred, 0.5),
         make_constraints=partial(linsat.constraints.portfolio, n, preferred, 0.5),
         groups=(HEADLINE,),
     )
 
 
-def assignment(n: int, tau: float) -> Problem:
+def simplex(n: int, batch: int) -> Problem:
     return Problem(
-        name=f"assignment{n}-t{tau:g}",
-        title=f"assignment {n}x{n}, batch 1, tau {tau:g}",
-        family="doubly stochastic",
+        key=f"simplex{n}",
+        label=f"simplex {n}",
+        family="simplex",
         size=n,
-        batch=1,
-        tau=tau,
-        make_rows=partial(doubly_stochastic_rows, n),
-        make_constraints=partial(linsat.constraints.doubly_stochastic, n),
+        shape=(1, n),
+        batch=batch,
+        tau=None,
+        make_rows=partial(rows.simplex, n),
+        make_constraints=partial(linsat.constraints.simplex, n),
         groups=(HEADLINE,),
-        ours_only=f"{n * n:,} variables: run for this library only",
+    )
+
+
+def experts(tokens: int, bins: int, batch: int, tau: float, *groups: str) -> Problem:
+    """Mixture of experts: capacity 1.25 times the even share, and some experts more popular than others."""
+    capacity = 1.25 * tokens / bins
+    return Problem(
+        key=f"moe{tokens}x{bins}",
+        label=f"experts {tokens:,} x {bins}, capacity {capacity:g}",
+        family="experts",
+        size=tokens,
+        shape=(tokens + bins, tokens * bins),
+        batch=batch,
+        tau=tau,
+        make_rows=partial(rows.experts, tokens, bins, capacity),
+        make_constraints=partial(linsat.constraints.capacity_assignment, tokens, bins, capacity),
+        groups=(HEADLINE, *groups),
+        draw=partial(_popular, bins),
+    )
+
+
+def random_dense(n: int, equalities: int, inequalities: int, batch: int) -> Problem:
+    """The shape of DC3's experiments, projected from normal scores."""
+    make = partial(rows.random_dense, n, equalities, inequalities)
+    return Problem(
+        key=f"dense{n}",
+        label=f"random dense {n:,} variables, {equalities} = and {inequalities} <=, no box",
+        family="random dense",
+        size=n,
+        shape=(equalities + inequalities, n),
+        batch=batch,
+        tau=None,
+        make_rows=make,
+        make_constraints=lambda: make().dense_constraints(),
+        groups=(HEADLINE,),
+        draw=_normal,
     )
 
 
@@ -257,22 +236,49 @@ TOUR = tour(20, 256, 0.1)
 MATCHING = matching(20, 12, 8, 0.05)
 PORTFOLIO = portfolio(493, 32, 0.01)
 LATENCY = doubly_stochastic(3, 1, 0.1, HEADLINE)
-ASSIGNMENT = assignment(1000, 0.01)
+EXPERTS = experts(256, 16, 8, 0.1)
+MANY_EXPERTS = experts(4096, 64, 1, 0.1, LARGE)
+ASSIGNMENTS = {n: assignment(n, 0.01) for n in (300, 1000, 2000)}
+FIRST_EUCLIDEAN = FIRST.euclidean(HEADLINE, BATCH_SWEEP)
+DENSE = random_dense(100, 50, 50, 1024)
+LARGE_DENSE = random_dense(1000, 500, 500, 64)
+SIMPLEX = simplex(1000, 64)
+COLD_STARTS = tuple(replace(case, groups=(COLD_START,)) for case in (FIRST, FIRST_EUCLIDEAN))
 TINY = doubly_stochastic(3, 2, 0.1, EXTRA)
 
 # A tiny problem of each family: what a process warms its libraries up on.
-WARM_UPS = {case.family: case for case in (TINY, tour(8, 2, 0.1), matching(4, 2, 2, 0.1), portfolio(9, 2, 0.1))}
+WARM_UPS = {
+    case.family: case
+    for case in (
+        TINY,
+        tour(8, 2, 0.1),
+        matching(4, 2, 2, 0.1),
+        portfolio(9, 2, 0.1),
+        experts(6, 2, 2, 0.1),
+        simplex(5, 2),
+        random_dense(6, 2, 2, 2),
+    )
+}
+
+
+def warm_up(problem: Problem) -> Problem:
+    """The tiny problem of the same family and objective."""
+    tiny = WARM_UPS[problem.family]
+    return tiny.euclidean() if problem.objective == EUCLIDEAN else tiny
 
 
 def all_problems() -> dict[str, Problem]:
-    """Every case by name: the headline first, then the sweeps."""
-    cases = [FIRST, COLD, TOUR, MATCHING, PORTFOLIO, LATENCY, ASSIGNMENT, TINY]
+    """Every case by name: the headline first, then the sweeps and the cold starts."""
+    entropic = [FIRST, COLD, TOUR, MATCHING, PORTFOLIO, LATENCY, EXPERTS, MANY_EXPERTS, *ASSIGNMENTS.values()]
+    euclidean = [case.euclidean() for case in (TOUR, MATCHING, PORTFOLIO, LATENCY, EXPERTS, MANY_EXPERTS)]
+    cases = [*entropic, FIRST_EUCLIDEAN, *euclidean, DENSE, LARGE_DENSE, SIMPLEX, TINY, TINY.euclidean()]
     shared = (BATCH_SWEEP, SIZE_SWEEP)  # batch 16 at n = 20 is a point of both sweeps
-    cases += [
+    by_batch = [
         doubly_stochastic(20, batch, 0.1, *(shared if batch == 16 else (BATCH_SWEEP,)))
         for batch in BATCHES
         if batch != FIRST.batch
     ]
+    cases += [*by_batch, *(case.euclidean(BATCH_SWEEP) for case in by_batch)]
     cases += [doubly_stochastic(n, 16, 0.1, SIZE_SWEEP) for n in SIZES if n != 20]
     cases += [doubly_stochastic(20, 64, tau, TAU_SWEEP) for tau in TAUS if tau != FIRST.tau]
-    return {case.name: case for case in cases}
+    return {case.name: case for case in [*cases, *COLD_STARTS]}

@@ -18,16 +18,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
+import cold_start
 import machine
 import methods
 import plan
+import problems
 import report
 import results
 from bars import seconds_text
+from launcher import Launcher
 from results import Record
 
-_WORKER = Path(__file__).resolve().parent / "worker.py"
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+# RAYON is Moreau's, NPROC JAX's.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "NPROC")
+_COLD_STARTS, _COLD_STARTS_QUICK, _COLD_STARTS_PEERS = 5, 2, 1  # repetitions
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,10 @@ class Settings:
     memory_gb: float | None
     adapters: Path | None
     resume: bool
+
+    def environment(self) -> dict[str, str]:
+        """Of every process that is measured."""
+        return dict(os.environ) | dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
 
 
 @dataclass
@@ -73,25 +81,26 @@ class Runner:
         start = time.monotonic()
         deadline = start + 60 * self.settings.minutes
         expected, spent = sum(p.expected_seconds for p in self.pairs), 0.0
-        for number, pair in enumerate(self.pairs, 1):
-            elapsed = time.monotonic() - start
-            pace = elapsed / spent if spent else 1.0
-            left = min(deadline - time.monotonic(), pace * (expected - spent))
-            _show_progress(number, len(self.pairs), pair, left)
-            others = machine.OtherWork()
-            try:
-                record = self.measure(pair, deadline - time.monotonic())
-            except KeyboardInterrupt:
-                print(f"\nInterrupted; {number - 1} pairs are kept in {self.settings.out}.")
-                return False
-            spent += pair.expected_seconds
-            self.keep(pair, {**record, "others_cores": others.cores()})
-            _show_result(number, len(self.pairs), pair, record)
+        with Launcher(self.settings.environment()) as launcher:
+            for number, pair in enumerate(self.pairs, 1):
+                elapsed = time.monotonic() - start
+                pace = elapsed / spent if spent else 1.0
+                left = min(deadline - time.monotonic(), pace * (expected - spent))
+                _show_progress(number, len(self.pairs), pair, left)
+                others = machine.OtherWork()
+                try:
+                    record = self.measure(pair, launcher, deadline - time.monotonic())
+                except KeyboardInterrupt:
+                    print(f"\nInterrupted; {number - 1} pairs are kept in {self.settings.out}.")
+                    return False
+                spent += pair.expected_seconds
+                self.keep(pair, {**record, "others_cores": others.cores(record.pop("cpu_s", 0.0))})
+                _show_result(number, len(self.pairs), pair, record)
         return True
 
-    def measure(self, pair: plan.Pair, remaining: float) -> Record:
+    def measure(self, pair: plan.Pair, launcher: Launcher, remaining: float) -> Record:
         """What is known about the pair without trying, else what its process says."""
-        missing, applies = methods.missing_module(pair.method), pair.method.applies_to(pair.problem)
+        missing, applies = methods.missing_module(pair.method), methods.applies(pair.method, pair.problem)
         if missing:
             return {"status": "not installed", "message": f"no module named {missing}"}
         if not applies.ok:
@@ -99,12 +108,16 @@ class Runner:
         blocked = self.gave_up.get((pair.method.name, pair.sweep or ""))
         if blocked:
             return {"status": "not run", "message": blocked}
-        out_of_time = f"the run's {self.settings.minutes:g} minutes are used"
+        out_of_time = {"status": "out of time", "message": f"the run's {self.settings.minutes:g} minutes are used"}
         if remaining < pair.expected_seconds:
-            return {"status": "out of time", "message": out_of_time}
-        record = run_worker(pair, self.settings, min(pair.limits.timeout, remaining))
+            return out_of_time
+        timeout = min(pair.limits.timeout, remaining)
+        if problems.COLD_START in pair.problem.groups:
+            record = run_cold_starts(pair, self.settings, timeout)
+        else:
+            record = run_worker(pair, self.settings, launcher, timeout)
         cut_short = record["status"] == "timeout" and remaining < pair.limits.timeout
-        return {"status": "out of time", "message": out_of_time} if cut_short else record
+        return out_of_time if cut_short else record
 
     def keep(self, pair: plan.Pair, record: Record) -> None:
         if pair.sweep and record["status"] in ("timeout", "out of memory"):
@@ -115,7 +128,7 @@ class Runner:
             "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "case": pair.problem.name,
             "method": pair.method.name,
-            "program": pair.method.program,
+            "objective": pair.problem.objective,
             "family": pair.problem.family,
             "size": pair.problem.size,
             "batch": pair.problem.batch,
@@ -125,37 +138,37 @@ class Runner:
         results.append(self.settings.out, {**about, **record, **self.common})
 
 
-def run_worker(pair: plan.Pair, settings: Settings, timeout: float) -> Record:
+def run_worker(pair: plan.Pair, settings: Settings, launcher: Launcher, timeout: float) -> Record:
     """Measure one pair in a process of its own, which is ended after ``timeout`` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         answer, log = Path(folder) / "result.json", Path(folder) / "log.txt"
-        command = [sys.executable, str(_WORKER), "--case", pair.problem.name, "--method", pair.method.name]
-        command += ["--threads", str(settings.threads), "--seed", str(settings.seed)]
-        command += ["--budget", str(pair.limits.budget), "--result", str(answer)]
-        command += ["--memory-gb", str(settings.memory_gb)] if settings.memory_gb else []
-        command += ["--adapters", str(settings.adapters)] if settings.adapters else []
-        environment = os.environ | dict.fromkeys(_THREAD_VARIABLES, str(settings.threads))
-        with log.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
-        try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return {"status": "timeout", "message": f"more than {timeout:.0f} s"}
-        finally:
-            _end(process)
+        arguments = ["--case", pair.problem.name, "--method", pair.method.name]
+        arguments += ["--threads", str(settings.threads), "--seed", str(settings.seed)]
+        arguments += ["--budget", str(pair.limits.budget), "--result", str(answer)]
+        arguments += ["--memory-gb", str(settings.memory_gb)] if settings.memory_gb else []
+        arguments += ["--adapters", str(settings.adapters)] if settings.adapters else []
+        ended = launcher.run(arguments, log=log, timeout=timeout)
+        used = {"cpu_s": ended.cpu_s}
+        if ended.timed_out:
+            return {"status": "timeout", "message": f"more than {timeout:.0f} s", **used}
         if answer.exists():
-            return results.load(answer)[0]
-        lines = log.read_text(errors="replace").strip().splitlines() or ["no output"]
-        killed = process.returncode == -signal.SIGKILL
-        status = "out of memory" if killed else "crashed"
-        return {"status": status, "message": f"exit code {process.returncode}: {lines[-1][:300]}"}
+            return results.load(answer)[0] | used
+        lines = (log.read_text(errors="replace") if log.exists() else "").strip().splitlines() or ["no output"]
+        status = "out of memory" if ended.code == -signal.SIGKILL else "crashed"
+        return {"status": status, "message": f"exit code {ended.code}: {lines[-1][:300]}", **used}
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the worker and everything it started; nothing happens if it has ended."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def run_cold_starts(pair: plan.Pair, settings: Settings, timeout: float) -> Record:
+    """Measure the first call of fresh processes; ours more often, since a bar is about it."""
+    ours = _COLD_STARTS_QUICK if settings.quick else _COLD_STARTS
+    times = ours if pair.method is methods.OURS else _COLD_STARTS_PEERS
+    try:
+        return cold_start.measure(pair.problem, pair.method, settings.environment(), times=times, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return {"status": "timeout", "message": f"more than {timeout:.0f} s"}
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.strip().splitlines() or ["no output"]
+        return {"status": "crashed", "message": f"exit code {error.returncode}: {lines[-1][:300]}"}
 
 
 # ------------------------------------------------------------------ what is printed
@@ -175,7 +188,9 @@ def _show_result(number: int, total: int, pair: plan.Pair, record: Record) -> No
     text = record["status"] + (f": {record['message']}" if record["message"] else "")
     if "total_s" in record:
         text = f"{seconds_text(record['total_s']):>10} {record['memory_mb']:>9,.1f} MB  {text}"
-    print(f"{start}{number:>4}/{total} {pair.problem.name:<22} {pair.method.name:<22} {text[:120]}", flush=True)
+    elif "cold_s" in record:
+        text = f"{seconds_text(record['cold_s']):>10} {'':>12}  {text}"
+    print(f"{start}{number:>4}/{total} {pair.problem.name:<27} {pair.method.name:<21} {text[:110]}", flush=True)
 
 
 def _summary(counts: Counter[str]) -> str:
@@ -189,10 +204,10 @@ def _summary(counts: Counter[str]) -> str:
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="only the pairs the bars compare, in two minutes")
+    parser.add_argument("--quick", action="store_true", help="only the pairs the bars compare, in three minutes")
     parser.add_argument("--threads", type=int, default=2, help="of torch, OpenMP and BLAS in every process")
     parser.add_argument("--seed", type=int, default=0, help="of the scores")
-    parser.add_argument("--minutes", type=float, help="time for the whole run (default 14, quick 1.9)")
+    parser.add_argument("--minutes", type=float, help="time for the whole run (default 19, quick 3)")
     parser.add_argument("--memory-gb", type=float, help="limit of one process (default: 97 %% of what is free)")
     parser.add_argument("--resume", action="store_true", help="go on with the last run of the same commit")
     parser.add_argument("--cases", nargs="+", help="only these cases (with --methods)")
@@ -213,7 +228,7 @@ def main(argv: list[str] | None = None) -> int:
         threads=given.threads,
         seed=given.seed,
         quick=given.quick,
-        minutes=given.minutes or (1.9 if given.quick else 14.0),
+        minutes=given.minutes or (3.0 if given.quick else 19.0),
         memory_gb=given.memory_gb,
         adapters=given.adapters,
         resume=given.resume,
