@@ -1,5 +1,33 @@
 /* Index tables of a sparsity pattern (layout.py), in time and memory that grow with the coefficients alone. */
 
+/* Rows in order, each put into the first of 64 groups none of whose rows shares a variable with it (-1: into none), and
+ * the first and last variable of each. Returns 0, or -1 without memory. */
+EXPORT int linsat_groups(int64_t rows, int64_t variables, int64_t entries, const int64_t *row, const int64_t *col,
+                         int32_t *group, int32_t *first, int32_t *last) {
+    uint64_t *taken = calloc(variables + 1, sizeof(uint64_t)); /* bit g: group g has a row with the variable */
+    int32_t *begin = calloc(rows + 2 + entries, sizeof(int32_t)), *by_row = begin + rows + 2;
+    const int found = taken && begin ? 0 : -1;
+    for (int64_t e = 0; !found && e < entries; e++) begin[row[e] + 2]++;
+    for (int64_t i = 0; !found && i < rows; i++) begin[i + 2] += begin[i + 1];
+    for (int64_t e = 0; !found && e < entries; e++) by_row[begin[row[e] + 1]++] = (int32_t)col[e];
+    for (int64_t i = 0; !found && i < rows; i++) {
+        uint64_t used = 0;
+        first[i] = (int32_t)variables;
+        last[i] = -1;
+        for (int32_t n = begin[i]; n < begin[i + 1]; n++) {
+            const int32_t j = by_row[n];
+            used |= taken[j];
+            first[i] = j < first[i] ? j : first[i];
+            last[i] = j > last[i] ? j : last[i];
+        }
+        group[i] = ~used ? __builtin_ctzll(~used) : -1;
+        for (int32_t n = begin[i]; ~used && n < begin[i + 1]; n++) taken[by_row[n]] |= UINT64_C(1) << group[i];
+    }
+    free(taken);
+    free(begin);
+    return found;
+}
+
 /* What follows from the order of rows and the tiles; positions are those of the kernel's order. */
 typedef struct {
     int64_t variables, entries, leading, width, tiles;

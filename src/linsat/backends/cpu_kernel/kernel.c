@@ -960,7 +960,7 @@ static double *V(arrange)(Work *w, const Layout *a, const Problem *problem, doub
     double **others[] = {&w->inverse, &w->rest, &w->keep};
     for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) *others[i] = V(take)(&at, ld + 16);
     w->root = V(take)(&at, (first > ld ? first : ld) + 16);
-    w->packed = ld + 8 > TILE ? V(take)(&at, TILE * (ld + 8)) : NULL;
+    w->packed = ld > TILE || a->dense ? V(take)(&at, TILE * (ld + 8)) : NULL;
     w->panels = ld >= PACKED && !a->dense ? V(take)(&at, rows_of_panels * ld) : NULL;
     if (!a->dense) return at;
     Dense *m = &w->dense;

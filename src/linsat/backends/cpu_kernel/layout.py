@@ -9,7 +9,7 @@ import numpy as np
 
 from linsat.backends.cpu_kernel import native
 from linsat.backends.cpu_kernel.native import Library
-from linsat.compile.rows import RowMatrix, disjoint_groups
+from linsat.compile.rows import RowMatrix
 from linsat.solvers.newton import MOST_GROUPS
 
 Array = np.ndarray
@@ -48,7 +48,7 @@ def layout_of(rows: RowMatrix, loaded: Library) -> KernelLayout | str:
 
 def _build(rows: RowMatrix, loaded: Library) -> KernelLayout | str:
     k, l = rows.shape
-    row, col = rows.row.cpu().numpy(), rows.col.cpu().numpy()
+    row, col = (np.ascontiguousarray(index.cpu().numpy()) for index in (rows.row, rows.col))
     counts = np.bincount(col, minlength=l).astype(np.int32)
     pairs = int((counts.astype(np.int64) * (counts + 1) // 2).sum())
     if k > MOST_ROWS:
@@ -56,17 +56,17 @@ def _build(rows: RowMatrix, loaded: Library) -> KernelLayout | str:
     dense = k >= _DENSE_ROWS and pairs > 2 * k * l
     if pairs > MOST_ENTRIES and not dense:
         return f"its tables would have {pairs:,} entries, more than {MOST_ENTRIES:,}"
-    groups = disjoint_groups(row, col, k)
-    lead = [] if dense else max(groups, key=len, default=[])
-    others = sorted(set(range(k)) - set(lead))
-    if len(others) > MOST_OTHER_ROWS and (len(others) > MOST_OTHER_ROWS_FULL or not _is_full(pairs, len(lead), others)):
+    groups, group, spans = _groups(loaded, row, col, rows.shape)
+    lead = np.flatnonzero(group == max(range(len(groups)), key=lambda g: len(groups[g]))) if groups and not dense else group[:0]
+    others = np.setdiff1d(np.arange(k), lead)
+    if len(others) > MOST_OTHER_ROWS and (len(others) > MOST_OTHER_ROWS_FULL or not _is_full(pairs, len(lead), len(others))):
         return f"{len(others)} rows share variables with other rows, more than {MOST_OTHER_ROWS}"
-    order = np.array([*lead, *others], dtype=np.int32)
+    order = np.concatenate([lead, others]).astype(np.int32)
     position = np.empty(k, dtype=np.int32)
     position[order] = np.arange(k, dtype=np.int32)
     width = (len(others) + 7) // 8 * 8
     sweeps = 0 < len(groups) <= MOST_GROUPS
-    tile_start, separate = _tiles(row, col, position, len(lead), l)
+    tile_start, separate = _tiles(spans[:, lead], l)
     pattern = _Pattern(row, col, position, counts, tile_start, len(lead), width)
     arrays = pattern.entries(loaded) | {"order": order, "tile_start": tile_start}
     arrays |= pattern.runs(loaded)
@@ -96,29 +96,32 @@ def _build(rows: RowMatrix, loaded: Library) -> KernelLayout | str:
     return KernelLayout(structure, arrays, 1e-9 * operations)
 
 
-def _is_full(pairs: int, leading: int, others: list[int]) -> bool:
+def _groups(loaded: Library, row: Array, col: Array, shape: tuple[int, int]) -> tuple[list[Array], Array, Array]:
+    """Groups of rows with disjoint supports, largest groups first come; the group of each row (-1: none of 64), and its
+    first and last variable, (2, rows).
+    """
+    found = np.empty((3, shape[0]), dtype=np.int32)
+    at = [array.ctypes.data for array in (row, col, *found)]
+    if loaded.functions.linsat_groups(*shape, len(col), *at):
+        raise MemoryError("there is not enough memory for the kernel's tables.")
+    return [np.flatnonzero(found[0] == g) for g in range(found[0].max(initial=-1) + 1)], found[0], found[1:]
+
+
+def _is_full(pairs: int, leading: int, rest: int) -> bool:
     """Whether the matrix of the other rows, after elimination of the leading ones, is mostly full."""
-    rest = len(others)
     return pairs > _FULL * rest * max(leading, rest)
 
 
-def _tiles(row: Array, col: Array, position: Array, leading: int, variables: int) -> tuple[Array, bool]:
+def _tiles(spans: Array, variables: int) -> tuple[Array, bool]:
     """Where tiles of variables begin and the last one ends, and whether no leading row has variables in two tiles."""
     end = (variables + 7) // 8 * 8
     if variables <= _TILE:
         return np.array([0, end], dtype=np.int32), True
     size = max(_TILE, -(-variables // _MOST_TILES))
     # A tile may begin at a multiple of eight that no leading row spans.
-    crossed = np.zeros(variables + 1, dtype=np.int32)
-    at = position[row]
-    leads = at < leading
-    first, last = np.full(leading, variables), np.zeros(leading, dtype=np.int64)
-    np.minimum.at(first, at[leads], col[leads])
-    np.maximum.at(last, at[leads], col[leads])
-    np.add.at(crossed, first + 1, 1)
-    np.add.at(crossed, np.minimum(last + 1, variables), -1)
-    spanned = np.cumsum(crossed)
-    possible = np.flatnonzero(spanned[:variables:8] == 0) * 8
+    first, last = spans[:, spans[1] >= 0]
+    crossed = np.bincount(first + 1, minlength=variables + 2) - np.bincount(last + 1, minlength=variables + 2)
+    possible = np.flatnonzero(np.cumsum(crossed)[:variables:8] == 0) * 8
     starts = [0]
     separate = True
     while variables - starts[-1] > size:
@@ -146,8 +149,8 @@ class _Pattern:
             "tile_entries": np.empty(len(tile_start), dtype=np.int32),
         }
         self.kept = {
-            "row": np.ascontiguousarray(row),
-            "col": np.ascontiguousarray(col),
+            "row": row,
+            "col": col,
             "position": position,
             "start_of": np.concatenate([[0], np.cumsum(by_position)]).astype(np.int32),
             "counts": counts,

@@ -129,6 +129,7 @@ def load() -> Library | str:
         return "its library was compiled from another version of linsat; reinstall linsat"
     for name in ("linsat_forward", "linsat_backward", "linsat_presolve"):
         getattr(functions, name).argtypes = (_Address,) * 4
+    functions.linsat_groups.argtypes = (_Whole, _Whole, _Whole, *(_Address,) * 5)
     functions.linsat_entries.argtypes = (_Address, _Whole)
     functions.linsat_runs.argtypes = (_Address, _Whole, _Address, _Address)
     functions.linsat_pairs.argtypes = (_Address, _Whole, *(_Address,) * 4, _Whole)
