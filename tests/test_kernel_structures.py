@@ -40,7 +40,7 @@ def _scores(cons, count, seed=0):
 @pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize("objective", [Entropy(0.05), Entropy(0.05, slack="none"), Euclidean()], ids=repr)
 def test_large_instances_are_optimal(name, objective):
-    """x follows from the duals by the objective alone, the duals have their signs, and rows hold: that is optimality."""
+    """x follows from the duals by the objective, duals have their signs, rows hold: that is optimality."""
     cons = LARGE[name]
     scores = _scores(cons, 1)
     solution = linsat.solve(scores, cons, objective=objective, solver=KERNEL, on_failure="raise")
@@ -99,7 +99,9 @@ def _dense_system(variables, equalities, inequalities, bound, seed=0):
 
 
 @pytest.mark.parametrize("bound", [np.inf, 0.6])
-@pytest.mark.parametrize(("variables", "equalities", "inequalities"), [(60, 13, 24), (50, 0, 30), (200, 70, 90), (30, 20, 0)])
+@pytest.mark.parametrize(
+    ("variables", "equalities", "inequalities"), [(60, 13, 24), (50, 0, 30), (200, 70, 90), (30, 20, 0)]
+)
 def test_dense_rows_against_clarabel(variables, equalities, inequalities, bound):
     system = _dense_system(variables, equalities, inequalities, bound)
     cons = linsat.Constraints(**system.arguments())

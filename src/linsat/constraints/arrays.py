@@ -78,9 +78,7 @@ def _from_scipy(value: Any) -> Tensor:
     index[0] = np.repeat(np.arange(csr.shape[0], dtype=csr.indices.dtype), np.diff(csr.indptr))
     index[1] = csr.indices
     data = torch.from_numpy(csr.data.astype(np.float64))
-    return torch.sparse_coo_tensor(
-        torch.from_numpy(index), data, csr.shape, check_invariants=False, is_coalesced=True
-    )
+    return torch.sparse_coo_tensor(torch.from_numpy(index), data, csr.shape, check_invariants=False, is_coalesced=True)
 
 
 def check_finite(name: str, values: Tensor) -> None:

@@ -17,6 +17,9 @@
  * An instance's answer never depends on its batch, to the last bit: everything is copied into aligned work arrays first,
  * sums run in a fixed order, and no loop is vectorised differently for different addresses.
  *
+ * Variables are cut into tiles, whose contributions to a sum are added in order: threads may share an instance (team.h),
+ * and its bits do not depend on who computed what. Dense matrices are in matrix.h, index tables in arrange.h.
+ *
  * The file includes itself once per instruction set; `linsat_forward` and the others pick one when they are called.
  */
 #ifndef LINSAT_VARIANT

@@ -56,10 +56,12 @@ def _build(rows: RowMatrix, loaded: Library) -> KernelLayout | str:
     dense = k >= _DENSE_ROWS and pairs > 2 * k * l
     if pairs > MOST_ENTRIES and not dense:
         return f"its tables would have {pairs:,} entries, more than {MOST_ENTRIES:,}"
-    groups, group, spans = _groups(loaded, row, col, rows.shape)
-    lead = np.flatnonzero(group == max(range(len(groups)), key=lambda g: len(groups[g]))) if groups and not dense else group[:0]
+    groups, spans = _groups(loaded, row, col, rows.shape)
+    lead = np.zeros(0, dtype=np.int64) if dense else max(groups, key=len, default=np.zeros(0, dtype=np.int64))
     others = np.setdiff1d(np.arange(k), lead)
-    if len(others) > MOST_OTHER_ROWS and (len(others) > MOST_OTHER_ROWS_FULL or not _is_full(pairs, len(lead), len(others))):
+    if len(others) > MOST_OTHER_ROWS and (
+        len(others) > MOST_OTHER_ROWS_FULL or not _is_full(pairs, len(lead), len(others))
+    ):
         return f"{len(others)} rows share variables with other rows, more than {MOST_OTHER_ROWS}"
     order = np.concatenate([lead, others]).astype(np.int32)
     position = np.empty(k, dtype=np.int32)
@@ -92,19 +94,19 @@ def _build(rows: RowMatrix, loaded: Library) -> KernelLayout | str:
         **{name: array.ctypes.data for name, array in arrays.items()},
     )
     rest = len(others)
-    operations = 2 * l + len(col) + (l * rest * rest / 8 if dense else pairs + len(lead) * rest * rest / 8) + rest**3 / 12
+    operations = (
+        2 * l + len(col) + (l * rest * rest / 8 if dense else pairs + len(lead) * rest * rest / 8) + rest**3 / 12
+    )
     return KernelLayout(structure, arrays, 1e-9 * operations)
 
 
-def _groups(loaded: Library, row: Array, col: Array, shape: tuple[int, int]) -> tuple[list[Array], Array, Array]:
-    """Groups of rows with disjoint supports, largest groups first come; the group of each row (-1: none of 64), and its
-    first and last variable, (2, rows).
-    """
-    found = np.empty((3, shape[0]), dtype=np.int32)
-    at = [array.ctypes.data for array in (row, col, *found)]
+def _groups(loaded: Library, row: Array, col: Array, shape: tuple[int, int]) -> tuple[list[Array], Array]:
+    """Up to 64 groups of rows with disjoint supports, and the first and last variable of each row, (2, rows)."""
+    group, first, last = found = np.empty((3, shape[0]), dtype=np.int32)
+    at = [array.ctypes.data for array in (row, col, group, first, last)]
     if loaded.functions.linsat_groups(*shape, len(col), *at):
         raise MemoryError("there is not enough memory for the kernel's tables.")
-    return [np.flatnonzero(found[0] == g) for g in range(found[0].max(initial=-1) + 1)], found[0], found[1:]
+    return [np.flatnonzero(group == g) for g in range(group.max(initial=-1) + 1)], found[1:]
 
 
 def _is_full(pairs: int, leading: int, rest: int) -> bool:
@@ -176,9 +178,7 @@ class _Pattern:
         """The runs, or none where they are too short to pay."""
         room = len(self.tables["entry"]) // _SHORTEST_RUN
         runs, starts = np.empty((room, 7), dtype=np.int32), np.empty(self.tiles + 1, dtype=np.int32)
-        found = loaded.functions.linsat_runs(
-            ctypes.byref(self.structure), room, runs.ctypes.data, starts.ctypes.data
-        )
+        found = loaded.functions.linsat_runs(ctypes.byref(self.structure), room, runs.ctypes.data, starts.ctypes.data)
         return {"runs_of_entries": runs[: found if found <= room else 0].copy(), "tile_entry_runs": starts}
 
     def pairs(self, loaded: Library, count: int) -> dict[str, Array] | None:
