@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 KERNEL = Extension(
     "linsat.backends.cpu_kernel._kernel",
     sources=["src/linsat/backends/cpu_kernel/kernel.c"],
-    depends=["src/linsat/backends/cpu_kernel/kernel.c"],
+    depends=[f"src/linsat/backends/cpu_kernel/{name}" for name in ("kernel.c", "arrange.h", "matrix.h", "team.h")],
     extra_compile_args=[
         "-O3",
         "-std=gnu11",

@@ -14,6 +14,7 @@ from scipy.optimize import linprog
 pytest.importorskip("typer")
 
 import linsat
+from linsat.backends.cpu_kernel import native
 from linsat.cli import main
 from linsat.cli.analysis import forced_variables, redundant_rows, temperatures
 from linsat.files import save
@@ -209,6 +210,14 @@ def test_info_names_versions(capsys):
     shown = capsys.readouterr().out
     assert f"numpy    {np.__version__}" in shown
     assert "kernel" in shown
+
+
+def test_warmup_projects_with_every_objective_and_says_where(capsys):
+    assert main(["warmup"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:22].strip() for line in lines] == ["entropy", "entropy without slack", "euclidean"]
+    back_end = "kernel" if native.unavailable() is None else "torch"
+    assert all(line.split()[-3:-2] == [back_end] and line.endswith(" s") for line in lines)
 
 
 FREE_MPS = """NAME          FREE

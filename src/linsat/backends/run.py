@@ -14,7 +14,7 @@ from linsat.backends.interior_point import InteriorPointBackend
 from linsat.compile import judge
 from linsat.compile.compiled import CompiledConstraints, linear_system, presolve_by_program
 from linsat.compile.diagnosis import diagnose, error_from
-from linsat.compile.presolve import everything_free
+from linsat.compile.presolve import everything_free, has_even_interior
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
@@ -152,7 +152,9 @@ def _settle(compiled: CompiledConstraints) -> Presolved:
     if bool(presolved.infeasible.any()):
         reject_infeasible(compiled.constraints)
         presolved = replace(presolved, infeasible=torch.zeros_like(presolved.infeasible))
-    if not compiled.objective.interior or form.rows.sparse or not bool(presolved.active.any()):
+    if not compiled.objective.interior or not bool(presolved.active.any()) or has_even_interior(form, compiled.senses):
+        return presolved
+    if form.rows.sparse:
         return presolved
     problem = form.problem(torch.zeros_like(form.lower[:1]), compiled.objective, presolved)
     result = run(problem, Newton(max_steps=STEPS_BEFORE_INTERIOR))

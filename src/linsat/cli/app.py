@@ -22,10 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from linsat.cli.explore import explore
     from linsat.cli.info import info
     from linsat.cli.project import project
+    from linsat.cli.warmup import warmup
 
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(_about)
-    for command in (check, project, explore, info):
+    for command in (check, project, explore, info, warmup):
         app.command()(command)
     try:
         app(args=None if arguments is None else list(arguments), prog_name="linsat")

@@ -12,13 +12,16 @@ from dataclasses import replace
 import torch
 
 from linsat.compile.problem import Presolved, StandardForm, Tensor
-from linsat.constraints.structure import GREATER, LESS
+from linsat.constraints.structure import EQUAL, GREATER, LESS
 
 # Relative to how far a row can move within the box: what is a contradiction, what cannot bind.
 CONTRADICTION = 1e-9
 VACUOUS = 1e-12
 # A variable is forced to its end where the room a row leaves it is less than this share of its box, or of one unit.
 FORCED = 1e-10
+# How far inside, in shares of the box and of what a row can reach, a point must be to prove an interior.
+_EVEN = 1e-6
+_ROUNDED = 1e-14  # of an equality at such a point
 # Rounding of a row's activity, relative to its terms.
 ROUNDING = 1e-15
 
@@ -50,20 +53,24 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
     box_least, box_most = _activity_range(form, free, at_upper)
     rounding = ROUNDING * (box_least.abs() + box_most.abs() + side.abs())
     reach = box_most - box_least
+    least, most = box_least, box_most
     while True:
-        least, most = _activity_range(form, free, at_upper)
         above, below = side - least, most - side  # room left under a cap, over a floor
         lacking = -(CONTRADICTION * reach + rounding)
         short = (caps & (above < lacking)) | (floors & (below < lacking))
         infeasible = infeasible | short.any(-1)
         room_above = torch.where(caps, above - rounding, torch.inf)
         room_below = torch.where(floors, below - rounding, torch.inf)
+        # No coefficient times the width of its variable exceeds the reach of its row.
+        if bool((torch.minimum(room_above, room_below) > FORCED * reach).all()):
+            break
         down, up = _push(form, width, room_above, room_below)
         down, up = down & free, up & free & ~down
         if not bool((down | up).any()):
             break
         at_upper = at_upper | up
         free = free & ~(down | up)
+        least, most = _activity_range(form, free, at_upper)
     # A row that holds on the whole box says nothing; dropped, its slack cannot distort the answer either.
     slight = VACUOUS * reach + rounding
     vacuous = ((senses == LESS) & (side - box_most >= -slight)) | ((senses == GREATER) & (box_least - side >= -slight))
@@ -78,6 +85,25 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
         tight_share=blank.tight_share.expand(batch, -1),
         infeasible=infeasible,
     )
+
+
+def has_even_interior(form: StandardForm, senses: Tensor) -> bool:
+    """Whether the point with the same share of every variable's box satisfies all rows, inequalities with room to spare.
+
+    True of most families; then nothing is forced, and there is no need to look further. Shared numbers only.
+    """
+    rows, width = form.rows, form.upper - form.lower
+    if not bool((width > 0).all()):
+        return False
+    reach, goal, exact = rows.matvec_each(width)[0], row_sides(form, senses)[0], senses == EQUAL
+    if bool(form.lower.any()):
+        goal = goal - rows.matvec_each(form.lower)[0]
+    used = exact & (reach != 0)
+    share = float((goal[used] / reach[used])[0]) if bool(used.any()) else 0.5
+    room = torch.where(senses == GREATER, -1.0, 1.0) * (goal - share * reach)
+    rounding = _ROUNDED * (goal.abs() + (share * reach).abs())
+    holds = torch.where(exact, room.abs() <= rounding, room > _EVEN * form.scale[0] + rounding)
+    return _EVEN < share < 1 - _EVEN and bool(holds.all())
 
 
 def row_sides(form: StandardForm, senses: Tensor) -> Tensor:

@@ -99,8 +99,8 @@ def _box(pattern: SparsityPattern, values: Values, num_variables: int, batch_sha
     lower = _flatten(values.lower, num_variables, batch_shape)
     upper = _flatten(values.upper, num_variables, batch_shape)
     if finite:
-        at_lower, at_upper = lower[:, col] * coefficients, upper[:, col] * coefficients
-        width = (upper - lower)[:, col]
+        low, high = (_of_entries(bound, given, col) for bound, given in ((lower, values.lower), (upper, values.upper)))
+        at_lower, at_upper, width = low * coefficients, high * coefficients, high - low
         reach = coefficients.abs() * width
         counts = rows.row_sums(((coefficients != 0) & (width > 0)).to(reach.dtype))
         scale = rows.row_sums(reach) / counts.clamp_min(1.0)
@@ -119,6 +119,11 @@ def _box(pattern: SparsityPattern, values: Values, num_variables: int, batch_sha
         scale=torch.where(counts > 0, scale, torch.ones_like(scale)),
         signed=rows.row_sums((coefficients < 0).to(coefficients.dtype)) > 0,
     )
+
+
+def _of_entries(bound: Tensor, given: Tensor, col: Tensor) -> Tensor:
+    """The bound (., l) of the variable of each coefficient, (., nnz); (1, 1) where all variables have the same."""
+    return given.reshape(1, 1) if given.numel() == 1 else bound[:, col]
 
 
 def _covering_slack(need: Tensor, total: Tensor, gamma_shift: float) -> Tensor:

@@ -52,7 +52,7 @@ def check_empty_rows(
     """Reject a row without coefficients that cannot hold: ``0 <= -1``, ``0 >= 1``, ``0 == 1``."""
     if "empty rows" not in structure.cache:
         structure.cache["empty rows"] = {
-            name: sorted(set(range(matrix.shape[0])) - set(matrix.row.tolist()))
+            name: (torch.bincount(matrix.row, minlength=matrix.shape[0]) == 0).nonzero().squeeze(-1).tolist()
             for name, matrix in matrices.items()
             if not matrix.live
         }

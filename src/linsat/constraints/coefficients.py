@@ -164,6 +164,8 @@ def _read_sparse(name: str, tensor: Tensor) -> Matrix:
     if tensor.requires_grad:
         return Matrix(name, shape, row, col, tensor, sparse=True, live=True)
     keep = (coo.values() != 0).cpu()
+    if bool(keep.all()):
+        return Matrix(name, shape, row, col, coo.values(), sparse=True)
     return Matrix(name, shape, row[keep], col[keep], coo.values()[keep.to(coo.device)], sparse=True)
 
 

@@ -141,8 +141,9 @@ def capacity_assignment(items: int, bins: int, capacity: Any, *, sizes: Any = No
     if exceeds(size.sum(), room.sum()):
         needed = f"at least {size.sum():g}, the size of all items"
         refuse("capacity", f"{room.sum():g} in total", needed, "raise it")
-    held = sp.kron(size[None, :], sp.eye(bins))  # row j: sum over items i of size_i X[i, j]
-    placed = sp.kron(sp.eye(items), np.ones((1, bins)))
+    variables = np.arange(items * bins, dtype=np.int32).reshape(items, bins)
+    held = _sums(variables.T, values=np.tile(size, (bins, 1)))  # row j: sum over items i of size_i X[i, j]
+    placed = _sums(variables)
     names = [f"capacity of bin {j}" for j in range(bins)]
     names += [f"item {i} is in one bin" for i in range(items)]
     return Constraints(A=held, b=room, E=placed, f=1.0, names=names)
@@ -243,9 +244,18 @@ def portfolio(n: int, preferred: Sequence[int], at_least: float) -> Constraints:
 # ------------------------------------------------------------------ rows
 
 
-def _row_and_column_sums(n1: int, n2: int) -> sp.coo_array:
+def _sums(*members: Array, values: Array | None = None) -> sp.csr_array:
+    """One row for each line of ``members``, the variables that it sums (with these coefficients), block by block."""
+    columns = np.concatenate([block.ravel() for block in members])
+    lengths = np.concatenate([np.full(*block.shape) for block in members])
+    entries = np.ones(len(columns)) if values is None else values.ravel()
+    return sp.csr_array((entries, columns, np.append(0, np.cumsum(lengths))), shape=(len(lengths), members[0].size))
+
+
+def _row_and_column_sums(n1: int, n2: int) -> sp.csr_array:
     """Sums over the rows, then over the columns, of a flattened (n1, n2) matrix: (n1 + n2, n1 * n2)."""
-    return _stacked(sp.kron(sp.eye(n1), np.ones((1, n2))), sp.kron(np.ones((1, n1)), sp.eye(n2)))
+    variables = np.arange(n1 * n2, dtype=np.int32).reshape(n1, n2)
+    return _sums(variables, variables.T)
 
 
 def _stacked(*blocks: Any) -> sp.coo_array:

@@ -17,6 +17,8 @@ from linsat.solvers.newton import Newton
 from linsat.solvers.result import SolverResult
 
 _ENTROPY, _EUCLIDEAN = 0, 1  # as in kernel.c
+# An evaluation and a factorisation that take this long are shared among threads, where there are few instances.
+_WORTH_SHARING, _ENOUGH_INSTANCES = 5e-4, 8
 _STEPS = 10  # a solve takes about this many, each an evaluation and a factorisation
 _FORM = ("lower", "upper", "rhs", "slack", "scale", "dual_lower", "dual_upper")
 _PRESOLVED = ("free", "at_upper", "active", "tight", "infeasible", "tight_share")
@@ -75,6 +77,7 @@ class KernelBackend:
             count,
             options.max_steps,
             scores.dtype is torch.float32,
+            call.together(count),
             options.tol,
             call.loaded.constants_at,
             scores.data_ptr(),
@@ -118,6 +121,7 @@ class KernelBackend:
         arguments = native.Pull(
             problem.size,
             scores.dtype is torch.float32,
+            call.together(problem.size),
             call.loaded.constants_at,
             scores.data_ptr(),
             grad_x.data_ptr(),
@@ -165,15 +169,21 @@ class _Call:
         self.structure, self.kept = _structure(problem)
         self.kept_parameter = _add_parameter(self.structure, problem)
 
+    def together(self, count: int) -> bool:
+        """Whether threads share the work on each of ``count`` instances, instead of the instances."""
+        return self.layout.seconds > _WORTH_SHARING and count < _ENOUGH_INSTANCES
+
     def run(self, function: Any, arguments: ctypes.Structure, count: int, passes: int) -> None:
         """Work through the instances in as many threads as pay off."""
         addresses = self.layout.address, ctypes.addressof(self.structure), ctypes.addressof(arguments)
+        team = native.Team()
 
-        def task(counter: int) -> None:
-            if function(*addresses, counter):
+        def task() -> None:
+            if function(*addresses, ctypes.addressof(team)):
                 raise MemoryError("there is not enough memory for the kernel's work arrays.")
 
-        run_shared(task, count, passes * count * self.layout.seconds)
+        threads = None if getattr(arguments, "together", False) else count
+        run_shared(task, threads, passes * count * self.layout.seconds)
 
 
 def _structure(problem: Problem) -> tuple[ctypes.Structure, list[Tensor]]:

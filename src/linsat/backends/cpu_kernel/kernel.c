@@ -17,6 +17,9 @@
  * An instance's answer never depends on its batch, to the last bit: everything is copied into aligned work arrays first,
  * sums run in a fixed order, and no loop is vectorised differently for different addresses.
  *
+ * Variables are cut into tiles, whose contributions to a sum are added in order: threads may share an instance (team.h),
+ * and its bits do not depend on who computed what. Dense matrices are in matrix.h, index tables in arrange.h.
+ *
  * The file includes itself once per instruction set; `linsat_forward` and the others pick one when they are called.
  */
 #ifndef LINSAT_VARIANT
@@ -25,10 +28,13 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#include "team.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline, unused))
-#define ABI_VERSION 1
+#define ABI_VERSION 2
 
 enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE };
 enum { ENTROPY, EUCLIDEAN };
@@ -42,22 +48,24 @@ typedef struct {
     int64_t backtracks, certificate_every;
 } Constants;
 
-/* A run of coefficients: at, at + 1, ... belong to variables col, col + 1, ... and to one target (step 0) or to
- * neighbouring ones (step 1). */
+/* A run of coefficients (or of pairs): at, at + 1, ... belong to variables col, col + 1, ... and to one target (step 0)
+ * or to neighbouring ones (step 1). The coefficients of pairs are first, first + 1, ... and second, second + 1, ... */
 typedef struct {
-    int32_t at, count, col, target, step;
+    int32_t at, count, col, target, step, first, second;
 } Run;
 
 /* Everything that follows from the sparsity pattern; row positions are those of the kernel's order. */
 typedef struct {
     int64_t rows, variables, entries, pairs, leading, width; /* width: the other rows, rounded up to a multiple of 8 */
     int64_t groups, entry_runs, pair_runs;                   /* no runs: too short to pay, one entry at a time */
-    const int32_t *order;                                    /* (rows) the user's row at each position */
-    const int32_t *entry, *entry_row, *entry_col;            /* (entries) place in the user's order, position, variable */
-    const int32_t *user_row, *user_col;                      /* (entries) the same in the user's order */
+    int64_t tiles, separate; /* tiles: ranges of variables; separate: no leading row has variables in two of them */
+    int64_t dense;           /* most coefficients are not zero: no pairs, H is a product of matrices */
+    const int32_t *order;    /* (rows) the user's row at each position */
+    const int32_t *entry, *entry_row, *entry_col; /* (entries) place in the user's order, position, variable; by tile */
     const int32_t *pair_first, *pair_second, *pair_col, *pair_target; /* (pairs) entries of one variable, place in H */
     const Run *runs_of_entries, *runs_of_pairs;
     const int32_t *group_start, *group_rows; /* groups of disjoint rows; none where there are too many */
+    const int32_t *tile_start, *tile_entries, *tile_pairs, *tile_entry_runs, *tile_pair_runs; /* (tiles + 1) where each begins */
 } Layout;
 
 /* One array of numbers: step is the distance between two instances, 0 where they share it. */
@@ -76,6 +84,7 @@ typedef struct {
 
 typedef struct {
     int64_t count, max_steps, single; /* single: scores and x (grad_x and grad_y) are float, else double */
+    int64_t together;                 /* all threads work on one instance at a time */
     double tol;
     const Constants *constants;
     const void *scores;
@@ -86,7 +95,7 @@ typedef struct {
 } Solve;
 
 typedef struct {
-    int64_t count, single;
+    int64_t count, single, together;
     const Constants *constants;
     const void *scores, *grad_x;
     const double *mu, *grad_mu; /* grad_mu may be NULL */
@@ -144,17 +153,18 @@ static int has_avx2(void) {
 #define DISPATCH(name, ...) return name##_plain(__VA_ARGS__)
 #endif
 
-/* Each works through the instances not yet claimed through the counter, which threads share; 0, or -1 without memory. */
-EXPORT int linsat_forward(const Layout *layout, const Problem *problem, const Solve *call, int64_t *counter) {
-    DISPATCH(forward, layout, problem, call, counter);
+/* Each works through the instances nobody has claimed yet, or helps with those of the thread that leads; 0, or -1
+ * without memory. */
+EXPORT int linsat_forward(const Layout *layout, const Problem *problem, const Solve *call, Team *team) {
+    DISPATCH(forward, layout, problem, call, team);
 }
 
-EXPORT int linsat_backward(const Layout *layout, const Problem *problem, const Pull *call, int64_t *counter) {
-    DISPATCH(backward, layout, problem, call, counter);
+EXPORT int linsat_backward(const Layout *layout, const Problem *problem, const Pull *call, Team *team) {
+    DISPATCH(backward, layout, problem, call, team);
 }
 
-EXPORT int linsat_presolve(const Layout *layout, const Problem *problem, const Presolve *call, int64_t *counter) {
-    DISPATCH(presolve, layout, problem, call, counter);
+EXPORT int linsat_presolve(const Layout *layout, const Problem *problem, const Presolve *call, Team *team) {
+    DISPATCH(presolve, layout, problem, call, team);
 }
 
 EXPORT int64_t linsat_claim(int64_t *counter) { return claim(counter); }
@@ -169,30 +179,12 @@ EXPORT const char *linsat_instructions(void) {
 
 /* What Python checks before it uses the library: the version and the size of every structure. */
 EXPORT void linsat_abi(int64_t *found) {
-    const int64_t sizes[] = {ABI_VERSION,     sizeof(Constants), sizeof(Layout),  sizeof(Problem),
-                             sizeof(Solve),   sizeof(Pull),      sizeof(Presolve)};
+    const int64_t sizes[] = {ABI_VERSION,   sizeof(Constants), sizeof(Layout),   sizeof(Problem),
+                             sizeof(Solve), sizeof(Pull),      sizeof(Presolve), sizeof(Team)};
     memcpy(found, sizes, sizeof(sizes));
 }
 
-/* Cut entries into runs; returns how many there are, writing no more than `room`. */
-EXPORT int64_t linsat_runs(int64_t count, const int32_t *col, const int32_t *target, int64_t room, Run *runs) {
-    int64_t found = 0, start = 0;
-    while (start < count) {
-        int64_t end = start + 1;
-        int32_t step = 0;
-        if (end < count && col[end] == col[start] + 1) {
-            int32_t ahead = target[end] - target[start];
-            if (ahead == 0 || ahead == 1) {
-                step = ahead;
-                while (end < count && col[end] == col[end - 1] + 1 && target[end] - target[end - 1] == step) end++;
-            }
-        }
-        if (found < room) runs[found] = (Run){(int32_t)start, (int32_t)(end - start), col[start], target[start], step};
-        found++;
-        start = end;
-    }
-    return found;
-}
+#include "arrange.h"
 
 #else /* LINSAT_VARIANT: what follows is compiled once per instruction set */
 
@@ -270,10 +262,14 @@ INLINE void V(add_products)(double *restrict to, const double *restrict values, 
     for (int64_t i = 0; i < count; i++) to[i] += values[i] * factors[i];
 }
 
+#include "matrix.h"
+
 /* ---- one instance ---- */
 
 #define State V(State)
 #define Work V(Work)
+#define Pass V(Pass)
+#define Dense V(Dense)
 
 /* Everything at some duals. */
 typedef struct {
@@ -281,65 +277,128 @@ typedef struct {
     double theta, size, error;
 } State;
 
+/* H where most coefficients are not zero. */
+typedef struct {
+    double *C, *scaled;                /* (variables, width) coefficients; room for those of some rows, times d^1/2 */
+    int32_t *list, *order;             /* rows (positions in base) of the factored matrix; rows of base, -1: none */
+    int64_t count, ld;                 /* of the factored matrix */
+    double *base, *base_inverse, *base_size; /* see prepare_constant */
+    int64_t first, width;              /* rows of base eliminated, all rows of it */
+    int constant, ready;
+    double ridge;
+} Dense;
+
 /* One instance with its numbers folded, and room to work in. Rows are in the kernel's order. */
 typedef struct {
     const Layout *layout;
     const Constants *constants;
+    Team *team;                                  /* who shares the work on an instance; NULL: nobody */
     int objective, entropic, has_slack, bounded; /* bounded: some dual has a finite bound */
     int64_t l, k;                                /* rounded up to multiples of eight */
     double tau, reach;
     double *coefficients, *pair_values;            /* c, and products of two of one variable */
-    double *linear, *b, *s, *low, *high, *totals;  /* b: right-hand side; totals: what a row can reach, 0: not to be swept */
+    double *linear, *b, *s, *low, *high, *whole;   /* b: right-hand side; whole: what a row can reach, 0: not to be swept */
+    double *totals, *taken, *negative;             /* sums of c; what fixed variables take of b; negative coefficients */
     double *lower, *upper, *weights;               /* Euclidean only: bounds of p, q */
     uint8_t *moving, *active;
     State now, next;
-    double *d, *direction, *rhs, *scratch, *tail, *q, *again;
-    double *H, *scaled, *S, *inverse, *rest; /* see assemble */
+    double *d, *direction, *rhs, *scratch, *q, *again;
+    double *parts, *sums;                    /* what tiles contribute to sums, one after the other */
+    int64_t part;                            /* numbers in a part */
+    double *H, *S, *inverse, *rest, *root, *keep, *packed, *panels; /* see factor */
+    Dense dense;
 } Work;
 
-/* to = linear + C' mu */
-static void V(adjust)(const Work *w, const double *restrict mu, const double *from, double *restrict to) {
+/* One loop over tiles, or over chunks of leading rows: what it reads and writes. */
+typedef struct {
+    Work *w;
+    State *at;
+    const double *from;
+    double *to, T, factor;
+    int whole; /* u too */
+} Pass;
+
+/* The sum of the parts of `count` tiles or chunks, in order. */
+static void V(add_up)(const Work *w, int64_t count, double *restrict to, int64_t length) {
+    memcpy(to, w->parts, length * sizeof(double));
+    for (int64_t t = 1; t < count; t++)
+        for (int64_t i = 0; i < length; i += LANES)
+            V(store)(to + i, V(load)(to + i) + V(load)(w->parts + t * w->part + i));
+}
+
+/* Where tile t adds up sums over variables that end in `to`. */
+INLINE double *V(part_of)(const Work *w, int64_t t, double *to) {
+    return w->layout->tiles == 1 ? to : w->parts + t * w->part;
+}
+
+/* to = from + C' mu within tile t */
+static void V(adjust_tile)(const Work *w, int64_t t, const double *restrict mu, const double *from, double *restrict to) {
     const Layout *a = w->layout;
     const double *restrict c = w->coefficients;
-    if (from) memcpy(to, from, w->l * sizeof(double));
-    else memset(to, 0, w->l * sizeof(double));
+    const int64_t start = a->tile_start[t], count = a->tile_start[t + 1] - start;
+    if (from) memcpy(to + start, from + start, count * sizeof(double));
+    else memset(to + start, 0, count * sizeof(double));
     if (a->entry_runs) {
-        for (int64_t n = 0; n < a->entry_runs; n++) {
+        for (int64_t n = a->tile_entry_runs[t]; n < a->tile_entry_runs[t + 1]; n++) {
             const Run run = a->runs_of_entries[n];
             if (run.step) V(add_products)(to + run.col, c + run.at, mu + run.target, run.count);
             else V(add_product)(to + run.col, c + run.at, mu[run.target], run.count);
         }
         return;
     }
-    for (int64_t e = 0; e < a->entries; e++) to[a->entry_col[e]] += c[e] * mu[a->entry_row[e]];
+    for (int64_t e = a->tile_entries[t]; e < a->tile_entries[t + 1]; e++) to[a->entry_col[e]] += c[e] * mu[a->entry_row[e]];
 }
 
-/* to = C p */
-static void V(apply)(const Work *w, const double *restrict p, double *restrict to) {
+/* What tile t contributes to C p */
+static void V(apply_tile)(const Work *w, int64_t t, const double *restrict p, double *restrict to) {
     const Layout *a = w->layout;
     const double *restrict c = w->coefficients;
     memset(to, 0, w->k * sizeof(double));
     if (a->entry_runs) {
-        for (int64_t n = 0; n < a->entry_runs; n++) {
+        for (int64_t n = a->tile_entry_runs[t]; n < a->tile_entry_runs[t + 1]; n++) {
             const Run run = a->runs_of_entries[n];
             if (run.step) V(add_products)(to + run.target, c + run.at, p + run.col, run.count);
             else to[run.target] += V(dot)(c + run.at, p + run.col, run.count);
         }
         return;
     }
-    for (int64_t e = 0; e < a->entries; e++) to[a->entry_row[e]] += c[e] * p[a->entry_col[e]];
+    for (int64_t e = a->tile_entries[t]; e < a->tile_entries[t + 1]; e++) to[a->entry_row[e]] += c[e] * p[a->entry_col[e]];
 }
 
-/* p = sigmoid(u / T); adds T softplus(u / T) to theta, with one logarithm for many factors of 1 + exp(-|u| / T). */
-static void V(sigmoids)(const Work *w, State *at, double T) {
+static void V(adjust_part)(void *argument, int64_t t) {
+    const Pass *pass = argument;
+    V(adjust_tile)(pass->w, t, pass->from, NULL, pass->to);
+}
+
+/* to = C' mu */
+static void V(pull)(Work *w, const double *mu, double *to) {
+    Pass pass = {.w = w, .from = mu, .to = to};
+    share(w->team, w->layout->tiles, V(adjust_part), &pass);
+}
+
+static void V(apply_part)(void *argument, int64_t t) {
+    const Pass *pass = argument;
+    V(apply_tile)(pass->w, t, pass->from, V(part_of)(pass->w, t, pass->to));
+}
+
+/* to = C p */
+static void V(apply)(Work *w, const double *p, double *to) {
+    Pass pass = {.w = w, .from = p, .to = to};
+    share(w->team, w->layout->tiles, V(apply_part), &pass);
+    if (w->layout->tiles > 1) V(add_up)(w, w->layout->tiles, to, w->k);
+}
+
+/* p = sigmoid(u / T) from start to stop; the sum of T softplus(u / T), over T and in two parts, into sums, with one
+ * logarithm for many factors of 1 + exp(-|u| / T). */
+static void V(sigmoids)(const State *at, double T, int64_t start, int64_t stop, double *sums) {
     const double inverse = 1.0 / T;
     double logs = 0.0;
     vec linear[BLOCK] = {{0}};
-    for (int64_t start = 0; start < w->l; start += 512) {
-        const int64_t stop = start + 512 < w->l ? start + 512 : w->l;
+    for (; start < stop; start += 512) {
+        const int64_t end = start + 512 < stop ? start + 512 : stop;
         vec product[BLOCK];
         for (int h = 0; h < BLOCK; h++) product[h] = V(all)(1.0);
-        for (int64_t j = start; j < stop; j += 8) {
+        for (int64_t j = start; j < end; j += 8) {
             for (int h = 0; h < BLOCK; h++) {
                 const vec t = V(load)(at->u + j + h * LANES) * inverse;
                 const vec e = V(exp_of_negative)(-V(size_of)(t));
@@ -356,13 +415,14 @@ static void V(sigmoids)(const Work *w, State *at, double T) {
         logs += log(whole);
     }
     for (int h = 1; h < BLOCK; h++) linear[0] += linear[h];
-    at->theta = at->size = T * (V(sum_of)(linear[0]) + logs);
+    sums[0] = V(sum_of)(linear[0]);
+    sums[1] = logs;
 }
 
-/* p = x = clip(u / q); sets theta to the sum of x (u - q x / 2). */
-static void V(clips)(const Work *w, State *at) {
+/* p = x = clip(u / q) from start to stop; the sums of x (u - q x / 2) and of its size into sums. */
+static void V(clips)(const Work *w, State *at, int64_t start, int64_t stop, double *sums) {
     vec theta = {0}, size = {0};
-    for (int64_t j = 0; j < w->l; j += LANES) {
+    for (int64_t j = start; j < stop; j += LANES) {
         const vec u = V(load)(at->u + j), low = V(load)(w->lower + j), high = V(load)(w->upper + j);
         const vec q = w->weights ? V(load)(w->weights + j) : V(all)(1.0);
         vec x = u;
@@ -373,8 +433,8 @@ static void V(clips)(const Work *w, State *at) {
         theta += term;
         size += V(size_of)(term);
     }
-    at->theta = V(sum_of)(theta);
-    at->size = V(sum_of)(size);
+    sums[0] = V(sum_of)(theta);
+    sums[1] = V(sum_of)(size);
 }
 
 /* z and the slacks' part of theta and r. */
@@ -404,11 +464,30 @@ INLINE vec V(distance)(const Work *w, const double *mu, const double *r, int64_t
     return V(pick)(there < low, here - low, V(pick)(there > high, here - high, residual));
 }
 
-/* Everything but u, which the caller has set. */
-static void V(evaluate_at)(const Work *w, State *at, double T) {
-    if (w->objective == ENTROPY) V(sigmoids)(w, at, T);
-    else V(clips)(w, at);
-    V(apply)(w, at->p, at->r);
+/* u (where asked for), p and what they contribute to theta and r, within one tile. */
+static void V(evaluate_part)(void *argument, int64_t t) {
+    const Pass *pass = argument;
+    Work *w = pass->w;
+    State *at = pass->at;
+    const int64_t start = w->layout->tile_start[t], stop = w->layout->tile_start[t + 1];
+    if (pass->whole) V(adjust_tile)(w, t, at->mu, w->linear, at->u);
+    if (w->objective == ENTROPY) V(sigmoids)(at, pass->T, start, stop, w->sums + 2 * t);
+    else V(clips)(w, at, start, stop, w->sums + 2 * t);
+    V(apply_tile)(w, t, at->p, V(part_of)(w, t, at->r));
+}
+
+static void V(evaluate_from)(Work *w, State *at, double T, int whole) {
+    const int64_t tiles = w->layout->tiles;
+    Pass pass = {.w = w, .at = at, .T = T, .whole = whole};
+    share(w->team, tiles, V(evaluate_part), &pass);
+    if (tiles > 1) V(add_up)(w, tiles, at->r, w->k);
+    double first = 0.0, second = 0.0;
+    for (int64_t t = 0; t < tiles; t++) {
+        first += w->sums[2 * t];
+        second += w->sums[2 * t + 1];
+    }
+    at->theta = w->objective == ENTROPY ? T * (first + second) : first;
+    at->size = w->objective == ENTROPY ? at->theta : second;
     if (w->has_slack) V(slacks)(w, at, T);
     vec dual = {0}, size = {0}, error = {0};
     for (int64_t i = 0; i < w->k; i += LANES) {
@@ -423,10 +502,11 @@ static void V(evaluate_at)(const Work *w, State *at, double T) {
     at->error = V(largest_of)(error);
 }
 
-static void V(evaluate)(const Work *w, State *at, double T) {
-    V(adjust)(w, at->mu, w->linear, at->u);
-    V(evaluate_at)(w, at, T);
-}
+/* Everything but u, which has not changed. */
+static void V(evaluate_at)(Work *w, State *at, double T) { V(evaluate_from)(w, at, T, 0); }
+
+/* Everything at the duals of a state. */
+static void V(evaluate)(Work *w, State *at, double T) { V(evaluate_from)(w, at, T, 1); }
 
 INLINE void V(clip)(const Work *w, double *mu) {
     if (!w->bounded) return;
@@ -436,62 +516,17 @@ INLINE void V(clip)(const Work *w, double *mu) {
     }
 }
 
-/* ---- linear algebra ---- */
+/* ---- the Hessian ---- */
 
-/* S[g, h] -= sum over i < count of left[i, g] right[i, h], for g >= from and h in the blocks of eight from g's on. */
-static void V(rank_update)(double *restrict S, int64_t ld, int64_t from, const double *restrict left,
-                           const double *restrict right, int64_t count) {
-    for (int64_t g = from; g < ld; g += 4) {
-        for (int64_t h = g & ~(int64_t)7; h < ld; h += 8) {
-            vec total[4][BLOCK] = {{{0}}};
-            for (int64_t i = 0; i < count; i++) {
-                const double *l = left + i * ld + g, *r = right + i * ld + h;
-                for (int b = 0; b < BLOCK; b++) {
-                    const vec value = V(load)(r + b * LANES);
-                    for (int a = 0; a < 4; a++) total[a][b] += l[a] * value;
-                }
-            }
-            for (int a = 0; a < 4; a++)
-                for (int b = 0; b < BLOCK; b++) {
-                    double *to = S + (g + a) * ld + h + b * LANES;
-                    V(store)(to, V(load)(to) - total[a][b]);
-                }
-        }
-    }
-}
-
-/* The upper Cholesky factor of S (count rows of ld), in place; a pivot that is nothing beside size[g] is dropped: its
- * row depends on earlier ones and its dual stays where it is. Returns whether one was. */
-static int V(cholesky)(double *restrict S, int64_t ld, int64_t count, const double *size, double *inverse) {
-    int dropped = 0;
-    for (int64_t panel = 0; panel < count; panel += 8) {
-        const int64_t end = panel + 8 < count ? panel + 8 : count;
-        for (int64_t g = panel; g < end; g++) {
-            double *row = S + g * ld;
-            const double pivot = row[g];
-            const int usable = pivot > 1e-14 * size[g] && size[g] > 1e-290;
-            inverse[g] = usable ? 1.0 / sqrt(pivot) : 0.0;
-            dropped |= !usable;
-            for (int64_t h = panel; h < ld; h += LANES) V(store)(row + h, V(load)(row + h) * inverse[g]);
-            for (int64_t e = g + 1; e < end; e++) {
-                double *other = S + e * ld;
-                const double factor = row[e];
-                for (int64_t h = panel; h < ld; h += LANES)
-                    V(store)(other + h, V(load)(other + h) - factor * V(load)(row + h));
-            }
-        }
-        if (end < count) V(rank_update)(S, ld, panel + 8, S + panel * ld, S + panel * ld, 8);
-    }
-    return dropped;
-}
-
-/* d = dp/du at the present point. */
-static void V(slopes)(const Work *w, const State *at, double T, double *restrict d) {
-    const double inverse = 1.0 / T;
-    for (int64_t j = 0; j < w->l; j += LANES) {
+static void V(slopes_part)(void *argument, int64_t t) {
+    const Pass *pass = argument;
+    const Work *w = pass->w;
+    const State *at = pass->at;
+    const double inverse = 1.0 / pass->T;
+    for (int64_t j = w->layout->tile_start[t]; j < w->layout->tile_start[t + 1]; j += LANES) {
         const vec p = V(load)(at->p + j);
         if (w->objective == ENTROPY) {
-            V(store)(d + j, p * (1.0 - p) * inverse);
+            V(store)(w->d + j, p * (1.0 - p) * inverse);
             continue;
         }
         vec x = V(load)(at->u + j), slope = V(all)(1.0);
@@ -501,107 +536,291 @@ static void V(slopes)(const Work *w, const State *at, double T, double *restrict
             slope = 1.0 / q;
         }
         const mask inside = (x > V(load)(w->lower + j)) & (x < V(load)(w->upper + j));
-        V(store)(d + j, (vec)(inside & (mask)slope));
+        V(store)(w->d + j, (vec)(inside & (mask)slope));
     }
 }
+
+/* d = dp/du at a state. */
+static void V(slopes)(Work *w, State *at, double T) {
+    Pass pass = {.w = w, .at = at, .T = T};
+    share(w->team, w->layout->tiles, V(slopes_part), &pass);
+}
+
+/* The diagonal entry of H of a row that moves, regularised; one where there is nothing. */
+INLINE double V(diagonal_entry)(const Work *w, const State *at, int64_t i, double value, double T, double damping,
+                                double ridge) {
+    if (w->has_slack) value += w->s[i] * at->z[i] * (1.0 - at->z[i]) / T;
+    value = (value + damping) * (1.0 + ridge);
+    return value > 1e-290 ? value : 1.0;
+}
+
+/* What the variables of one tile contribute to H. Diagonals, to which many tiles contribute, are added up later. */
+static void V(assemble_part)(void *argument, int64_t t) {
+    Work *w = ((Pass *)argument)->w;
+    const Layout *a = w->layout;
+    const int64_t diagonals = rounded_up(a->leading) + a->width;
+    double *restrict H = w->H, *restrict first = V(part_of)(w, t, H);
+    const double *restrict d = w->d, *restrict values = w->pair_values;
+    memset(first, 0, diagonals * sizeof(double));
+    if (a->pair_runs) {
+        for (int64_t n = a->tile_pair_runs[t]; n < a->tile_pair_runs[t + 1]; n++) {
+            const Run run = a->runs_of_pairs[n];
+            double *to = (run.target < diagonals ? first : H) + run.target;
+            if (run.step) V(add_products)(to, values + run.at, d + run.col, run.count);
+            else *to += V(dot)(values + run.at, d + run.col, run.count);
+        }
+        return;
+    }
+    for (int64_t e = a->tile_pairs[t]; e < a->tile_pairs[t + 1]; e++) {
+        const int64_t target = a->pair_target[e];
+        (target < diagonals ? first : H)[target] += values[e] * d[a->pair_col[e]];
+    }
+}
+
+static int64_t V(chunk_of)(int64_t leading) { return leading <= 64 * 64 ? 64 : rounded_up((leading + 63) / 64); }
+static int64_t V(chunks_of)(int64_t leading) { return (leading + V(chunk_of)(leading) - 1) / V(chunk_of)(leading); }
+
+/* Leading rows of the coupling, each divided by the root of its diagonal entry, and copied into panels where H is wide. */
+static void V(scale_part)(void *argument, int64_t chunk) {
+    const Work *w = ((Pass *)argument)->w;
+    const Layout *a = w->layout;
+    const int64_t ld = a->width, size = V(chunk_of)(a->leading), start = chunk * size;
+    const int64_t stop = start + size < a->leading ? start + size : a->leading;
+    double *coupling = w->H + rounded_up(a->leading) + ld;
+    for (int64_t i = start; i < stop; i++)
+        for (int64_t h = 0; h < ld; h += LANES) {
+            double *at = coupling + i * ld + h;
+            V(store)(at, V(load)(at) * w->root[i] * V(load)(w->keep + h));
+        }
+    if (!w->panels) return;
+    for (int64_t h = 0; h < ld; h += 8)
+        for (int64_t i = start; i < stop; i++)
+            memcpy(w->panels + ((h >> 3) * a->leading + i) * 8, coupling + i * ld + h, 8 * sizeof(double));
+}
+
+static int V(factor_dense)(Work *w, const State *at, double T, double damping, double ridge);
+static void V(solve_dense)(const Work *w, const double *rhs, double *to);
 
 /* H over the rows that move, plus damping, times 1 + ridge on the diagonal, factored; d must be set.
  *
- * H holds [diagonal of the leading rows | diagonal of the others | leading x others | others x others]; the Schur
- * complement of the leading rows is factored in S. Returns whether a pivot was dropped. */
+ * H holds [diagonal of the leading rows | diagonal of the others | W: leading x others | S: others x others], W divided
+ * by the root of the leading diagonal; the Schur complement S - W'W is factored in place. Returns whether a pivot was
+ * dropped. */
 static int V(factor)(Work *w, const State *at, double T, double damping, double ridge) {
     const Layout *a = w->layout;
+    if (a->dense) return V(factor_dense)(w, at, T, damping, ridge);
     const int64_t first = a->leading, ld = a->width, rest = a->rows - first, lead = rounded_up(first);
-    double *restrict H = w->H, *diagonal = H + lead, *coupling = diagonal + ld, *corner = coupling + first * ld;
-    const double *restrict d = w->d, *restrict values = w->pair_values;
+    double *H = w->H, *diagonal = H + lead, *coupling = diagonal + ld;
+    Pass pass = {.w = w};
     memset(H, 0, (lead + ld + first * ld + ld * ld) * sizeof(double));
-    if (a->pair_runs) {
-        for (int64_t n = 0; n < a->pair_runs; n++) {
-            const Run run = a->runs_of_pairs[n];
-            if (run.step) V(add_products)(H + run.target, values + run.at, d + run.col, run.count);
-            else H[run.target] += V(dot)(values + run.at, d + run.col, run.count);
-        }
-    } else {
-        for (int64_t e = 0; e < a->pairs; e++) H[a->pair_target[e]] += values[e] * d[a->pair_col[e]];
-    }
+    share(a->separate ? w->team : NULL, a->tiles, V(assemble_part), &pass);
+    if (a->tiles > 1) V(add_up)(w, a->tiles, H, lead + ld);
+    int any_held = 0;
     for (int64_t i = 0; i < a->rows; i++) {
         double *at_diagonal = i < first ? H + i : diagonal + (i - first);
-        if (!w->moving[i]) {
-            if (i < first) {
-                memset(coupling + i * ld, 0, ld * sizeof(double));
-            } else {
-                const int64_t g = i - first;
-                for (int64_t m = 0; m < first; m++) coupling[m * ld + g] = 0.0;
-                for (int64_t m = 0; m < g; m++) corner[m * ld + g] = 0.0;
-                memset(corner + g * ld, 0, ld * sizeof(double));
-            }
-            *at_diagonal = 1.0;
-            continue;
-        }
-        if (w->has_slack) *at_diagonal += w->s[i] * at->z[i] * (1.0 - at->z[i]) / T;
-        const double value = (*at_diagonal + damping) * (1.0 + ridge);
-        *at_diagonal = value > 1e-290 ? value : 1.0;
+        const int moves = w->moving[i];
+        *at_diagonal = moves ? V(diagonal_entry)(w, at, i, *at_diagonal, T, damping, ridge) : 1.0;
+        if (i < first) w->root[i] = moves ? 1.0 / sqrt(*at_diagonal) : 0.0;
+        else w->keep[i - first] = moves;
+        any_held |= i >= first && !moves;
     }
     if (rest == 0) return 0;
-    for (int64_t i = 0; i < first; i++) {
-        const double inverse = 1.0 / H[i];
-        for (int64_t h = 0; h < ld; h += LANES)
-            V(store)(w->scaled + i * ld + h, V(load)(coupling + i * ld + h) * inverse);
-    }
-    memcpy(w->S, corner, ld * ld * sizeof(double));
+    for (int64_t g = 0; g < rest && any_held; g++)
+        for (int64_t h = g & ~(int64_t)7; h < ld; h += LANES)
+            V(store)(w->S + g * ld + h, V(load)(w->S + g * ld + h) * w->keep[g] * V(load)(w->keep + h));
     for (int64_t g = 0; g < rest; g++) w->S[g * ld + g] = diagonal[g];
-    V(rank_update)(w->S, ld, 0, w->scaled, coupling, first);
-    return V(cholesky)(w->S, ld, rest, diagonal, w->inverse);
+    share(w->team, V(chunks_of)(first), V(scale_part), &pass);
+    Product schur = {w->S, ld, 0, first, {coupling, ld, 8}, -1.0};
+    if (w->panels) schur.P = (Panels){w->panels, 8, 8 * first};
+    V(multiply)(w->team, &schur);
+    return V(cholesky)(w->team, w->S, ld, rest, diagonal, w->inverse, w->packed);
+}
+
+/* What a chunk of leading rows takes from the right-hand sides of the others. */
+static void V(reduce_part)(void *argument, int64_t chunk) {
+    const Pass *pass = argument;
+    const Work *w = pass->w;
+    const Layout *a = w->layout;
+    const int64_t ld = a->width, size = V(chunk_of)(a->leading), start = chunk * size;
+    const int64_t stop = start + size < a->leading ? start + size : a->leading;
+    double *restrict y = w->parts + chunk * w->part;
+    memset(y, 0, ld * sizeof(double));
+    for (int64_t i = start; i < stop; i++)
+        V(add_product)(y, w->H + rounded_up(a->leading) + ld + i * ld, pass->from[i] * w->root[i], ld);
+}
+
+/* The leading rows' part of a solution, from that of the others. */
+static void V(extend_part)(void *argument, int64_t chunk) {
+    const Pass *pass = argument;
+    const Work *w = pass->w;
+    const Layout *a = w->layout;
+    const int64_t ld = a->width, size = V(chunk_of)(a->leading), start = chunk * size;
+    const int64_t stop = start + size < a->leading ? start + size : a->leading;
+    const double *W = w->H + rounded_up(a->leading) + ld;
+    for (int64_t i = start; i < stop; i++)
+        pass->to[i] = pass->to[i] / w->H[i] - w->root[i] * V(dot)(W + i * ld, w->rest, ld);
 }
 
 /* to = H^-1 rhs with the factor; both may be the same array. */
-static void V(solve)(const Work *w, const double *rhs, double *to) {
+static void V(solve)(Work *w, const double *rhs, double *to) {
     const Layout *a = w->layout;
-    const int64_t first = a->leading, ld = a->width, rest = a->rows - first, lead = rounded_up(first);
-    const double *H = w->H, *coupling = H + lead + ld;
+    if (a->dense) {
+        V(solve_dense)(w, rhs, to);
+        return;
+    }
+    const int64_t first = a->leading, ld = a->width, rest = a->rows - first;
     double *restrict y = w->rest;
     if (to != rhs) memcpy(to, rhs, w->k * sizeof(double));
+    if (rest == 0) {
+        for (int64_t i = 0; i < first; i++) to[i] /= w->H[i];
+        return;
+    }
+    Pass pass = {.w = w, .from = to, .to = to};
     memset(y, 0, ld * sizeof(double));
-    memcpy(y, to + first, rest * sizeof(double));
-    for (int64_t i = 0; i < first && rest; i++) {
-        const double *row = w->scaled + i * ld;
-        for (int64_t h = 0; h < ld; h += LANES) V(store)(y + h, V(load)(y + h) - V(load)(row + h) * to[i]);
+    if (first) {
+        share(w->team, V(chunks_of)(first), V(reduce_part), &pass);
+        V(add_up)(w, V(chunks_of)(first), y, ld);
     }
-    for (int64_t g = 0; g < rest; g++) {
-        const double value = y[g] * w->inverse[g], *row = w->S + g * ld;
-        const int64_t next = (g & ~(int64_t)7) + 8;
-        y[g] = value;
-        for (int64_t h = g + 1; h < next; h++) y[h] -= row[h] * value;
-        for (int64_t h = next; h < ld; h += LANES) V(store)(y + h, V(load)(y + h) - V(load)(row + h) * value);
-    }
-    for (int64_t g = rest - 1; g >= 0; g--) {
-        const double *row = w->S + g * ld;
-        const int64_t next = (g & ~(int64_t)7) + 8;
-        double total = y[g];
-        for (int64_t h = g + 1; h < next && h < rest; h++) total -= row[h] * y[h];
-        total -= V(dot)(row + next, y + next, ld - next);
-        y[g] = total * w->inverse[g];
-    }
-    for (int64_t i = 0; i < first; i++)
-        to[i] = (rest ? to[i] - V(dot)(coupling + i * ld, y, ld) : to[i]) / H[i];
+    for (int64_t g = 0; g < rest; g++) y[g] = to[first + g] - y[g];
+    V(solve_forward)(w->S, ld, rest, w->inverse, y);
+    V(solve_back)(w->S, ld, rest, w->inverse, y);
+    share(w->team, V(chunks_of)(first), V(extend_part), &pass);
     memcpy(to + first, y, rest * sizeof(double));
+}
+
+/* ---- where most coefficients are not zero ---- */
+
+/* Columns of C times the root of d, for the rows of a list (-1: zeros), plain or in panels. */
+static void V(gather_part)(void *argument, int64_t chunk) {
+    const Pass *pass = argument;
+    const Work *w = pass->w;
+    const Dense *m = &w->dense;
+    const int64_t l = w->layout->variables, stop = 64 * chunk + 64 < l ? 64 * chunk + 64 : l;
+    for (int64_t j = 64 * chunk; j < stop; j++) {
+        const double root = sqrt(w->d[j]), *from = m->C + j * w->layout->width;
+        for (int64_t g = 0; g < m->ld; g += 8) {
+            double *to = m->scaled + (m->ld >= PACKED ? ((g >> 3) * l + j) * 8 : j * m->ld + g);
+            for (int b = 0; b < 8; b++) to[b] = m->list[g + b] < 0 ? 0.0 : root * from[m->list[g + b]];
+        }
+    }
+}
+
+/* S = C D C' over the rows of the list. */
+static void V(gram)(Work *w, double *S) {
+    Dense *m = &w->dense;
+    const int64_t l = w->layout->variables;
+    Pass pass = {.w = w};
+    share(w->team, (l + 63) / 64, V(gather_part), &pass);
+    memset(S, 0, m->ld * m->ld * sizeof(double));
+    Product product = {S, m->ld, 0, l, {m->scaled, m->ld, 8}, 1.0};
+    if (m->ld >= PACKED) product.P = (Panels){m->scaled, 8, 8 * l};
+    V(multiply)(w->team, &product);
+}
+
+/* Close the list: nothing up to a multiple of eight. */
+INLINE void V(close_list)(Dense *m, int64_t count) {
+    m->count = count;
+    m->ld = rounded_up(count);
+    for (int64_t g = count; g < m->ld; g++) m->list[g] = -1;
+}
+
+/* Without a box D is constant, and so is H: rows whose duals have no bound always move and are eliminated once. */
+static void V(prepare_constant)(Work *w) {
+    const Layout *a = w->layout;
+    Dense *m = &w->dense;
+    int64_t count = 0;
+    for (int64_t i = 0; i < a->rows; i++)
+        if (w->active[i] && w->low[i] == -INFINITY && w->high[i] == INFINITY) m->list[count++] = (int32_t)i;
+    while (count % 8) m->list[count++] = -1;
+    m->first = count;
+    for (int64_t i = 0; i < a->rows; i++)
+        if (w->active[i] && (w->low[i] > -INFINITY || w->high[i] < INFINITY)) m->list[count++] = (int32_t)i;
+    V(close_list)(m, count);
+    V(gram)(w, m->base);
+    m->width = m->ld;
+    for (int64_t g = 0; g < m->width; g++) {
+        const double value = m->base[g * m->width + g] * (1.0 + m->ridge);
+        m->base_size[g] = m->list[g] >= 0 && value > 1e-290 ? value : 1.0;
+        m->base[g * m->width + g] = m->base_size[g];
+        m->order[g] = m->list[g];
+    }
+    V(cholesky)(w->team, m->base, m->width, m->first, m->base_size, m->base_inverse, w->packed);
+    m->ready = 1;
+}
+
+/* S of the rows with bounded duals that move: part of a matrix that never changes. */
+static void V(pick_constant)(Work *w, double damping, double ridge) {
+    Dense *m = &w->dense;
+    int64_t count = 0;
+    for (int64_t g = m->first; g < m->width; g++)
+        if (m->order[g] >= 0 && w->moving[m->order[g]]) m->list[count++] = (int32_t)g;
+    V(close_list)(m, count);
+    for (int64_t g = 0; g < m->ld; g++) {
+        const double *from = m->base + m->list[g] * m->width;
+        double *to = w->S + g * m->ld;
+        for (int64_t h = g & ~(int64_t)7; h < m->ld; h++) to[h] = m->list[g] < 0 || m->list[h] < 0 ? 0.0 : from[m->list[h]];
+        const double size = m->list[g] < 0 ? 1.0 : m->base_size[m->list[g]];
+        w->keep[g] = size + damping;
+        to[g] = m->list[g] < 0 ? 1.0 : to[g] + damping + ridge * size;
+    }
+}
+
+static int V(factor_dense)(Work *w, const State *at, double T, double damping, double ridge) {
+    const Layout *a = w->layout;
+    Dense *m = &w->dense;
+    if (m->constant) {
+        if (!m->ready) V(prepare_constant)(w);
+        V(pick_constant)(w, damping, ridge);
+    } else {
+        int64_t count = 0;
+        for (int64_t i = 0; i < a->rows; i++)
+            if (w->moving[i]) m->list[count++] = (int32_t)i;
+        V(close_list)(m, count);
+        V(gram)(w, w->S);
+        for (int64_t g = 0; g < m->count; g++) {
+            double *entry = w->S + g * m->ld + g;
+            *entry = w->keep[g] = V(diagonal_entry)(w, at, m->list[g], *entry, T, damping, ridge);
+        }
+    }
+    return V(cholesky)(w->team, w->S, m->ld, m->count, w->keep, w->inverse, w->packed);
+}
+
+static void V(solve_dense)(const Work *w, const double *rhs, double *to) {
+    const Dense *m = &w->dense;
+    double *y = w->rest, *z = w->root;
+    memset(y, 0, (m->ld + 8) * sizeof(double));
+    if (m->constant) {
+        memset(z, 0, (m->width + 8) * sizeof(double));
+        for (int64_t g = 0; g < m->width; g++) z[g] = m->order[g] < 0 ? 0.0 : rhs[m->order[g]];
+        V(solve_forward)(m->base, m->width, m->first, m->base_inverse, z);
+    }
+    for (int64_t g = 0; g < m->count; g++) y[g] = m->constant ? z[m->list[g]] : rhs[m->list[g]];
+    V(solve_forward)(w->S, m->ld, m->count, w->inverse, y);
+    V(solve_back)(w->S, m->ld, m->count, w->inverse, y);
+    memset(to, 0, w->k * sizeof(double));
+    if (!m->constant) {
+        for (int64_t g = 0; g < m->count; g++) to[m->list[g]] = y[g];
+        return;
+    }
+    memset(z + m->first, 0, (m->width - m->first) * sizeof(double));
+    for (int64_t g = 0; g < m->count; g++) z[m->list[g]] = y[g];
+    V(solve_back)(m->base, m->width, m->first, m->base_inverse, z);
+    for (int64_t g = 0; g < m->width; g++)
+        if (m->order[g] >= 0) to[m->order[g]] = z[g];
 }
 
 /* ---- numbers of one instance ---- */
 
-/* The numbers that do not depend on scores and temperature. */
-static void V(fold)(Work *w, const Problem *problem, int64_t n) {
+/* Coefficients, and what follows from them: the numbers that right-hand sides do not change. */
+static void V(fold_coefficients)(Work *w, const Problem *problem, int64_t n) {
     const Layout *a = w->layout;
     const double *values = doubles(problem->values, n), *lower = doubles(problem->lower, n);
-    const double *upper = doubles(problem->upper, n), *rhs = doubles(problem->rhs, n), *slack = doubles(problem->slack, n);
-    const double *scale = doubles(problem->scale, n), *share = doubles(problem->tight_share, n);
-    const double *dual_lower = doubles(problem->dual_lower, n), *dual_upper = doubles(problem->dual_upper, n);
+    const double *upper = doubles(problem->upper, n), *scale = doubles(problem->scale, n);
     const uint8_t *free_ = bytes(problem->free, n), *at_upper = bytes(problem->at_upper, n);
-    const uint8_t *active = bytes(problem->active, n), *tight = bytes(problem->tight, n);
+    const uint8_t *active = bytes(problem->active, n);
     const int entropy = w->objective == ENTROPY;
-    double *restrict taken = w->rhs, *restrict signs = w->scratch;
-    memset(taken, 0, w->k * sizeof(double));
-    memset(signs, 0, w->k * sizeof(double));
+    memset(w->taken, 0, w->k * sizeof(double));
+    memset(w->negative, 0, w->k * sizeof(double));
     memset(w->totals, 0, w->k * sizeof(double));
     for (int64_t e = 0; e < a->entries; e++) {
         const int32_t i = a->entry_row[e], j = a->entry_col[e];
@@ -609,40 +828,80 @@ static void V(fold)(Work *w, const Problem *problem, int64_t n) {
         double c = 0.0;
         if (free_[j]) {
             c = entropy ? value * (upper[j] - lower[j]) / rho : value / rho;
-            if (entropy) taken[i] += value * lower[j];
+            if (entropy) w->taken[i] += value * lower[j];
         } else {
-            taken[i] += value * (at_upper[j] ? upper[j] : lower[j]);
+            w->taken[i] += value * (at_upper[j] ? upper[j] : lower[j]);
         }
-        if (value < 0) signs[i] = 1.0;
+        if (value < 0) w->negative[i] = 1.0;
         w->totals[i] += c;
         w->coefficients[e] = active[a->order[i]] ? c : 0.0;
     }
+    for (int64_t e = 0; e < a->pairs && !a->pair_runs; e++)
+        w->pair_values[e] = w->coefficients[a->pair_first[e]] * w->coefficients[a->pair_second[e]];
+    for (int64_t r = 0; r < a->pair_runs; r++) {
+        const Run run = a->runs_of_pairs[r];
+        for (int32_t e = 0; e < run.count; e++)
+            w->pair_values[run.at + e] = w->coefficients[run.first + e] * w->coefficients[run.second + e];
+    }
+    for (int64_t e = 0; e < a->entries && a->dense; e++)
+        w->dense.C[a->entry_col[e] * a->width + a->entry_row[e]] = w->coefficients[e];
+    w->dense.ready = 0;
+}
+
+/* Right-hand sides, slacks and bounds of duals. */
+static void V(fold_rows)(Work *w, const Problem *problem, int64_t n) {
+    const Layout *a = w->layout;
+    const double *rhs = doubles(problem->rhs, n), *slack = doubles(problem->slack, n);
+    const double *scale = doubles(problem->scale, n), *share_of = doubles(problem->tight_share, n);
+    const double *dual_lower = doubles(problem->dual_lower, n), *dual_upper = doubles(problem->dual_upper, n);
+    const uint8_t *active = bytes(problem->active, n), *tight = bytes(problem->tight, n);
     w->bounded = w->has_slack = 0;
     for (int64_t i = 0; i < a->rows; i++) {
         const int32_t from = a->order[i];
         const double rho = scale[from];
+        double taken = w->taken[i];
         w->active[i] = active[from];
         w->s[i] = 0.0;
         if (w->entropic && active[from]) {
-            if (tight[from]) taken[i] += slack[from] * share[from];
+            if (tight[from]) taken += slack[from] * share_of[from];
             else w->s[i] = slack[from] / rho;
         }
         w->has_slack |= w->s[i] != 0.0;
-        w->b[i] = active[from] ? (rhs[from] - taken[i]) / rho : 0.0;
+        w->b[i] = active[from] ? (rhs[from] - taken) / rho : 0.0;
         w->low[i] = tight[from] ? -INFINITY : dual_lower[from] * rho;
         w->high[i] = tight[from] ? INFINITY : dual_upper[from] * rho;
         w->bounded |= w->low[i] > -INFINITY || w->high[i] < INFINITY;
-        w->totals[i] = signs[i] > 0 || !active[from] ? 0.0 : w->totals[i] + w->s[i];
+        w->whole[i] = w->negative[i] > 0 || !active[from] ? 0.0 : w->totals[i] + w->s[i];
     }
-    for (int64_t e = 0; e < a->pairs; e++)
-        w->pair_values[e] = w->coefficients[a->pair_first[e]] * w->coefficients[a->pair_second[e]];
-    if (entropy) return;
+}
+
+/* Bounds and weights of Euclidean variables. */
+static void V(fold_variables)(Work *w, const Problem *problem, int64_t n) {
+    const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
+    const uint8_t *free_ = bytes(problem->free, n);
     const double *weights = w->weights ? doubles(problem->parameter, n) : NULL;
-    for (int64_t j = 0; j < a->variables; j++) {
+    w->dense.constant = w->layout->dense;
+    for (int64_t j = 0; j < w->layout->variables; j++) {
         w->lower[j] = free_[j] ? lower[j] : 0.0;
         w->upper[j] = free_[j] ? upper[j] : 0.0;
         if (weights) w->weights[j] = weights[j];
+        w->dense.constant &= w->lower[j] == -INFINITY && w->upper[j] == INFINITY;
     }
+    w->dense.ready &= !problem->parameter.step;
+}
+
+/* The numbers of instance n that do not depend on scores and temperature, those that the last one had left alone. */
+static void V(fold)(Work *w, const Problem *p, int64_t n, int first) {
+    if (first || p->values.step || p->lower.step || p->upper.step || p->scale.step || p->free.step || p->at_upper.step ||
+        p->active.step)
+        V(fold_coefficients)(w, p, n);
+    if (first || p->rhs.step || p->slack.step || p->scale.step || p->dual_lower.step || p->dual_upper.step ||
+        p->active.step || p->tight.step || p->tight_share.step || p->lower.step || p->upper.step || p->values.step ||
+        p->free.step || p->at_upper.step)
+        V(fold_rows)(w, p, n);
+    w->dense.ready &= !(p->dual_lower.step || p->dual_upper.step || p->tight.step);
+    if (w->objective == EUCLIDEAN && (first || p->lower.step || p->upper.step || p->free.step || p->parameter.step))
+        V(fold_variables)(w, p, n);
 }
 
 /* The linear term, the temperature and the reach of the scores; returns whether everything is finite. */
@@ -671,17 +930,64 @@ static int V(read_scores)(Work *w, const Problem *problem, const void *scores, i
     return finite;
 }
 
-static size_t V(room)(const Work *w, const Layout *a) {
-    const int64_t l = w->l, k = w->k, ld = a->width, first = a->leading;
-    const int64_t coupling = first * ld, variables = 11 * l, rows = 22 * k;
-    return sizeof(double) * (variables + rows + rounded_up(a->entries) + rounded_up(a->pairs) + rounded_up(first) + 4 * ld +
-                             2 * rounded_up(coupling) + 2 * ld * ld + 64);
-}
-
 INLINE double *V(take)(double **from, int64_t count) {
     double *found = *from;
     *from += rounded_up(count);
     return found;
+}
+
+/* Point to the work arrays, one after another from `at` on; returns where they end. */
+static double *V(arrange)(Work *w, const Layout *a, const Problem *problem, double *at) {
+    const int64_t ld = a->width, first = a->leading, lead = rounded_up(first), rows_of_panels = a->dense ? a->variables : first;
+    double **variables[] = {&w->linear, &w->now.u, &w->now.p, &w->next.u, &w->next.p, &w->d};
+    for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, w->l);
+    if (w->objective == EUCLIDEAN) {
+        w->lower = V(take)(&at, w->l);
+        w->upper = V(take)(&at, w->l);
+        if (problem->parameter.at) w->weights = V(take)(&at, w->l);
+    }
+    double **rows[] = {&w->b,       &w->s,      &w->low,    &w->high,   &w->totals,    &w->taken, &w->negative,
+                       &w->whole,   &w->now.mu, &w->now.z,  &w->now.r,  &w->next.mu,   &w->next.z, &w->next.r,
+                       &w->direction, &w->rhs,  &w->scratch, &w->q,     &w->again};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) *rows[i] = V(take)(&at, w->k);
+    w->moving = (uint8_t *)V(take)(&at, w->k / 8);
+    w->active = (uint8_t *)V(take)(&at, w->k / 8);
+    w->coefficients = V(take)(&at, a->entries);
+    w->pair_values = V(take)(&at, a->pairs);
+    w->part = w->k > lead + ld ? w->k : lead + ld;
+    const int64_t parts = a->tiles > V(chunks_of)(first) ? a->tiles : V(chunks_of)(first);
+    w->parts = V(take)(&at, parts * w->part);
+    w->sums = V(take)(&at, 2 * a->tiles);
+    w->H = V(take)(&at, lead + ld + first * ld + (ld + 8) * (ld + 8));
+    w->S = w->H + lead + ld + first * ld;
+    double **others[] = {&w->inverse, &w->rest, &w->keep};
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) *others[i] = V(take)(&at, ld + 16);
+    w->root = V(take)(&at, (first > ld ? first : ld) + 16);
+    w->packed = ld > TILE || a->dense ? V(take)(&at, TILE * (ld + 8)) : NULL;
+    w->panels = ld >= PACKED && !a->dense ? V(take)(&at, rows_of_panels * ld) : NULL;
+    if (!a->dense) return at;
+    Dense *m = &w->dense;
+    m->C = V(take)(&at, a->variables * ld);
+    m->scaled = V(take)(&at, a->variables * (ld + 8));
+    m->list = (int32_t *)V(take)(&at, ld / 2 + 8);
+    m->order = (int32_t *)V(take)(&at, ld / 2 + 8);
+    if (w->objective == ENTROPY) return at;
+    m->base = V(take)(&at, (ld + 8) * (ld + 8));
+    m->base_inverse = V(take)(&at, ld + 8);
+    m->base_size = V(take)(&at, ld + 8);
+    return at;
+}
+
+/* Zeroed memory; large blocks in large pages, which are made faster and found faster. */
+static void *V(zeroed)(size_t size) {
+    const size_t large = (size_t)1 << 21;
+    void *block = NULL;
+    if (posix_memalign(&block, size >= 4 * large ? large : 64, size)) return NULL;
+#ifdef MADV_HUGEPAGE
+    if (size >= 4 * large) madvise(block, size & ~(large - 1), MADV_HUGEPAGE);
+#endif
+    memset(block, 0, size);
+    return block;
 }
 
 /* Work arrays for a problem in one block, which the caller frees; NULL without memory. */
@@ -693,26 +999,10 @@ static void *V(begin)(Work *w, const Layout *a, const Problem *problem, const Co
     w->entropic = (int)problem->entropic_slack;
     w->l = rounded_up(a->variables);
     w->k = rounded_up(a->rows);
-    const size_t size = (V(room)(w, a) + 63) & ~(size_t)63;
-    void *block = NULL;
-    if (posix_memalign(&block, 64, size)) return NULL;
-    memset(block, 0, size);
-    double *at = block;
-    double **variables[] = {&w->linear, &w->now.u, &w->now.p, &w->next.u, &w->next.p, &w->d, &w->tail, &w->lower, &w->upper};
-    for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, w->l);
-    if (w->objective == EUCLIDEAN && problem->parameter.at) w->weights = V(take)(&at, w->l);
-    double **rows[] = {&w->b,      &w->s,      &w->low,    &w->high,   &w->totals, &w->now.mu,    &w->now.z, &w->now.r,
-                       &w->next.mu, &w->next.z, &w->next.r, &w->direction, &w->rhs,  &w->scratch, &w->q,     &w->again};
-    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) *rows[i] = V(take)(&at, w->k);
-    w->moving = (uint8_t *)V(take)(&at, w->k / 8);
-    w->active = (uint8_t *)V(take)(&at, w->k / 8);
-    w->coefficients = V(take)(&at, a->entries);
-    w->pair_values = V(take)(&at, a->pairs);
-    w->H = V(take)(&at, rounded_up(a->leading) + a->width + a->leading * a->width + a->width * a->width);
-    w->scaled = V(take)(&at, a->leading * a->width);
-    w->S = V(take)(&at, a->width * a->width);
-    w->inverse = V(take)(&at, a->width);
-    w->rest = V(take)(&at, a->width);
+    double *origin = (double *)64;
+    void *block = V(zeroed)((size_t)((char *)V(arrange)(w, a, problem, origin) - (char *)origin) + 64);
+    if (!block) return NULL;
+    V(arrange)(w, a, problem, block);
     /* What lies behind the last variable and row takes part in no sum. */
     for (int64_t j = a->variables; j < w->l; j++) {
         if (w->objective == ENTROPY) w->linear[j] = -1e200;
@@ -725,12 +1015,8 @@ static void *V(begin)(Work *w, const Layout *a, const Problem *problem, const Co
     return block;
 }
 
-/* Whether all instances have the same numbers apart from scores and temperature. */
-INLINE int V(shares_numbers)(const Problem *p) {
-    return !(p->values.step || p->lower.step || p->upper.step || p->rhs.step || p->slack.step || p->scale.step ||
-             p->dual_lower.step || p->dual_upper.step || p->free.step || p->at_upper.step || p->active.step ||
-             p->tight.step || p->tight_share.step || (p->objective == EUCLIDEAN && p->parameter.step));
-}
+/* The instances of one thread: the next that nobody has claimed, or all of them for the one that leads. */
+INLINE int64_t V(next_instance)(const Work *w, Team *team, int64_t last) { return w->team ? last + 1 : claim(&team->counter); }
 
 /* ---- the iteration ---- */
 
@@ -757,7 +1043,7 @@ static void V(sweep)(Work *w, double T) {
     for (int64_t g = 0; g < a->groups; g++) {
         for (int32_t e = a->group_start[g]; e < a->group_start[g + 1]; e++) {
             const int32_t i = a->group_rows[e];
-            const double whole = w->totals[i], wanted = w->b[i], rest = whole - wanted, have = at->r[i] + wanted;
+            const double whole = w->whole[i], wanted = w->b[i], rest = whole - wanted, have = at->r[i] + wanted;
             const double left = whole - have, least = 1e-12 * whole;
             if (!(whole > 0) || !(wanted > least && rest > least && have > least && left > least)) continue;
             const double change = T * log(wanted * left / (rest * have));
@@ -769,13 +1055,21 @@ static void V(sweep)(Work *w, double T) {
     if (at->theta <= w->now.theta) V(swap)(w);
 }
 
+static void V(drift_part)(void *argument, int64_t t) {
+    const Pass *pass = argument;
+    const Work *w = pass->w;
+    for (int64_t j = w->layout->tile_start[t]; j < w->layout->tile_start[t + 1]; j += LANES)
+        V(store)(pass->to + j, V(load)(w->d + j) * V(load)(pass->at->u + j) * pass->factor);
+    V(apply_tile)(w, t, pass->to, V(part_of)(w, t, w->scratch));
+}
+
 /* The derivative of the residual with respect to the temperature, times the change of it, added to rhs. */
 static void V(add_drift)(Work *w, double T, double change, double *restrict rhs) {
-    const State *at = &w->now;
+    State *at = &w->now;
     const double factor = -change / T;
-    for (int64_t j = 0; j < w->l; j += LANES)
-        V(store)(w->tail + j, V(load)(w->d + j) * V(load)(at->u + j) * factor);
-    V(apply)(w, w->tail, w->scratch);
+    Pass pass = {.w = w, .at = at, .to = w->next.p, .factor = factor};
+    share(w->team, w->layout->tiles, V(drift_part), &pass);
+    if (w->layout->tiles > 1) V(add_up)(w, w->layout->tiles, w->scratch, w->k);
     for (int64_t i = 0; i < w->layout->rows; i++) {
         if (w->has_slack) w->scratch[i] += w->s[i] * at->z[i] * (1.0 - at->z[i]) * at->mu[i] / T * factor;
         rhs[i] += w->scratch[i];
@@ -785,8 +1079,8 @@ static void V(add_drift)(Work *w, double T, double change, double *restrict rhs)
 /* Newton's step from `now` at temperature T towards the solution at `cooler`; returns whether a pivot was dropped. */
 static int V(find_direction)(Work *w, double T, double cooler, double damping, double ridge, double stride) {
     const Layout *a = w->layout;
-    const State *at = &w->now;
-    V(slopes)(w, at, T, w->d);
+    State *at = &w->now;
+    V(slopes)(w, at, T);
     memcpy(w->rhs, at->r, w->k * sizeof(double));
     if (cooler != T) V(add_drift)(w, T, cooler - T, w->rhs);
     const double near = at->error < w->constants->held ? at->error : w->constants->held;
@@ -913,9 +1207,9 @@ static int V(proves_infeasible)(Work *w) {
         best += most;
         size += fabs(w->b[i] * mu) + most;
     }
-    V(adjust)(w, w->scratch, NULL, w->tail);
+    V(pull)(w, w->scratch, w->next.u);
     for (int64_t j = 0; j < a->variables; j++) {
-        const double gain = w->tail[j];
+        const double gain = w->next.u[j];
         if (gain == 0.0) continue;
         const double low = w->objective == ENTROPY ? 0.0 : w->lower[j], high = w->objective == ENTROPY ? 1.0 : w->upper[j];
         const double most = gain * (gain > 0 ? high : low);
@@ -999,36 +1293,43 @@ static int V(newton)(Work *w, const Problem *problem, const Solve *call, int64_t
     return STEP_LIMIT;
 }
 
-static int V(forward)(const Layout *a, const Problem *problem, const Solve *call, int64_t *counter) {
-    Work w;
-    int64_t n = claim(counter);
-    if (n >= call->count) return 0;
-    void *block = V(begin)(&w, a, problem, call->constants);
-    if (!block) return -1;
-    const int shared = V(shares_numbers)(problem);
-    if (shared) V(fold)(&w, problem, 0);
-    for (; n < call->count; n = claim(counter)) {
-        int64_t steps = 0;
-        if (!shared) V(fold)(&w, problem, n);
-        int code = NOT_FINITE;
-        if (V(read_scores)(&w, problem, call->scores, (int)call->single, n))
-            code = V(newton)(&w, problem, call, n, &steps);
-        else {
-            memset(w.now.mu, 0, w.k * sizeof(double));
-            memset(w.now.p, 0, w.l * sizeof(double));
-        }
-        V(answers)(&w, problem, n);
-        for (int64_t j = 0; j < a->variables; j++) {
-            if (call->single) ((float *)call->x)[n * a->variables + j] = (float)w.d[j];
-            else ((double *)call->x)[n * a->variables + j] = w.d[j];
-        }
-        for (int64_t i = 0; i < a->rows; i++) call->mu[n * a->rows + a->order[i]] = w.now.mu[i];
-        call->codes[n] = code;
-        if (code != CONVERGED) __atomic_fetch_add(call->unsolved, 1, __ATOMIC_RELAXED);
-        call->steps[n] = steps;
+/* Solve one instance and write its answer. */
+static void V(forward_one)(Work *w, const Problem *problem, const Solve *call, int64_t n) {
+    const Layout *a = w->layout;
+    int64_t steps = 0;
+    int code = NOT_FINITE;
+    if (V(read_scores)(w, problem, call->scores, (int)call->single, n))
+        code = V(newton)(w, problem, call, n, &steps);
+    else {
+        memset(w->now.mu, 0, w->k * sizeof(double));
+        memset(w->now.p, 0, w->l * sizeof(double));
     }
+    V(answers)(w, problem, n);
+    for (int64_t j = 0; j < a->variables; j++) {
+        if (call->single) ((float *)call->x)[n * a->variables + j] = (float)w->d[j];
+        else ((double *)call->x)[n * a->variables + j] = w->d[j];
+    }
+    for (int64_t i = 0; i < a->rows; i++) call->mu[n * a->rows + a->order[i]] = w->now.mu[i];
+    call->codes[n] = code;
+    if (code != CONVERGED) __atomic_fetch_add(call->unsolved, 1, __ATOMIC_RELAXED);
+    call->steps[n] = steps;
+}
+
+static int V(forward)(const Layout *a, const Problem *problem, const Solve *call, Team *team) {
+    Work w;
+    int64_t n = claim(&team->counter);
+    if (call->together && n > 0) help(team);
+    if (n >= call->count || (call->together && n > 0)) return 0;
+    void *block = V(begin)(&w, a, problem, call->constants);
+    w.team = call->together ? team : NULL;
+    w.dense.ridge = call->constants->first_ridge;
+    for (int first = 1; block && n < call->count; n = V(next_instance)(&w, team, n), first = 0) {
+        V(fold)(&w, problem, n, first);
+        V(forward_one)(&w, problem, call, n);
+    }
+    if (call->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
     free(block);
-    return 0;
+    return block ? 0 : -1;
 }
 
 /* dL/dtau, or dL/dq: what the explicit dependence of x and r on them passes on. */
@@ -1058,7 +1359,7 @@ static void V(pull_back)(Work *w, const Problem *problem, const Pull *call, int6
     const int entropy = w->objective == ENTROPY;
     for (int64_t i = 0; i < a->rows; i++) at->mu[i] = call->mu[n * a->rows + a->order[i]];
     V(evaluate)(w, at, w->tau);
-    V(slopes)(w, at, w->tau, w->d);
+    V(slopes)(w, at, w->tau);
     double *g = w->next.u, *pulled = w->next.p;
     for (int64_t j = 0; j < a->variables; j++) {
         const int64_t from = n * a->variables + j;
@@ -1076,7 +1377,7 @@ static void V(pull_back)(Work *w, const Problem *problem, const Pull *call, int6
     V(factor)(w, at, w->tau, 0.0, w->constants->refined_ridge);
     V(solve)(w, w->rhs, w->q);
     for (int round = 0; round < 3; round++) { /* undo the ridge */
-        V(adjust)(w, w->q, NULL, pulled);
+        V(pull)(w, w->q, pulled);
         for (int64_t j = 0; j < w->l; j += LANES) V(store)(pulled + j, V(load)(pulled + j) * V(load)(w->d + j));
         V(apply)(w, pulled, w->scratch);
         for (int64_t i = 0; i < a->rows; i++) {
@@ -1088,7 +1389,7 @@ static void V(pull_back)(Work *w, const Problem *problem, const Pull *call, int6
         for (int64_t i = 0; i < w->k; i += LANES) V(store)(w->q + i, V(load)(w->q + i) + V(load)(w->again + i));
         if (V(largest)(w->again, w->k) <= 1e-14 * V(largest)(w->q, w->k)) break;
     }
-    V(adjust)(w, w->q, NULL, pulled);
+    V(pull)(w, w->q, pulled);
     for (int64_t i = 0; i < a->rows; i++) call->q[n * a->rows + a->order[i]] = w->q[i];
     if (call->grad_parameter) V(to_parameter)(w, call, g, pulled, n);
     for (int64_t j = 0; j < a->variables; j++) {
@@ -1100,29 +1401,36 @@ static void V(pull_back)(Work *w, const Problem *problem, const Pull *call, int6
     }
 }
 
-static int V(backward)(const Layout *a, const Problem *problem, const Pull *call, int64_t *counter) {
-    Work w;
-    int64_t n = claim(counter);
-    if (n >= call->count) return 0;
-    void *block = V(begin)(&w, a, problem, call->constants);
-    if (!block) return -1;
-    const int shared = V(shares_numbers)(problem);
-    const size_t numbers = w.objective == ENTROPY ? 1 : (size_t)a->variables;
+/* An instance that was not solved has no gradient. */
+static void V(no_gradient)(const Work *w, const Pull *call, int64_t n) {
+    const Layout *a = w->layout;
+    const size_t numbers = w->objective == ENTROPY ? 1 : (size_t)a->variables;
     const size_t wide = call->single ? sizeof(float) : sizeof(double);
-    if (shared) V(fold)(&w, problem, 0);
-    for (; n < call->count; n = claim(counter)) {
-        if (call->codes[n] != CONVERGED) { /* an instance that was not solved has no gradient */
-            memset((char *)call->grad_y + n * a->variables * wide, 0, a->variables * wide);
-            memset(call->q + n * a->rows, 0, a->rows * sizeof(double));
-            if (call->grad_parameter) memset(call->grad_parameter + n * numbers, 0, numbers * sizeof(double));
+    memset((char *)call->grad_y + n * a->variables * wide, 0, a->variables * wide);
+    memset(call->q + n * a->rows, 0, a->rows * sizeof(double));
+    if (call->grad_parameter) memset(call->grad_parameter + n * numbers, 0, numbers * sizeof(double));
+}
+
+static int V(backward)(const Layout *a, const Problem *problem, const Pull *call, Team *team) {
+    Work w;
+    int64_t n = claim(&team->counter);
+    if (call->together && n > 0) help(team);
+    if (n >= call->count || (call->together && n > 0)) return 0;
+    void *block = V(begin)(&w, a, problem, call->constants);
+    w.team = call->together ? team : NULL;
+    w.dense.ridge = call->constants->refined_ridge;
+    for (int first = 1; block && n < call->count; n = V(next_instance)(&w, team, n), first = 0) {
+        V(fold)(&w, problem, n, first);
+        if (call->codes[n] != CONVERGED) {
+            V(no_gradient)(&w, call, n);
             continue;
         }
-        if (!shared) V(fold)(&w, problem, n);
         V(read_scores)(&w, problem, call->scores, (int)call->single, n);
         V(pull_back)(&w, problem, call, n);
     }
+    if (call->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
     free(block);
-    return 0;
+    return block ? 0 : -1;
 }
 
 /* ---- presolve by bounds: linsat/compile/presolve.py, instance by instance ---- */
@@ -1132,9 +1440,10 @@ static void V(activity)(const Layout *a, const double *values, const double *low
     memset(least, 0, a->rows * sizeof(double));
     memset(most, 0, a->rows * sizeof(double));
     for (int64_t e = 0; e < a->entries; e++) {
-        const int32_t i = a->user_row[e], j = a->user_col[e];
-        const double at_low = values[e] * (free_[j] || !at_upper[j] ? lower[j] : upper[j]);
-        const double at_high = values[e] * (free_[j] || at_upper[j] ? upper[j] : lower[j]);
+        const int32_t i = a->order[a->entry_row[e]], j = a->entry_col[e];
+        const double value = values[a->entry[e]];
+        const double at_low = value * (free_[j] || !at_upper[j] ? lower[j] : upper[j]);
+        const double at_high = value * (free_[j] || at_upper[j] ? upper[j] : lower[j]);
         least[i] += at_low < at_high ? at_low : at_high;
         most[i] += at_low < at_high ? at_high : at_low;
     }
@@ -1174,13 +1483,14 @@ static void V(presolve_one)(const Layout *a, const Problem *problem, const Preso
         }
         memset(down, 0, 2 * l);
         for (int64_t e = 0; e < a->entries; e++) {
-            const int32_t i = a->user_row[e], j = a->user_col[e];
-            const double wide = upper[j] - lower[j], needed = c->forced * fabs(values[e]) * (wide < 1.0 ? wide : 1.0);
+            const int32_t i = a->order[a->entry_row[e]], j = a->entry_col[e];
+            const double value = values[a->entry[e]], wide = upper[j] - lower[j];
+            const double needed = c->forced * fabs(value) * (wide < 1.0 ? wide : 1.0);
             const int no_above = room_above[i] <= needed, no_below = room_below[i] <= needed;
-            if (values[e] > 0) {
+            if (value > 0) {
                 down[j] |= no_above;
                 up[j] |= no_below;
-            } else if (values[e] < 0) {
+            } else if (value < 0) {
                 down[j] |= no_below;
                 up[j] |= no_above;
             }
@@ -1197,7 +1507,7 @@ static void V(presolve_one)(const Layout *a, const Problem *problem, const Preso
     call->infeasible[n] = (uint8_t)impossible;
     memset(active, 0, k);
     for (int64_t e = 0; e < a->entries; e++)
-        if (values[e] != 0 && free_[a->user_col[e]]) active[a->user_row[e]] = 1;
+        if (values[a->entry[e]] != 0 && free_[a->entry_col[e]]) active[a->order[a->entry_row[e]]] = 1;
     for (int64_t i = 0; i < k; i++) {
         const double slight = c->vacuous * (box_most[i] - box_least[i]) + rounding[i];
         if ((call->senses[i] == LESS && side[i] - box_most[i] >= -slight) ||
@@ -1206,10 +1516,11 @@ static void V(presolve_one)(const Layout *a, const Problem *problem, const Preso
     }
 }
 
-static int V(presolve)(const Layout *a, const Problem *problem, const Presolve *call, int64_t *counter) {
+static int V(presolve)(const Layout *a, const Problem *problem, const Presolve *call, Team *team) {
     double *work = malloc((8 * a->rows + a->variables / 4 + 8) * sizeof(double));
     if (!work) return -1;
-    for (int64_t n = claim(counter); n < call->count; n = claim(counter)) V(presolve_one)(a, problem, call, n, work);
+    for (int64_t n = claim(&team->counter); n < call->count; n = claim(&team->counter))
+        V(presolve_one)(a, problem, call, n, work);
     free(work);
     return 0;
 }
@@ -1220,5 +1531,10 @@ static int V(presolve)(const Layout *a, const Problem *problem, const Presolve *
 #undef BLOCK
 #undef State
 #undef Work
+#undef Pass
+#undef Dense
+#undef Panels
+#undef Product
+#undef Elimination
 
 #endif

@@ -14,7 +14,7 @@ from linsat.compile import presolve
 from linsat.solvers import linear_algebra, newton
 
 # Raised together with the version in kernel.c whenever the meaning of an argument changes.
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 _OFF = ("off", "0", "no")
 
 _Whole, _Real, _Address = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
@@ -41,10 +41,17 @@ Constants = _structure(
 )
 Layout = _structure(
     "Layout",
-    (_Whole, "rows variables entries pairs leading width groups entry_runs pair_runs"),
-    (_Address, "order entry entry_row entry_col user_row user_col pair_first pair_second pair_col pair_target"),
+    (_Whole, "rows variables entries pairs leading width groups entry_runs pair_runs tiles separate dense"),
+    (_Address, "order entry entry_row entry_col pair_first pair_second pair_col pair_target"),
     (_Address, "runs_of_entries runs_of_pairs group_start group_rows"),
+    (_Address, "tile_start tile_entries tile_pairs tile_entry_runs tile_pair_runs"),
 )
+Pattern = _structure(
+    "Pattern",
+    (_Whole, "variables entries leading width tiles"),
+    (_Address, "row col position start_of tile_start counts entry entry_row entry_col tile_entries"),
+)
+Team = _structure("Team", (_Whole, "counter ticket done over"), (_Address, "part argument"))
 Problem = _structure(
     "Problem",
     (_Whole, "objective entropic_slack"),
@@ -53,12 +60,14 @@ Problem = _structure(
 )
 Solve = _structure(
     "Solve",
-    (_Whole, "count max_steps single"),
+    (_Whole, "count max_steps single together"),
     (_Real, "tol"),
     (_Address, "constants scores start x mu codes steps unsolved"),
 )
 Pull = _structure(
-    "Pull", (_Whole, "count single"), (_Address, "constants scores grad_x mu grad_mu codes grad_y q grad_parameter")
+    "Pull",
+    (_Whole, "count single together"),
+    (_Address, "constants scores grad_x mu grad_mu codes grad_y q grad_parameter"),
 )
 Presolve = _structure("Presolve", (_Whole, "count"), (_Address, "constants senses free at_upper active infeasible"))
 
@@ -120,8 +129,11 @@ def load() -> Library | str:
         return "its library was compiled from another version of linsat; reinstall linsat"
     for name in ("linsat_forward", "linsat_backward", "linsat_presolve"):
         getattr(functions, name).argtypes = (_Address,) * 4
-    functions.linsat_runs.argtypes = (_Whole, _Address, _Address, _Whole, _Address)
-    functions.linsat_runs.restype = functions.linsat_claim.restype = _Whole
+    functions.linsat_groups.argtypes = (_Whole, _Whole, _Whole, *(_Address,) * 5)
+    functions.linsat_entries.argtypes = (_Address, _Whole)
+    functions.linsat_runs.argtypes = (_Address, _Whole, _Address, _Address)
+    functions.linsat_pairs.argtypes = (_Address, _Whole, *(_Address,) * 4, _Whole)
+    functions.linsat_runs.restype = functions.linsat_pairs.restype = functions.linsat_claim.restype = _Whole
     functions.linsat_claim.argtypes = (_Address,)
     functions.linsat_instructions.restype = ctypes.c_char_p
     return Library(functions, _constants(), functions.linsat_instructions().decode())
@@ -140,7 +152,7 @@ def _path(folder: Path) -> Path | None:
 
 def _differs(functions: ctypes.CDLL) -> bool:
     """Whether the library disagrees with this file about what it is called with."""
-    own = [_ABI_VERSION, *(ctypes.sizeof(kind) for kind in (Constants, Layout, Problem, Solve, Pull, Presolve))]
+    own = [_ABI_VERSION, *(ctypes.sizeof(kind) for kind in (Constants, Layout, Problem, Solve, Pull, Presolve, Team))]
     found = (_Whole * len(own))()
     functions.linsat_abi(found)
     return list(found) != own

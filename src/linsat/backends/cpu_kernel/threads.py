@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,33 +14,31 @@ _WORTH_SECONDS = 2e-4
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
 
-def run_shared(task: Callable[[int], None], count: int, seconds: float) -> None:
-    """Run ``task(counter)`` in several threads at once; together they work through 0 .. count - 1.
+def run_shared(task: Callable[[], None], most: int | None, seconds: float) -> None:
+    """Run ``task`` in several threads at once, which share the work among themselves; at most ``most`` are of use.
 
-    The task takes the next number from the counter, the address of a 64-bit integer, until none is left: a thread that
-    wakes late or shares its core with something else takes fewer, and nobody waits for it. Uses
-    ``torch.get_num_threads()`` threads, the calling one included, where ``seconds`` of work in total are worth it.
+    The tasks take what nobody has taken yet until nothing is left: a thread that wakes late or shares its core with
+    something else does less, and nobody waits for it. Uses ``torch.get_num_threads()`` threads, the calling one
+    included, where ``seconds`` of work in total are worth it.
     """
-    counter = ctypes.c_int64(0)
-    at = ctypes.addressof(counter)
-    if count <= 1 or seconds < _WORTH_SECONDS:
-        task(at)
+    if (most is not None and most <= 1) or seconds < _WORTH_SECONDS:
+        task()
         return
-    threads = min(torch.get_num_threads(), count)
+    threads = torch.get_num_threads() if most is None else min(torch.get_num_threads(), most)
     if threads <= 1:
-        task(at)
+        task()
         return
     key = (os.getpid(), threads)
     pool = _pools.get(key)
     if pool is None:
         pool = _pools.setdefault(key, ThreadPoolExecutor(threads - 1, thread_name_prefix="linsat"))
-    others = [pool.submit(task, at) for _ in range(1, threads)]
+    others = [pool.submit(task) for _ in range(1, threads)]
     try:
-        task(at)
+        task()
     finally:
         for other in others:
             if not other.cancel():  # one that has not begun has nothing left to do
-                other.exception()  # the counter must outlive every thread that uses it
+                other.exception()  # what the tasks share must outlive every thread that uses it
     for other in others:
         if not other.cancelled():
             other.result()
