@@ -1,0 +1,75 @@
+"""Row names: single rows, and families such as ``capacity[0]``, ``capacity[1]``, ... that share one name."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from linsat.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from linsat.constraints.constraint_set import Constraints
+
+_INDEXED = re.compile(r"(.+)\[([^\[\]]*)\]", re.DOTALL)
+_SHOWN = 8  # names that an error lists
+
+
+def family(name: str) -> str:
+    """What a row shares with the others of its family: ``staffed`` for ``staffed[2]`` and ``staffed[Ann, Mon]``."""
+    found = _INDEXED.fullmatch(name)
+    return found[1] if found else name
+
+
+def families(names: Sequence[str]) -> dict[str, list[int]]:
+    """The positions of the rows of each family, in the order in which families first occur."""
+    found: dict[str, list[int]] = {}
+    for position, name in enumerate(names):
+        found.setdefault(family(name), []).append(position)
+    return found
+
+
+def rows_named(constraints: Constraints, name: str) -> list[int]:
+    """Positions of all rows of that name, or else of that family: ``"capacity"`` finds ``capacity[0]`` and so on.
+
+    Raises:
+        ConstraintError: there is none; the message says which names there are.
+    """
+    names = constraints.names
+    if isinstance(name, str):
+        found = [i for i, other in enumerate(names) if other == name] or families(names).get(name, [])
+        if found:
+            return found
+    reject_unknown("row", name, [*families(names), *names])
+
+
+def reject_unknown(what: str, name: object, known: Sequence[str]) -> NoReturn:
+    """Raise an error about a name that is not there; it lists the nearest names, or the first ones."""
+    distinct = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(name, distinct, n=3) if isinstance(name, str) else []
+    if near:
+        fix = f"did you mean {' or '.join(map(repr, near))}?"
+    else:
+        more = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
+        fix = f"one of {', '.join(map(repr, distinct[:_SHOWN]))}{more}." if distinct else "there are none."
+    raise ConstraintError(f"No {what} is named {name!r}. Fix: {fix}")
+
+
+def family_shape(names: Sequence[str]) -> tuple[int, ...]:
+    """The array that rows of one family form by their indices, row by row; else, or without indices, ``(rows,)``.
+
+    A single row without an index is an array without axes.
+    """
+    if len(names) == 1 and family(names[0]) == names[0]:
+        return ()
+    indices = [found[2].split(", ") if (found := _INDEXED.fullmatch(name)) else [name] for name in names]
+    if len({len(index) for index in indices}) == 1:
+        axes = [list(dict.fromkeys(index[axis] for index in indices)) for axis in range(len(indices[0]))]
+        shape = tuple(map(len, axes))
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        places = [sum(s * a.index(i) for s, a, i in zip(strides, axes, index, strict=True)) for index in indices]
+        if places == list(range(math.prod(shape))):
+            return shape
+    return (len(names),)
