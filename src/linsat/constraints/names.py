@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -42,18 +43,19 @@ def rows_named(constraints: Constraints, name: str) -> list[int]:
         found = [i for i, other in enumerate(names) if other == name] or families(names).get(name, [])
         if found:
             return found
-    reject_unknown("row", name, [*families(names), *names])
+    known = list(families(names))
+    # A name with an index is compared with those that have one.
+    reject_unknown("row", name, names if isinstance(name, str) and family(name) in known else known)
 
 
 def reject_unknown(what: str, name: object, known: Sequence[str]) -> NoReturn:
     """Raise an error about a name that is not there; it lists the nearest names, or the first ones."""
-    distinct = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(name, distinct, n=3) if isinstance(name, str) else []
+    near = difflib.get_close_matches(name, known, n=3) if isinstance(name, str) else []
     if near:
         fix = f"did you mean {' or '.join(map(repr, near))}?"
     else:
-        more = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
-        fix = f"one of {', '.join(map(repr, distinct[:_SHOWN]))}{more}." if distinct else "there are none."
+        more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+        fix = f"one of {', '.join(map(repr, known[:_SHOWN]))}{more}."
     raise ConstraintError(f"No {what} is named {name!r}. Fix: {fix}")
 
 
@@ -66,10 +68,10 @@ def family_shape(names: Sequence[str]) -> tuple[int, ...]:
         return ()
     indices = [found[2].split(", ") if (found := _INDEXED.fullmatch(name)) else [name] for name in names]
     if len({len(index) for index in indices}) == 1:
-        axes = [list(dict.fromkeys(index[axis] for index in indices)) for axis in range(len(indices[0]))]
+        columns = zip(*indices, strict=True)
+        axes = [list(dict.fromkeys(column)) for column in columns]
         shape = tuple(map(len, axes))
-        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        places = [sum(s * a.index(i) for s, a, i in zip(strides, axes, index, strict=True)) for index in indices]
-        if places == list(range(math.prod(shape))):
+        grid = itertools.product(*axes)
+        if len(names) == math.prod(shape) and all(tuple(a) == b for a, b in zip(indices, grid, strict=True)):
             return shape
     return (len(names),)
