@@ -123,7 +123,7 @@ def run(job: Job, progress: Callable[[int, int], None] = lambda done, total: Non
     scores = open_scores(job.scores)
     _check_fit(model, scores)
     try:
-        model.constraints.require_finite_box(model.variables)
+        model.constraints.require_finite_box()
     except ConstraintError as error:
         raise ConstraintError(f"{job.constraints}: {error} On the command line: --box LOWER UPPER.") from None
     constraints = model.constraints.check()
@@ -267,8 +267,8 @@ def _solve(piece: np.ndarray, constraints: Constraints, job: Job, first: int) ->
     if len(bad):
         row, column = (int(i) for i in bad[0])
         raise ConstraintError(
-            f"{job.scores}: instance {first + row}, variable {column} is {piece[row, column]}; expected finite scores. "
-            f"Fix: clamp or mask the scores; to forbid a variable set its upper bound to its lower bound."
+            f"{job.scores}: instance {first + row}, variable {constraints.variable_name(column)} is "
+            f"{piece[row, column]}; expected finite scores. Fix: clamp or mask the scores; to forbid a variable set its upper bound to its lower bound."
         )
     here = _part_of(constraints, first, first + len(piece))
     return solve(piece, here, tau=job.tau, on_failure="ignore")

@@ -364,7 +364,7 @@ class Constraints:
         Args:
             constraints: a cvxpy constraint or a list of them: ``==``, ``<=``, ``>=``, Zero, NonPos or NonNeg of affine
                 expressions in ``variable``; parameters count with their present values. A two-sided row becomes two.
-            variable: the ``cvxpy.Variable``; matrices are flattened row by row. Its ``nonneg``, ``bounds`` and the like
+            variable: the ``cvxpy.Variable``; the set has its name and shape. Its ``nonneg``, ``bounds`` and the like
                 become the box; so do constraints on one entry, with ``box`` or where every entry then is bounded.
             box: bounds (lower, upper) for entries that have none; without it they stay infinite.
 

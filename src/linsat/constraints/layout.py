@@ -80,6 +80,10 @@ class Layout:
         which = bisect.bisect_right(self.starts, column) - 1
         return self.variables[which].entry(column - self.starts[which])
 
+    def entries(self) -> list[str]:
+        """Every entry of the vector as a user writes it."""
+        return [variable.entry(i) for variable in self.variables for i in range(variable.size)]
+
     def flattened(self, array: Any) -> tuple[Any, Arrangement] | None:
         """A tensor or array as (batch..., l), and how it came; None where it has the shape of neither.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 import zlib
 from pathlib import Path
@@ -11,11 +12,20 @@ import numpy as np
 import scipy.sparse as sp
 
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import Layout
 from linsat.errors import ConstraintError
-from linsat.files.model import MATRICES, MOST_ARRAY_BYTES, Model, check_size, check_variable_count
+from linsat.files.model import (
+    MATRICES,
+    MOST_ARRAY_BYTES,
+    Model,
+    check_size,
+    check_variable_count,
+    described,
+    read_described,
+)
 
 _PARTS = ("data", "indices", "indptr", "shape")
-_PLAIN = (*MATRICES, *MATRICES.values(), "lower", "upper", "names", "variables")
+_PLAIN = (*MATRICES, *MATRICES.values(), "lower", "upper", "names", "variables", "layout")
 _DENSE_ABOVE = 0.25  # share of non-zero coefficients above which a matrix is written dense
 
 
@@ -36,17 +46,26 @@ def read_npz(path: Path) -> Model:
             arguments[matrix] = found
         if side in arrays:
             arguments[side] = arrays[side]
-    names, variables = (_texts(key, arrays.get(key)) for key in ("names", "variables"))
-    constraints = Constraints(**arguments, names=names)
-    count = constraints.num_variables
-    if count is None:
+    names, variables, objects = (_texts(key, arrays.get(key)) for key in ("names", "variables", "layout"))
+    if variables is not None and objects is not None:
+        raise ConstraintError("the file has both variables and layout; expected one of them.")
+    layout = None if variables is None else Layout.of_names(variables)
+    if objects is not None:
+        layout = read_described([_parsed(text) for text in objects])
+    constraints = Constraints(**arguments, names=names, variables=layout)
+    if constraints.num_variables is None:
         raise ConstraintError(
             "the file has neither rows nor a bound per variable, so nothing says how many variables there are. "
             "Fix: give lower or upper one entry per variable."
         )
-    if variables is not None and len(variables) != count:
-        raise ConstraintError(f"variables has {len(variables)} names; expected {count}, one per variable.")
-    return Model(constraints, None if variables is None else tuple(variables))
+    return Model(constraints)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ConstraintError(f"layout holds {text[:40]!r}; expected one JSON object per variable.") from None
 
 
 def write_npz(path: Path, constraints: Constraints) -> None:
@@ -56,6 +75,11 @@ def write_npz(path: Path, constraints: Constraints) -> None:
         "upper": constraints.upper.detach().cpu().numpy(),
         "names": np.array(constraints.names, dtype=np.str_),
     }
+    layout = constraints.layout
+    if layout is not None and not layout.variables[0].name:
+        arrays["variables"] = np.array(layout.entries(), dtype=np.str_)
+    elif layout is not None:
+        arrays["layout"] = np.array([json.dumps(variable) for variable in described(layout)], dtype=np.str_)
     stacked = constraints.matrix.detach().cpu()
     matrix = sp.csr_array((stacked.values().numpy(), stacked.indices().numpy()), shape=tuple(stacked.shape))
     senses = np.array(constraints.senses)
