@@ -82,6 +82,7 @@ class Request:
             )
         check_options(solver, on_failure)
         solver = DEFAULT if solver is None else solver
+        objective = objective if constraints.layout is None else objective.flat(constraints.layout)
         like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, _read_scores)
         _check_bounds(like.dtype, constraints, objective)
         # Metal has no float64: solve on the CPU there and hand the answer back.
@@ -131,10 +132,9 @@ class Request:
             x = x.reshape(*self.batch_shape, x.shape[-1])
         if x.dtype is not self.like.dtype or x.device != self.like.device:
             x = x.to(self.like.device, self.like.dtype)
-        if self.as_numpy:
-            x = x.detach().cpu().numpy()
-        layout = self.constraints.layout
-        return x if layout is None else layout.restored(x, self.arrangement)
+        answer = x.detach().cpu().numpy() if self.as_numpy else x
+        layout = None if self.arrangement == "flat" else self.constraints.layout
+        return answer if layout is None else layout.restored(answer, self.arrangement)
 
     def solution(self, result: SolverResult, form: StandardForm) -> Solution:
         """Everything, in the shape of the scores."""

@@ -229,7 +229,9 @@ def _print_conflict(model: Model, findings: Findings) -> None:
 
 
 def _forced_words(model: Model, forced: Forced) -> str:
-    return f"{model.constraints.variable_name(forced.variable)} = {forced.value:g}" + (" (by its bounds)" if forced.by_bounds else "")
+    return f"{model.constraints.variable_name(forced.variable)} = {forced.value:g}" + (
+        " (by its bounds)" if forced.by_bounds else ""
+    )
 
 
 def _print_list(title: str, entries: Sequence[str], unknown: bool) -> None:

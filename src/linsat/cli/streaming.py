@@ -268,7 +268,8 @@ def _solve(piece: np.ndarray, constraints: Constraints, job: Job, first: int) ->
         row, column = (int(i) for i in bad[0])
         raise ConstraintError(
             f"{job.scores}: instance {first + row}, variable {constraints.variable_name(column)} is "
-            f"{piece[row, column]}; expected finite scores. Fix: clamp or mask the scores; to forbid a variable set its upper bound to its lower bound."
+            f"{piece[row, column]}; expected finite scores. Fix: clamp or mask the scores; to forbid a variable set "
+            f"its upper bound to its lower bound."
         )
     here = _part_of(constraints, first, first + len(piece))
     return solve(piece, here, tau=job.tau, on_failure="ignore")

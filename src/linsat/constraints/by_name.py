@@ -37,7 +37,7 @@ def right_sides_by_name(constraints: Constraints, values: Any) -> dict[str, Tens
             raise ConstraintError(
                 f"rhs gives row {constraints.names[twice]!r} twice, by {given[twice]!r} and {name!r}. Fix: one of them."
             )
-        given |= dict.fromkeys(rows, name)
+        given |= dict.fromkeys(rows, str(name))
         numbers = _read_numbers(name, value, [constraints.names[row] for row in rows])
         start = 0
         for _, side, _ in BLOCKS:
@@ -102,8 +102,8 @@ def read_bound_of(constraints: Constraints, side: str, value: Any) -> Tensor:
         return bound  # rejected with the others, where all must agree
     if isinstance(value, torch.nn.Parameter):
         raise ConstraintError(
-            f"{side} is a parameter of shape {tuple(bound.shape)}; expected (..., {layout.size}), because a set follows "
-            f"the parameter itself. Fix: nn.Parameter({side}.flatten())."
+            f"{side} is a parameter of shape {tuple(bound.shape)}; expected (..., {layout.size}), because a set "
+            f"follows the parameter itself. Fix: nn.Parameter({side}.flatten())."
         )
     return found[0]
 

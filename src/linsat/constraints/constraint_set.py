@@ -251,7 +251,7 @@ class Constraints:
         return arguments | self._matrices | self._right_sides
 
     def with_rhs(
-        self, by_name: Mapping[str, Any] | None = None, *, b: Any = None, d: Any = None, f: Any = None
+        self, by_name: Mapping[str, Any] | None = None, /, *, b: Any = None, d: Any = None, f: Any = None
     ) -> Constraints:
         """The same rows with other right-hand sides, which may have leading batch dimensions and require gradients.
 

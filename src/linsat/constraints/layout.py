@@ -156,9 +156,9 @@ class Layout:
 
 def holds_tensors(value: Any) -> bool:
     """Whether an array over all variables, or the first of a dict of arrays, is a torch tensor."""
-    if isinstance(value, Mapping):
-        value = next(iter(value.values()), None)
-    return isinstance(value, torch.Tensor)
+    if isinstance(value, torch.Tensor):
+        return True
+    return isinstance(value, Mapping) and isinstance(next(iter(value.values()), None), torch.Tensor)
 
 
 def expected_shape(layout: Layout | None, width: int | None) -> str:
@@ -184,7 +184,7 @@ def flatten(
         width: how many variables there are; None: any number.
         read: one array, called by its name, as a tensor.
     """
-    if isinstance(value, Mapping):
+    if not isinstance(value, torch.Tensor) and isinstance(value, Mapping):
         if layout is None:
             raise ConstraintError(
                 f"{name} is a dict, but the set has no named variables. Fix: one array (..., {width or 'variables'}), "
@@ -192,13 +192,18 @@ def flatten(
             )
         return layout.joined({key: read(f"{name}[{key!r}]", part) for key, part in value.items()}, name), "by name"
     tensor = read(name, value)
-    if tensor.dim() and tensor.shape[-1] and (width is None or tensor.shape[-1] == width):
+    last = tensor.shape[-1] if tensor.dim() else 0
+    if last and (width is None or last == width):
         return tensor, "flat"
     found = None if layout is None else layout.flattened(tensor)
     if found is not None:
         return found
     named = layout is not None and bool(layout.variables[0].name)
-    fix = "the shape of the variables, after any batch dimensions." if named else f"flatten matrices, e.g. {name}.flatten(-2)."
+    fix = (
+        "the shape of the variables, after any batch dimensions."
+        if named
+        else f"flatten matrices, e.g. {name}.flatten(-2)."
+    )
     raise ConstraintError(
         f"{name} has shape {tuple(tensor.shape)}; expected {expected_shape(layout, width)}. Fix: {fix}"
     )

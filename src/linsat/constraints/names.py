@@ -38,14 +38,18 @@ def rows_named(constraints: Constraints, name: str) -> list[int]:
     Raises:
         ConstraintError: there is none; the message says which names there are.
     """
-    names = constraints.names
-    if isinstance(name, str):
-        found = [i for i, other in enumerate(names) if other == name] or families(names).get(name, [])
-        if found:
-            return found
-    known = list(families(names))
-    # A name with an index is compared with those that have one.
-    reject_unknown("row", name, names if isinstance(name, str) and family(name) in known else known)
+    names, cache = constraints.names, constraints.structure.cache
+    if "families" not in cache:
+        exact: dict[str, list[int]] = {}
+        for position, other in enumerate(names):
+            exact.setdefault(other, []).append(position)
+        cache["families"] = families(names) | exact
+    found: dict[str, list[int]] = cache["families"]
+    if not isinstance(name, str) or name not in found:
+        # A name with an index is compared with those that have one.
+        indexed = isinstance(name, str) and family(name) != name and family(name) in found
+        reject_unknown("row", name, names if indexed else list(families(names)))
+    return found[name]
 
 
 def reject_unknown(what: str, name: object, known: Sequence[str]) -> NoReturn:
