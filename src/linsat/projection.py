@@ -16,10 +16,11 @@ from linsat.backends.run import first_backend, judge_failures, presolve, reject_
 from linsat.compile.compiled import CompiledConstraints, compile_constraints
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import flatten
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
 from linsat.gradient.implicit import Call, differentiable
 from linsat.objectives import Objective
-from linsat.request import OnFailure, Request, Solver, check_numbers, read_objective
+from linsat.request import OnFailure, Request, Solver, check_numbers, read_objective, read_scores
 from linsat.solution import Solution
 from linsat.solvers import Sinkhorn
 from linsat.solvers.result import SolverResult
@@ -190,15 +191,9 @@ def _project_group(
     if len(scores) == 1:
         return [project(scores[0], sets[0], objective=objective, solver=solver, on_failure=on_failure)]
     stack = torch.stack if isinstance(scores[0], torch.Tensor) else np.stack
-    joined = _joined_sides(sets, np.ndim(scores[0]) - _variable_axes(sets[0], np.shape(scores[0])))
+    flat, _ = flatten("scores", scores[0], sets[0].layout, sets[0].num_variables, read_scores)
+    joined = _joined_sides(sets, flat.dim() - 1)
     return project(stack(scores), joined, objective=objective, solver=solver, on_failure=on_failure)
-
-
-def _variable_axes(constraints: Constraints, shape: tuple[int, ...]) -> int:
-    """How many axes of scores belong to the variables: one where they are flat."""
-    layout = constraints.layout
-    flat = layout is None or layout.shape is None or (shape and shape[-1] == layout.size)
-    return 1 if flat or layout is None or layout.shape is None else len(layout.shape)
 
 
 def _rows_key(constraints: Any) -> Any:

@@ -83,7 +83,7 @@ class Request:
         check_options(solver, on_failure)
         solver = DEFAULT if solver is None else solver
         objective = objective if constraints.layout is None else objective.flat(constraints.layout)
-        like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, _read_scores)
+        like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read_scores)
         _check_bounds(like.dtype, constraints, objective)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
@@ -212,7 +212,8 @@ def check_numbers(scores: Tensor, objective: Objective, form: StandardForm, cons
             raise ConstraintError(f"{name} is {float(value[index])}; expected {expected}")
 
 
-def _read_scores(name: str, y: Any) -> Tensor:
+def read_scores(name: str, y: Any) -> Tensor:
+    """Scores as a dense, floating tensor."""
     if isinstance(y, torch.Tensor):
         tensor = y
     else:

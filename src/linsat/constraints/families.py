@@ -14,8 +14,8 @@ import scipy.sparse as sp
 import torch
 
 from linsat.constraints.arguments import exceeds, number, refuse, vector, whole, whole_array
+from linsat.constraints.constants import Array
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.expressions import Array
 from linsat.constraints.layout import Layout, NamedArray
 
 

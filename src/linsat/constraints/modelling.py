@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from linsat.constraints.constants import Array, read_constant
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.expressions import Array, Expression, Relation, read_constant
+from linsat.constraints.expressions import Expression, Relation
 from linsat.constraints.layout import Layout
 from linsat.constraints.text import NAME_TERMS, terms_text
 from linsat.constraints.variables import NO_BOUND, Variable, check_variables
