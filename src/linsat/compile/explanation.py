@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
@@ -77,10 +78,12 @@ def certificate_words(
 
 
 def _simple(system: LinearSystem, multipliers: dict[int, Fraction]) -> dict[int, Fraction]:
-    """The multipliers in units of the usual one, freed of rounding where they prove as much without it."""
+    """The multipliers in units of the usual one; freed of rounding, in whole numbers, where that proves as much."""
     usual = Counter(float(f"{abs(float(m)):.9g}") for m in multipliers.values()).most_common(1)[0][0]
     scaled = {row: m / Fraction(usual) for row, m in multipliers.items()}
-    simple = {row: m.limit_denominator(_DENOMINATOR) for row, m in scaled.items()}
+    near = {row: m.limit_denominator(_DENOMINATOR) for row, m in scaled.items()}
+    common = math.lcm(*(m.denominator for m in near.values()))
+    simple = {row: m * common for row, m in near.items()} if common <= _DENOMINATOR else near
     try:
         missing = _from_bounds(system, simple) + sum((_share(system, row, w) for row, w in simple.items()), Fraction(0))
     except OverflowError:  # an infinite bound: only the exact multipliers cancel there

@@ -15,8 +15,8 @@ import scipy.sparse as sp
 import torch
 
 from linsat.constraints.constants import Array, read_constant
-from linsat.constraints.layout import Labels, Shape, index_text
-from linsat.constraints.names import reject_unknown
+from linsat.constraints.labels import Labels, index_text, labels_at, numbered_index
+from linsat.constraints.layout import Shape
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -74,38 +74,15 @@ class Expression:
                 f"{what} does not fit shape {self.shape}: {error}. Fix: write it as for a numpy array."
             ) from None
         entries = chosen.reshape(-1)
-        return self._mapped(chosen.shape, lambda rows: rows[entries], self._labels_at(chosen))
-
-    def _labels_at(self, chosen: Array) -> Labels:
-        """Labels for an array of entries: an axis has those of the one old axis whose index changes along it."""
-        labels: list[tuple[str, ...] | None] = [None] * chosen.ndim
-        places = np.unravel_index(chosen, self.shape) if any(self.labels) and chosen.size else ()
-        for words, place in zip(self.labels, places, strict=False):
-            along = [axis for axis in range(chosen.ndim) if (place != place.take([0], axis)).any()]
-            if words is not None and len(along) == 1:
-                line = np.moveaxis(place, along[0], 0).reshape(place.shape[along[0]], -1)[:, 0]
-                labels[along[0]] = tuple(words[i] for i in line)
-        return tuple(labels)
+        return self._mapped(chosen.shape, lambda rows: rows[entries], labels_at(chosen, self.shape, self.labels))
 
     # ------------------------------------------------------------------ shape
 
     def __getitem__(self, key: Any) -> Expression:
         parts = key if isinstance(key, tuple) else (key,)
         plain = tuple(part.cpu().numpy() if isinstance(part, torch.Tensor) else part for part in parts)
-        numbered = self._numbered(plain)
+        numbered = numbered_index(plain, self.labels)
         return self._picked(lambda entries: entries[numbered], f"The index {key!r}")
-
-    def _numbered(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """An index with numbers in place of labels."""
-        axes = [_axes_used(part) for part in parts]
-        found, axis = [], 0
-        for position, part in enumerate(parts):
-            if part is ...:
-                axis = self.ndim - sum(axes[position + 1 :])
-            words = self.labels[axis] if axes[position] and axis < self.ndim else None
-            found.append(_label_positions(part, words))
-            axis += axes[position]
-        return tuple(found)
 
     def __iter__(self) -> Iterator[Expression]:
         if not self.shape:
@@ -298,29 +275,6 @@ class Relation:
             "A relation is neither true nor false. Fix: write a chained comparison (0 <= X <= 1) or an 'and' "
             "as separate relations; to ask whether two variables are the same object use 'is'."
         )
-
-
-def _axes_used(part: Any) -> int:
-    """How many axes of an array one part of an index takes."""
-    if part is None or part is ...:
-        return 0
-    return part.ndim if isinstance(part, np.ndarray) and part.dtype == bool else 1
-
-
-def _label_positions(part: Any, labels: tuple[str, ...] | None) -> Any:
-    """One part of an index with numbers in place of labels."""
-    if isinstance(part, list) and part and all(isinstance(word, str) for word in part):
-        return [_label_positions(word, labels) for word in part]
-    if not isinstance(part, str):
-        return part
-    if labels is None:
-        raise ConstraintError(
-            f"The index has the label {part!r}, but that axis has none. Fix: a number, or Variable([{part!r}, ...]) "
-            f"with labels for the axis."
-        )
-    if part not in labels:
-        reject_unknown("entry of this axis", part, labels)
-    return labels.index(part)
 
 
 def _one_axis(axis: Any, dim: Any) -> Any:

@@ -12,20 +12,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from linsat.constraints.labels import Labels, index_text
 from linsat.constraints.names import reject_unknown
 from linsat.errors import ConstraintError
 
 Tensor = torch.Tensor
 Shape = tuple[int, ...]
-Labels = tuple[tuple[str, ...] | None, ...]  # one entry per axis; None: its indices are numbers
 # How an array over all variables was given: (batch..., l), (batch..., *shape), or one array per variable by name.
 Arrangement = Literal["flat", "shaped", "by name"]
-
-
-def index_text(index: Sequence[Any], labels: Labels) -> str:
-    """``[3, Mon]`` for an index into an array whose second axis has labels; empty for an array without axes."""
-    parts = [str(i) if axis is None else axis[i] for i, axis in zip(index, labels, strict=True)]
-    return f"[{', '.join(parts)}]" if parts else ""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ import scipy.sparse as sp
 
 from linsat._optional import require
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.layout import Layout, NamedArray, index_text
+from linsat.constraints.labels import index_text
+from linsat.constraints.layout import Layout, NamedArray
 from linsat.errors import ConstraintError, LinSATWarning
 from linsat.interop.two_sided import Box, TwoSided, read_box, to_constraints
 
