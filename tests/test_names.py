@@ -6,10 +6,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from oracles import System, nearest_point
 
 import linsat
 from linsat.constraints.names import family_shape, rows_named
+from oracles import System, nearest_point
 
 F64 = torch.float64
 DAYS = ["Mon", "Tue", "Wed"]
