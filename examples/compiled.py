@@ -19,7 +19,7 @@ def main(backend: str = "inductor") -> float:
     layer = linsat.LinSAT(linsat.constraints.doubly_stochastic(n), tau=0.2)
 
     def loss(values: torch.Tensor) -> torch.Tensor:
-        x = layer(net(values)).reshape(-1, n, n)
+        x = layer(layer.constraints.unstack(net(values)))  # (32, n, n)
         return (x @ values[..., None]).square().mean()
 
     values = torch.randn(32, n)

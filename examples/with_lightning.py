@@ -26,7 +26,7 @@ class Sorter(lightning.LightningModule):
         self.layer = linsat.LinSAT(linsat.constraints.permutation(n), tau=0.1)
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return self.layer(self.net(values[..., None]).flatten(-2)).unflatten(-1, (self.n, self.n))
+        return self.layer(self.net(values[..., None]))
 
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
         (values,) = batch

@@ -143,7 +143,7 @@ CALLS: dict[str, Call] = {
     "truth values": ("y has dtype", lambda: linsat.project(np.zeros(3, dtype=bool), THREE)),
     "too few scores": ("y has shape (2,)", lambda: linsat.project(torch.zeros(2), THREE)),
     "one number": ("y has shape ()", lambda: linsat.project(torch.tensor(0.0), THREE)),
-    "nan score": ("y holds nan (instance 0, variable 1)", lambda: linsat.project(torch.tensor([0, nan, 0]), THREE)),
+    "nan score": ("y holds nan (instance 0, variable x[1])", lambda: linsat.project(torch.tensor([0, nan, 0]), THREE)),
     "infinite score": ("y holds inf", lambda: linsat.solve(np.array([0, 0, inf]), THREE)),
     "sparse scores": ("y has layout", lambda: linsat.project(Y.to_sparse(), THREE)),
     "no constraints": ("constraints is a NoneType", lambda: linsat.project(Y, None)),

@@ -13,7 +13,7 @@ SIMPLEX = linsat.constraints.simplex(3)
 def test_scores_must_be_finite(bad):
     scores = torch.zeros(2, 3)
     scores[1, 2] = bad
-    with pytest.raises(linsat.ConstraintError, match=r"y holds .* \(instance 1, variable 2\).*Fix"):
+    with pytest.raises(linsat.ConstraintError, match=r"y holds .* \(instance 1, variable x\[2\]\).*Fix"):
         linsat.project(scores, SIMPLEX)
 
 
@@ -26,7 +26,7 @@ def test_tau_must_be_positive(tau):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"y": torch.zeros(4)}, r"y has shape \(4,\).*one score per variable.*Fix"),
+        ({"y": torch.zeros(4)}, r"y has shape \(4,\).*one entry per variable.*Fix"),
         ({"y": torch.tensor(1.0)}, "y has shape"),
         ({"y": torch.zeros(3, dtype=torch.int64)}, "y has dtype torch.int64.*Fix"),
         ({"y": np.zeros(3, dtype=complex)}, "y has dtype complex128"),

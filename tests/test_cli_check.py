@@ -281,6 +281,6 @@ def test_projecting_asks_for_finite_bounds(tmp_path, capsys):
         main(["project", *files])
     assert caught.value.code == 2
     said = capsys.readouterr().err
-    assert "variable 'X' (and 1 more) lies between -inf and inf" in said
+    assert "variable X (and 1 more) lies between -inf and inf" in said
     assert "linsat.Euclidean()" in said
     assert "--box" in said

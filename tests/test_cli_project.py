@@ -297,12 +297,12 @@ def test_bad_options_and_scores_are_one_line(files, capsys):
     assert "expected a name that ends in .npy" in capsys.readouterr().err
     np.save(files[1], Y[:, :4])
     assert _project(files) == 2
-    assert "expected (..., 5), one score per variable" in capsys.readouterr().err
+    assert "expected (..., 5): one entry per variable" in capsys.readouterr().err
     spoiled = Y.copy()
     spoiled[31, 2] = np.nan
     np.save(files[1], spoiled)
     assert _project(files, "--chunk", "10") == 2
-    assert "instance 31, variable 2 is nan" in capsys.readouterr().err
+    assert "instance 31, variable x[2] is nan" in capsys.readouterr().err
 
 
 def test_columns_in_another_order_are_refused(tmp_path, capsys):

@@ -86,8 +86,8 @@ class TestEveryDecoder:
         [
             ([0.1, math.nan, 0.0, 0.0], r"x\[1\] is nan; expected a finite number"),
             ([[0.1, 0.0, 0.0, -math.inf]], r"x\[0, 3\] is -inf"),
-            (0.5, r"x has shape \(\); expected \(\.\.\., variables\)"),
-            ([0.1, 0.2, 0.3], r"x has shape \(3,\) but cons has 4 variables; expected \(\.\.\., 4\)"),
+            (0.5, r"x has shape \(\); expected \(\.\.\., 4\)"),
+            ([0.1, 0.2, 0.3], r"x has shape \(3,\); expected \(\.\.\., 4\)"),
             (torch.ones(4).to_sparse(), r"x is sparse"),
             (["a", "b", "c", "d"], r"x has dtype"),
         ],

@@ -80,8 +80,8 @@ def test_budget_rows() -> None:
 def test_doubly_stochastic_rows(family: Callable[[int], Constraints]) -> None:
     matrix = [[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
     assert_rows(family(2), matrix, "== == == ==", np.ones(4))
-    assert family(2).names[0] == "row 0 sums to 1"
-    assert family(2).names[3] == "column 1 sums to 1"
+    assert family(2).names[0] == "row sum[0]"
+    assert family(2).names[3] == "column sum[1]"
 
 
 def test_matching_rows() -> None:
@@ -107,10 +107,10 @@ def test_capacity_assignment_rows() -> None:
     cons = capacity_assignment(2, 2, [2.5, 4.0], sizes=[1, 3])
     assert_rows(cons, matrix, "<= <= == ==", [2.5, 4.0, 1, 1])
     assert cons.names == (
-        "capacity of bin 0",
-        "capacity of bin 1",
-        "item 0 is in one bin",
-        "item 1 is in one bin",
+        "capacity[0]",
+        "capacity[1]",
+        "item in one bin[0]",
+        "item in one bin[1]",
     )
 
 
@@ -118,7 +118,7 @@ def test_ranking_rows() -> None:
     cons = ranking(2, groups=["a", "b"], at_least={"b": 0.4}, exposure=[3.0, 1.0])
     matrix = [[0, 0, 3, 1], [1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
     assert_rows(cons, matrix, ">= == == == ==", [0.4 * 4.0, 1, 1, 1, 1])
-    assert cons.names[0] == "exposure of group 'b'"
+    assert cons.names[0] == "exposure[b]"
 
 
 def test_ranking_without_groups_is_doubly_stochastic() -> None:
@@ -154,8 +154,8 @@ def test_tour_rows_are_those_of_the_paper() -> None:
         [0, 0, 0, 1, 1, 0, 0, 0, 0],  # X[priority, k], k = 1 .. m + 1 in the paper's count
     ]
     assert_rows(cons, matrix, " ".join(["=="] * 9), np.ones(9))
-    assert cons.names[1] == "city 1 is visited once"
-    assert cons.names[4] == "step 1 visits one city"
+    assert cons.names[1] == "city visited once[1]"
+    assert cons.names[4] == "step visits one city[1]"
     assert cons.names[6:] == (
         "the tour starts in city 2",
         "the tour ends in city 0",

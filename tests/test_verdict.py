@@ -239,6 +239,7 @@ class TestConstraints:
             "These rows cannot hold together within the bounds:",
             "  A[0]: x[0] + x[1] <= 1",
             "  C[0]: x[0] + x[1] >= 2",
+            "Row 'C[0]' needs 2; row 'A[0]' allows 1.",
             "Fix: drop or loosen any one of them, "
             "or let rows be broken at a price: constraints.soften(rows, price=10.0).",
         ]

@@ -15,22 +15,19 @@ popularity = torch.tensor([2.0, 1.2, 0.4, 0.0, -0.2, -0.5])
 scores = (torch.randn(tokens, experts) + popularity).requires_grad_()  # what a router would say
 
 cons = linsat.constraints.capacity_assignment(tokens, experts, capacity=room)
-X = linsat.project(scores.flatten(), cons, tau=0.3).reshape(tokens, experts)  # X[token, expert]
+X = linsat.project(scores, cons, tau=0.3)  # X[token, expert]
 (X * torch.randn(tokens, experts)).sum().backward()  # a loss on the routed outputs reaches every score
 
-decided = linsat.decode.greedy_repair(linsat.project(scores.flatten(), cons, tau=0.01), cons)  # small tau: decisions
-routed = decided.x.reshape(tokens, experts)
+decided = linsat.decode.greedy_repair(linsat.project(scores, cons, tau=0.01), cons)  # small tau: decisions
 favourite = torch.nn.functional.one_hot(scores.argmax(-1), experts)  # top-1 routing without the layer
 dropped = int((favourite.sum(0) - room).clamp_min(0).sum())
 
 seats = np.repeat(np.arange(experts), room)  # the best routing there is: one token per seat
 places = linear_sum_assignment(scores.detach().numpy()[:, seats], maximize=True)
 best = float(scores.detach()[places[0], seats[places[1]]].sum())
-reached = float((routed * scores.detach()).sum())
+reached = float((decided.x * scores.detach()).sum())
 print(f"top-1: loads {favourite.sum(0).tolist()}, {dropped} of {tokens} tokens beyond the {room} an expert takes")
-print(
-    f"layer: loads {[round(load, 1) for load in X.sum(0).tolist()]}, worst violation {cons.violation(X.flatten()):.0e}"
-)
+print(f"layer: loads {[round(load, 1) for load in X.sum(0).tolist()]}, worst violation {cons.violation(X):.0e}")
 print(f"decided: feasible {bool(decided.feasible)}, {reached / best:.1%} of the best possible score")
 print(f"smallest gradient of a token's scores {scores.grad.abs().amax(-1).min():.1e}")
 

@@ -17,20 +17,20 @@ able[:2, 3:5] = True  # persons 0 and 1 can only do jobs 3 and 4: nobody else ca
 
 X = linsat.Variable(people, jobs, name="X")
 rows = ((X.sum(1) == 1).named("one job for person"), (X.sum(0) <= 1).named("one person for job"))
-cons = linsat.subject_to(*rows).with_bounds(upper=able.flatten().double())  # upper bound 0: forbidden
+cons = linsat.subject_to(*rows).with_bounds(upper=able.double())  # upper bound 0: forbidden
 
-x = linsat.project(skill.flatten(), cons, tau=0.005).reshape(people, jobs)
+x = linsat.project(skill, cons, tau=0.005)
 print(f"forbidden entries: largest {x[~able].max():g}; jobs 3 and 4 for the others: largest {x[2:, 3:5].max():g}")
-decided = linsat.decode.hungarian(x.flatten(), cons, shape=(people, jobs))
+decided = linsat.decode.hungarian(x, cons)
 person, job = linear_sum_assignment(torch.where(able, skill, -1e3).numpy(), maximize=True)
-reached, best = float((decided.x.reshape(people, jobs) * skill).sum()), float(skill[person, job].sum())
+reached, best = float((decided.x * skill).sum()), float(skill[person, job].sum())
 print(f"decided: feasible {bool(decided.feasible)}, total skill {reached:.4f}, the optimum {best:.4f}")
 
 fewer = able.clone()
 fewer[2] = fewer[0]  # now three persons share two jobs
 conflict: tuple[str, ...] = ()
 try:
-    cons.with_bounds(upper=fewer.flatten().double()).check()
+    cons.with_bounds(upper=fewer.double()).check()
 except linsat.InfeasibleError as error:
     conflict = error.rows
 print("three persons for two jobs:", ", ".join(conflict))
@@ -45,7 +45,7 @@ axes[0].set(
     yticks=range(0, people, 3),
 )
 for axis, tau in zip(axes[1:], (0.2, 0.005)):
-    shown = linsat.project(skill.flatten(), cons, tau=tau).reshape(people, jobs)
+    shown = linsat.project(skill, cons, tau=tau)
     axis.imshow(shown.numpy(), cmap="Blues", vmin=0, vmax=1)
     axis.set(title=f"X at tau {tau}", xlabel="job", xticks=range(0, jobs, 3), yticks=range(0, people, 3))
 axes[2].scatter(job, person, s=14, color="tab:orange", label="optimum")

@@ -24,8 +24,8 @@ def shuffled(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 def trained(with_layer: bool) -> torch.Tensor:
     """X[piece, place] of the test pictures: a relaxed permutation, or a softmax of every piece for itself."""
     torch.manual_seed(0)
-    last = nn.Sequential(nn.Flatten(-2), linsat.LinSAT(cons, tau=1.0), nn.Unflatten(-1, (n, n)))
-    net = nn.Sequential(nn.Linear(size * size, 64), nn.ReLU(), nn.Linear(64, n), last if with_layer else nn.Softmax(-1))
+    last = linsat.LinSAT(cons, tau=1.0) if with_layer else nn.Softmax(-1)
+    net = nn.Sequential(nn.Linear(size * size, 64), nn.ReLU(), nn.Linear(64, n), last)
     optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
     for _ in range(150):
         pieces, places = shuffled(32)
@@ -41,7 +41,7 @@ def trained(with_layer: bool) -> torch.Tensor:
 torch.manual_seed(2)
 test_pieces, test_places = shuffled(500)
 alone, layer = trained(with_layer=False), trained(with_layer=True)
-matched = [linsat.decode.hungarian(X.flatten(-2), cons, shape=(n, n)).x.reshape(X.shape) for X in (alone, layer)]
+matched = [linsat.decode.hungarian(X, cons).x for X in (alone, layer)]
 found = {"softmax": alone.argmax(-1), "softmax, matched": matched[0].argmax(-1), "layer": matched[1].argmax(-1)}
 right = {name: (places == test_places).all(-1) for name, places in found.items()}
 for name in found:

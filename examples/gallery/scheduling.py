@@ -24,22 +24,24 @@ for hour in range(hours):
     busy.append((X * (running * needs[:, None])).sum() <= machines)
 cons = linsat.subject_to((X.sum(1) == 1).named("job starts once"), *[r.named(f"hour {h}") for h, r in enumerate(busy)])
 
-cost = (weight[:, None] * start).flatten()
+cost = weight[:, None] * start  # (jobs, hours)
 x = linsat.project(-cost / cost.max(), cons, tau=0.002)  # numpy in, numpy out
 begin, load = np.zeros(jobs, dtype=int), np.zeros(hours)
-for job in np.argsort(x.reshape(jobs, hours) @ start):  # by expected start, each as early as machines are free
+for job in np.argsort(x @ start):  # by expected start, each as early as machines are free
     while (load[begin[job] : begin[job] + length[job]] + needs[job] > machines).any():
         begin[job] += 1
     load[begin[job] : begin[job] + length[job]] += needs[job]
-decided = np.eye(hours)[begin].flatten()
+decided = np.eye(hours)[begin]
 rows, kind = cons.matrix.to_dense().numpy(), np.array(cons.senses)
 low = np.where(kind == "==", cons.rhs, -np.inf)
-best = milp(cost, constraints=LinearConstraint(rows, low, cons.rhs), integrality=1, bounds=Bounds(0, allowed.flatten()))
+limits = Bounds(0, allowed.ravel())
+best = milp(cost.ravel(), constraints=LinearConstraint(rows, low, cons.rhs), integrality=1, bounds=limits)
 print(f"worst violation: relaxed {cons.violation(x):.0e}, decided {cons.violation(decided):g}")
-print(f"cost of waiting: relaxed {x @ cost:.1f}, decided {decided @ cost:.0f}, the best schedule {best.fun:.0f}")
+waiting = [float((plan * cost).sum()) for plan in (x, decided)]
+print(f"cost of waiting: relaxed {waiting[0]:.1f}, decided {waiting[1]:.0f}, the best schedule {best.fun:.0f}")
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 2.7), layout="constrained")
-left.imshow(x.reshape(jobs, hours), aspect="auto", cmap="Blues", vmin=0, vmax=1)
+left.imshow(x, aspect="auto", cmap="Blues", vmin=0, vmax=1)
 left.set(title="X[job, start] relaxed", xlabel="hour", ylabel="job")
 base = np.zeros(hours)
 for job in np.argsort(begin, kind="stable"):

@@ -19,7 +19,7 @@ optimizer = torch.optim.Adam([scores], lr=0.05)
 stages = []
 for step in range(150):
     tau = max(0.5 * 0.97**step, 0.02)
-    X = linsat.project(scores.flatten(-2), cons, tau=tau).reshape(restarts, n, n)
+    X = linsat.project(scores, cons, tau=tau)
     if step in (0, 40):
         stages.append((f"step {step}, tau {tau:.2g}", X.detach()))
     steps = torch.einsum("bis,bjs,ij->bs", X[..., :-1], X[..., 1:], distance)  # expected length of each step
@@ -28,8 +28,8 @@ for step in range(150):
     loss.backward()
     optimizer.step()
 
-decided = linsat.decode.hungarian(X.flatten(-2), cons, shape=(n, n))
-order = decided.x.reshape(restarts, n, n).argmax(-2)  # (restarts, steps): the city of every step
+decided = linsat.decode.hungarian(X, cons)
+order = decided.x.argmax(-2)  # (restarts, steps): the city of every step
 lengths = distance[order[:, :-1], order[:, 1:]].sum(-1)
 winner = int(lengths.argmin())
 
@@ -41,7 +41,7 @@ print(f"feasible {int(decided.feasible.sum())} of {restarts}; shortest {lengths[
 print(f"shortest of all {len(early)} paths that keep the rules {best.min():.4f}; median attempt {lengths.median():.4f}")
 
 figure, axes = plt.subplots(1, 3, figsize=(8.4, 2.9), layout="constrained")
-stages.append((f"decided, length {lengths[winner]:.3f}", decided.x.reshape(restarts, n, n)))
+stages.append((f"decided, length {lengths[winner]:.3f}", decided.x))
 for axis, (title, stage) in zip(axes, stages):
     legs = stage[winner, :, :-1] @ stage[winner, :, 1:].T  # how much of the path goes from i to j
     for i, j in itertools.product(range(n), range(n)):

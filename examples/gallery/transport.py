@@ -25,22 +25,22 @@ def network(cap: float | None) -> linsat.Constraints:
     return linsat.subject_to(*rows)
 
 
-free = linsat.project(-cost.flatten(), network(None), tau=1e-3)
-cap = 0.85 * float(free @ emission.flatten())
-print(f"without a cap: cost {free @ cost.flatten():.2f}, emissions {free @ emission.flatten():.1f}")
+free = linsat.project(-cost, network(None), tau=1e-3)
+cap = 0.85 * float((free * emission).sum())
+print(f"without a cap: cost {(free * cost).sum():.2f}, emissions {(free * emission).sum():.1f}")
 capped_network = network(cap)
 A, b = capped_network.matrix.to_dense().numpy(), capped_network.rhs.numpy()  # four plants, emissions, six towns
-best = linprog(cost.flatten(), A[:5], b[:5], A[5:], b[5:], bounds=(0, 12)).fun
+best = linprog(cost.ravel(), A[:5], b[:5], A[5:], b[5:], bounds=(0, 12)).fun
 taus = np.logspace(0, -3, 7)
-plans = [linsat.project(-cost.flatten(), capped_network, tau=tau) for tau in taus]
-gaps = [plan @ cost.flatten() / best - 1 for plan in plans]
+plans = [linsat.project(-cost, capped_network, tau=tau) for tau in taus]
+gaps = [(plan * cost).sum() / best - 1 for plan in plans]
 capped = plans[-1]
-print(f"capped at {cap:.1f}: cost {capped @ cost.flatten():.2f}, emissions {capped @ emission.flatten():.1f}")
+print(f"capped at {cap:.1f}: cost {(capped * cost).sum():.2f}, emissions {(capped * emission).sum():.1f}")
 print(f"linear program {best:.2f}; worst violation at any tau {max(map(capped_network.violation, plans)):.0e}")
 
 figure, axes = plt.subplots(1, 3, figsize=(8.4, 2.7), layout="constrained")
 for axis, plan, title in zip(axes, (free, capped), ("no cap", "emissions capped")):
-    for (i, j), amount in np.ndenumerate(plan.reshape(4, 6)):
+    for (i, j), amount in np.ndenumerate(plan):
         color = "tab:red" if i == 2 else "tab:blue"
         axis.plot(*zip(plants[i], towns[j]), color=color, linewidth=amount / 3, alpha=0.7, solid_capstyle="round")
     axis.scatter(*plants.T, marker="s", s=45, color=["black", "black", "tab:red", "black"], zorder=3)

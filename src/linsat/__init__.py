@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from linsat import constraints, decode
-    from linsat.constraints import Constraints, Variable, stack, subject_to, unstack
+    from linsat.constraints import Constraints, Variable, subject_to
     from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATError, LinSATWarning
     from linsat.files import load, save
     from linsat.interop.linsatnet import init_constraints, linsat_layer
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 # Where each public name lives; a module is imported when one of its names is first used (PEP 562).
 _HOMES = {
     "linsat.interop.linsatnet": ("init_constraints", "linsat_layer"),
-    "linsat.constraints": ("Constraints", "Variable", "stack", "subject_to", "unstack"),
+    "linsat.constraints": ("Constraints", "Variable", "subject_to"),
     "linsat.errors": ("ConstraintError", "ConvergenceError", "InfeasibleError", "LinSATError", "LinSATWarning"),
     "linsat.files": ("load", "save"),
     "linsat.layer": ("LinSAT",),
@@ -70,9 +70,7 @@ __all__ = [
     "save",
     "sinkhorn",
     "solve",
-    "stack",
     "subject_to",
-    "unstack",
 ]
 
 

@@ -8,7 +8,7 @@ gradient. A set with per-instance numbers broadcasts its batch dimensions with t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 
 from linsat.constraints.arrays import Tensor, to_tensor
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import Arrangement, flatten, holds_tensors
 from linsat.constraints.structure import EQUAL, GREATER
 from linsat.errors import ConstraintError
 
@@ -29,9 +30,18 @@ class Decoded:
     to judge and both are None: a decoder's own structure (k chosen, a matching) holds by construction.
     """
 
-    x: Any  # (..., variables), every entry on the lower or upper end of its box
+    x: Any  # in the shape (or dict of shapes) of the relaxed point, every entry on the lower or upper end of its box
     feasible: Any  # (...) bool: every hard row holds to tol in units of its mean |coefficient|; None without a set
     violation: Any  # (...) float64: as `Constraints.violation` measures it; None without a set
+
+    def __repr__(self) -> str:
+        named = self.x.items() if isinstance(self.x, Mapping) else [("x", self.x)]
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named)
+        if self.feasible is None:
+            return f"Decoded({shapes})"
+        count, total = int(self.feasible.sum()), int(np.prod(self.feasible.shape))
+        worst = f"; worst violation {float(self.violation.max()):.1e}" if total else ""
+        return f"Decoded({shapes}: {count} of {total} feasible{worst})"
 
 
 def rounding(x: Any, cons: Constraints, *, tol: float = 1e-6) -> Decoded:
@@ -42,9 +52,9 @@ def rounding(x: Any, cons: Constraints, *, tol: float = 1e-6) -> Decoded:
         cons: the constraint set; its box tells the two ends.
         tol: a row holds when violated by at most this, in units of its mean |coefficient|.
     """
-    point = _read_point(x, cons, tol)
+    point, form = _read_point(x, cons, tol)
     nearer, _, _ = _round(point, cons)
-    return _decoded(nearer, x, cons, tol)
+    return form.decoded(nearer, cons, tol)
 
 
 def top_k(x: Any, k: Any, cons: Constraints | None = None, *, tol: float = 1e-6) -> Decoded:
@@ -56,31 +66,38 @@ def top_k(x: Any, k: Any, cons: Constraints | None = None, *, tol: float = 1e-6)
         cons: the constraint set; without it the box is [0, 1] and no verdict is given.
         tol: a row holds when violated by at most this, in units of its mean |coefficient|.
     """
-    point = _read_point(x, cons, tol, optional=True)
+    point, form = _read_point(x, cons, tol, optional=True)
     count = _read_counts("k", k, point, most=point.shape[-1])
     order = point.sort(dim=-1, descending=True, stable=True).indices
     ranks = torch.arange(point.shape[-1], device=point.device).expand(point.shape)
     chosen = torch.zeros_like(point, dtype=torch.bool).scatter(-1, order, ranks < count.unsqueeze(-1))
     lower, upper = _box(point, cons)
-    return _decoded(torch.where(chosen, upper, lower), x, cons, tol)
+    return form.decoded(torch.where(chosen, upper, lower), cons, tol)
 
 
 def hungarian(
-    x: Any, cons: Constraints | None = None, *, shape: tuple[int, int], keep: Any = None, tol: float = 1e-6
+    x: Any,
+    cons: Constraints | None = None,
+    *,
+    shape: tuple[int, int] | None = None,
+    keep: Any = None,
+    tol: float = 1e-6,
 ) -> Decoded:
     """The matching of n1 with n2 items of the largest total score: its pairs to the upper end, the rest down.
 
     Args:
-        x: scores of all pairs (..., n1 * n2), row by row.
+        x: scores of all pairs, (..., n1, n2) where the set's variable has that shape, else (..., n1 * n2), row by row.
         cons: the constraint set; without it the box is [0, 1] and no verdict is given.
-        shape: (n1, n2); min(n1, n2) pairs are matched.
+        shape: (n1, n2); min(n1, n2) pairs are matched. Default: the shape of the set's variable.
         keep: keep only this many pairs of the matching, those of the highest score (equal ones by the lower
             index); an int or one per instance (...). Default all.
         tol: a row holds when violated by at most this, in units of its mean |coefficient|.
     """
     from scipy.optimize import linear_sum_assignment  # half a second to import, and only this decoder needs it
 
-    point = _read_point(x, cons, tol, optional=True)
+    point, form = _read_point(x, cons, tol, optional=True)
+    if shape is None and cons is not None and cons.layout is not None and len(cons.layout.shape or ()) == 2:
+        shape = cons.layout.shape  # type: ignore[assignment]
     n1, n2 = _read_shape(shape, point)
     most = min(n1, n2)
     count = _read_counts("keep", most if keep is None else keep, point, most=most)
@@ -92,7 +109,7 @@ def hungarian(
         chosen[instance, row[best] * n2 + col[best]] = True
     mask = torch.from_numpy(chosen).to(point.device).reshape(point.shape)
     lower, upper = _box(point, cons)
-    return _decoded(torch.where(mask, upper, lower), x, cons, tol)
+    return form.decoded(torch.where(mask, upper, lower), cons, tol)
 
 
 def greedy_repair(x: Any, cons: Constraints, *, max_flips: int | None = None, tol: float = 1e-6) -> Decoded:
@@ -109,7 +126,7 @@ def greedy_repair(x: Any, cons: Constraints, *, max_flips: int | None = None, to
         max_flips: most flips per instance; default the number of variables.
         tol: a row holds when violated by at most this, in units of its mean |coefficient|.
     """
-    point = _read_point(x, cons, tol)
+    point, form = _read_point(x, cons, tol)
     if max_flips is None:
         max_flips = point.shape[-1]
     elif not isinstance(max_flips, (int, np.integer)) or max_flips < 0:
@@ -119,7 +136,7 @@ def greedy_repair(x: Any, cons: Constraints, *, max_flips: int | None = None, to
     each = _Rows.of(cons, point.shape[:-1])
     for start, other, certainty, rows in zip(starts, others, certainties, each, strict=True):
         _flip(start, other, certainty, rows, max_flips, tol)
-    return _decoded(torch.from_numpy(starts).to(point.device).reshape(point.shape), x, cons, tol)
+    return form.decoded(torch.from_numpy(starts).to(point.device).reshape(point.shape), cons, tol)
 
 
 # ---------------------------------------------------------------------- the repair of one instance
@@ -210,54 +227,63 @@ def _row_scale(cons: Constraints, device: torch.device) -> Tensor:
     return torch.where(total > 0, total / count.clamp_min(1.0), 1.0)
 
 
-def _decoded(point: Tensor, like: Any, cons: Constraints | None, tol: float) -> Decoded:
-    """The point in the library and dtype of the input, and the verdict on exactly that point."""
-    if isinstance(like, torch.Tensor):
-        x: Any = point.to(like.dtype) if like.is_floating_point() else point
-        judged = x
-    else:
-        dtype = np.asarray(like).dtype
-        x = point.numpy().astype(dtype if dtype.kind == "f" else np.float64)
-        judged = torch.from_numpy(x.astype(np.float64))
-    if cons is None:
-        return Decoded(x, None, None)
-    with torch.no_grad():
-        gap = torch.where(cons.soft.to(judged.device), 0.0, cons.row_violation(judged))  # soft rows may be broken
-        gap = gap / _row_scale(cons, judged.device)
-        feasible, violation = (gap <= tol).all(-1), cons.violation(judged)
-    if isinstance(like, torch.Tensor):
+@dataclass(frozen=True)
+class _Form:
+    """How the relaxed point came: library, dtype and arrangement."""
+
+    as_numpy: bool
+    dtype: torch.dtype
+    arrangement: Arrangement
+
+    def decoded(self, point: Tensor, cons: Constraints | None, tol: float) -> Decoded:
+        """The point in the form of the input, and the verdict on exactly that point."""
+        x: Any = point.to(self.dtype)
+        feasible: Any = None
+        violation: Any = None
+        if cons is not None:
+            with torch.no_grad():
+                gap = torch.where(cons.soft.to(x.device), 0.0, cons.row_violation(x))  # soft rows may be broken
+                gap = gap / _row_scale(cons, x.device)
+                feasible, violation = (gap <= tol).all(-1), cons.violation(x)
+        if self.as_numpy:
+            x, feasible, violation = (None if part is None else part.numpy() for part in (x, feasible, violation))
+        if cons is not None and cons.layout is not None:
+            x = cons.layout.restored(x, self.arrangement)
         return Decoded(x, feasible, violation)
-    return Decoded(x, feasible.numpy(), violation.numpy())
 
 
 # ---------------------------------------------------------------------- reading the input
 
 
-def _read_point(x: Any, cons: Constraints | None, tol: float, *, optional: bool = False) -> Tensor:
-    """x in float64, detached, broadcast to the batch dimensions of the constraint set."""
+def _read_point(x: Any, cons: Constraints | None, tol: float, *, optional: bool = False) -> tuple[Tensor, _Form]:
+    """x in float64, detached, flat and broadcast to the batch dimensions of the constraint set; and how it came."""
     if not (isinstance(cons, Constraints) or (optional and cons is None)):
         raise ConstraintError(f"cons is of type {type(cons).__name__}. Fix: pass linsat.Constraints.")
     if not (math.isfinite(tol) and tol >= 0):
         raise ConstraintError(f"tol is {tol}; expected a finite number >= 0. Fix: pass 1e-6, say.")
-    point = to_tensor("x", x).detach().to(torch.float64)
-    if point.layout != torch.strided:
-        raise ConstraintError("x is sparse; expected a dense array. Fix: x.to_dense().")
-    if point.dim() == 0 or point.shape[-1] == 0:
-        raise ConstraintError(f"x has shape {tuple(point.shape)}; expected (..., variables). Fix: pass a vector.")
+    layout, width = (None, None) if cons is None else (cons.layout, cons.num_variables)
+    given, arrangement = flatten("x", x, layout, width, _read_array)
+    floating = given.is_floating_point()
+    form = _Form(not holds_tensors(x), given.dtype if floating else torch.float64, arrangement)
+    point = given.detach().to(torch.float64)
     bad = ~torch.isfinite(point)
     if bool(bad.any()):
         at = tuple(int(i) for i in bad.nonzero()[0])
         raise ConstraintError(f"x{list(at)} is {float(point[at])}; expected a finite number. Fix: check its source.")
-    return point if cons is None else _fit_to_set(point, cons)
+    return (point if cons is None else _fit_to_set(point, cons)), form
+
+
+def _read_array(name: str, x: Any) -> Tensor:
+    tensor = x if isinstance(x, torch.Tensor) and x.is_floating_point() else to_tensor(name, x)
+    if tensor.layout != torch.strided:
+        raise ConstraintError(f"{name} is sparse; expected a dense array. Fix: {name}.to_dense().")
+    array = np.asarray(x) if not isinstance(x, torch.Tensor) else None
+    if array is not None and array.dtype.kind == "f" and array.dtype.itemsize <= 8:
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
+    return tensor
 
 
 def _fit_to_set(point: Tensor, cons: Constraints) -> Tensor:
-    width = cons.num_variables
-    if width is not None and point.shape[-1] != width:
-        raise ConstraintError(
-            f"x has shape {tuple(point.shape)} but cons has {width} variables; expected (..., {width}). "
-            f"Fix: one entry per variable in the last dimension."
-        )
     try:
         batch = torch.broadcast_shapes(point.shape[:-1], cons.batch_shape)
     except RuntimeError:
@@ -287,7 +313,11 @@ def _read_counts(name: str, value: Any, point: Tensor, *, most: int) -> Tensor:
         ) from None
 
 
-def _read_shape(shape: tuple[int, int], point: Tensor) -> tuple[int, int]:
+def _read_shape(shape: tuple[int, int] | None, point: Tensor) -> tuple[int, int]:
+    if shape is None:
+        raise ConstraintError(
+            "shape is missing, and no variable of a constraint set has two axes. Fix: shape=(n1, n2)."
+        )
     whole = len(shape) == 2 and all(isinstance(n, (int, np.integer)) and n >= 1 for n in shape)
     if not whole or shape[0] * shape[1] != point.shape[-1]:
         raise ConstraintError(

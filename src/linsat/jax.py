@@ -15,6 +15,7 @@ import torch
 
 from linsat._optional import require
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import expected_shape
 from linsat.errors import ConstraintError
 from linsat.projection import project as project_tensor
 from linsat.request import OnFailure
@@ -39,7 +40,8 @@ def project(
     """The point of the constraint set that fits the scores best: `linsat.project` for JAX.
 
     Args:
-        y: scores (..., variables), float32 or float64 (which needs ``jax_enable_x64``).
+        y: scores, float32 or float64 (which needs ``jax_enable_x64``): flat, (..., variables), or in the shape of the
+            set's variable.
         constraints: the rows and the box; a constant of the computation, without learned tensors.
         tau: temperature, a number or an array that broadcasts to the batch shape; arrays get gradients.
         b, d, f: right-hand sides in place of the set's own, (rows,) or (batch..., rows); they get gradients.
@@ -65,9 +67,12 @@ def project(
     scores = jnp.asarray(y)
     if not jnp.issubdtype(scores.dtype, jnp.floating):
         raise ConstraintError(f"y has dtype {scores.dtype}; expected floating scores. Fix: y.astype(float).")
-    width = constraints.num_variables
-    if scores.ndim == 0 or (width is not None and scores.shape[-1] != width):
-        raise ConstraintError(f"y has shape {scores.shape}; expected (..., {width or 'variables'}).")
+    width, layout = constraints.num_variables, constraints.layout
+    shaped = None if layout is None else layout.flattened(scores)
+    if shaped is not None:
+        scores = shaped[0]
+    elif scores.ndim == 0 or (width is not None and scores.shape[-1] != width):
+        raise ConstraintError(f"y has shape {scores.shape}; expected {expected_shape(layout, width)}.")
     given = {name: _floating(side, scores) for name, side in zip(_SIDES, (b, d, f), strict=True) if side is not None}
     if not constraints.batch_shape and not given:
         constraints.check()  # contradictions come out here as they are, not from inside a callback
@@ -88,7 +93,8 @@ def project(
     if fixed_tau is None:
         numbers["tau"] = jnp.broadcast_to(_floating(tau, scores), batch)
     _check_numbers(numbers, fixed_tau)
-    return _project(_Call(constraints, fixed_tau, on_failure), numbers)
+    x = _project(_Call(constraints, fixed_tau, on_failure), numbers)
+    return x if layout is None or shaped is None else layout.restored(x, shaped[1])
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from linsat.request import OnFailure, Solver, check_options, read_objective
 
 
 class LinSAT(nn.Module):
-    """Projects the last dimension of its input onto a constraint set; see `linsat.project`.
+    """Projects scores onto a constraint set; see `linsat.project`.
 
     Args:
         constraints: rows and box, compiled here once (so contradictory rows are rejected here).
@@ -80,6 +81,7 @@ class LinSAT(nn.Module):
         self,
         y: Any,
         *,
+        rhs: Mapping[str, Any] | None = None,
         A: Any = None,
         C: Any = None,
         E: Any = None,
@@ -90,8 +92,10 @@ class LinSAT(nn.Module):
         upper: Any = None,
         tau: Any = None,
     ) -> Any:
-        """x like y (..., variables). Coefficients (as `Constraints.with_coefficients` takes them), right-hand sides,
-        bounds or tau given here replace the layer's for this call.
+        """x like y: flat, in the shape of the set's variable, or a dict of several, as in `linsat.project`.
+
+        Coefficients (as `Constraints.with_coefficients` takes them), right-hand sides, bounds or tau given here replace
+        the layer's for this call; ``rhs`` are right-hand sides by the names of rows, as in `Constraints.with_rhs`.
         """
         constraints = self.constraints
         kept = constraints.learned_tensors()
@@ -103,8 +107,8 @@ class LinSAT(nn.Module):
             constraints = constraints.with_tensors({name: t for name, t in swapped.items() if t is not None})
         if not (A is None and C is None and E is None):
             constraints = constraints.with_coefficients(A=A, C=C, E=E)
-        if not (b is None and d is None and f is None):
-            constraints = constraints.with_rhs(b=b, d=d, f=f)
+        if not (rhs is None and b is None and d is None and f is None):
+            constraints = constraints.with_rhs(rhs, b=b, d=d, f=f)
         if not (lower is None and upper is None):
             constraints = constraints.with_bounds(lower=lower, upper=upper)
         objective = self.objective

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from linsat.backends.run import first_backend, judge_failures, presolve, reject_
 from linsat.compile.compiled import CompiledConstraints, compile_constraints
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import flatten
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
 from linsat.gradient.implicit import Call, differentiable
 from linsat.objectives import Objective
-from linsat.request import OnFailure, Request, Solver, check_numbers, read_objective
+from linsat.request import OnFailure, Request, Solver, check_numbers, read_objective, read_scores
 from linsat.solution import Solution
 from linsat.solvers import Sinkhorn
 from linsat.solvers.result import SolverResult
@@ -43,7 +44,9 @@ def project(
     Solves, for each instance, ``max <y, x> - Omega(x)`` over the rows and the box; the objective says what Omega is.
 
     Args:
-        y: scores (..., variables), a floating torch tensor or numpy array; numpy in, numpy out.
+        y: scores, floating torch tensors or numpy arrays; numpy in, numpy out. Flat, (..., variables); in the shape of
+            the set's variable, (..., 4, 5); or one array for each of several variables, ``{"works": (..., 4, 5), "off":
+            (..., 5)}``. A tensor whose last axis is as long as there are variables in all is flat.
         constraints: the rows and the box; per-instance numbers broadcast against the leading dimensions of y.
         tau: short for ``objective=linsat.Entropy(tau=tau)``, the paper's layer; default 0.1.
         objective: `Entropy` or `Euclidean`; docs/objectives.md says which to choose.
@@ -53,9 +56,9 @@ def project(
         start: duals of an earlier, similar solve (`Solution.duals`) to start from.
 
     Returns:
-        x like y: same shape (broadcast with per-instance constraints), dtype and device. Gradients reach y, right-hand
-        sides, coefficients, bounds, tau and weights; those of an instance that was not solved are zero. Cost: see
-        `Newton` and `Sinkhorn`.
+        x like y: same shape or dict (broadcast with per-instance constraints), dtype and device. Gradients reach y,
+        right-hand sides, coefficients, bounds, tau and weights; those of an instance that was not solved are zero.
+        Cost: see `Newton` and `Sinkhorn`.
 
     Raises:
         InfeasibleError: rows shared by all instances contradict each other; with ``on_failure="raise"``, also those of
@@ -121,10 +124,10 @@ class _Solve:
         start = None if request.start is None else request.start * form.scale
         first = first_backend(problem, request.solver)
         if first.name != "kernel":  # which looks at the numbers as it reads them
-            check_numbers(scores, objective, form)
+            check_numbers(scores, objective, form, request.constraints)
         result = run(problem, request.solver, start, first)
         if not result.solved:
-            check_numbers(scores, objective, form)
+            check_numbers(scores, objective, form, request.constraints)
             self._failed(problem, result)
         return result, presolved
 
@@ -137,7 +140,7 @@ class _Solve:
 
 def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardForm, solver: Sinkhorn) -> SolverResult:
     scores = request.scores.reshape(request.batch_shape.numel(), request.scores.shape[-1]).to(torch.float64)
-    check_numbers(scores, request.objective, form)
+    check_numbers(scores, request.objective, form, request.constraints)
     presolved = compiled.presolve(form)
     problem = form.problem(scores, request.objective, presolved)
     start = None if request.start is None else request.start * form.scale.detach()
@@ -169,7 +172,9 @@ def project_each(
     objective = read_objective(objective, tau)
     groups: dict[Any, list[int]] = {}
     for i, (y, cons) in enumerate(zip(scores, constraints, strict=True)):
-        kind = (type(y).__name__, str(getattr(y, "dtype", None)), tuple(np.shape(y)))
+        # A dict of scores is solved by itself: only arrays are stacked.
+        shape = id(y) if isinstance(y, Mapping) else tuple(np.shape(y))
+        kind = (type(y).__name__, str(getattr(y, "dtype", None)), shape)
         groups.setdefault((kind, _rows_key(cons)), []).append(i)
     results: list[Any] = [None] * len(scores)
     for members in groups.values():
@@ -187,7 +192,8 @@ def _project_group(
     if len(scores) == 1:
         return [project(scores[0], sets[0], objective=objective, solver=solver, on_failure=on_failure)]
     stack = torch.stack if isinstance(scores[0], torch.Tensor) else np.stack
-    joined = _joined(sets, len(np.shape(scores[0])) - 1)
+    flat, _ = flatten("scores", scores[0], sets[0].layout, sets[0].num_variables, read_scores)
+    joined = _joined(sets, flat.dim() - 1)
     return project(stack(scores), joined, objective=objective, solver=solver, on_failure=on_failure)
 
 
@@ -200,6 +206,7 @@ def _rows_key(constraints: Any) -> Any:
     return (
         len(constraints),
         constraints.num_variables,
+        constraints.layout,
         tuple((name, block.sparse) for name, block in constraints.blocks.items()),
         *(t.cpu().numpy().tobytes() for t in parts),
     )

@@ -13,6 +13,7 @@ from linsat._transforms import plain
 from linsat.compile.compiled import CompiledConstraints
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import Arrangement, flatten, holds_tensors
 from linsat.errors import ConstraintError
 from linsat.objectives import Entropy, Objective
 from linsat.solution import Solution
@@ -61,8 +62,9 @@ class Request:
     scores: Tensor  # (batch..., l) of the dtype of y
     start: Tensor | None  # (N, k)
     batch_shape: torch.Size
-    like: Tensor  # the scores as given: dtype and device of the answer
+    like: Tensor  # the scores as given, flat: dtype and device of the answer
     as_numpy: bool
+    arrangement: Arrangement  # of the scores, and so of the answer
 
     @classmethod
     def read(
@@ -81,7 +83,8 @@ class Request:
             )
         check_options(solver, on_failure)
         solver = DEFAULT if solver is None else solver
-        like = _read_scores(y, constraints)
+        objective = objective if constraints.layout is None else objective.flat(constraints.layout)
+        like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read_scores)
         _check_bounds(like.dtype, constraints, objective)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
@@ -98,7 +101,8 @@ class Request:
             start=_read_start(start, (*batch_shape, len(constraints)), device),
             batch_shape=batch_shape,
             like=like,
-            as_numpy=not isinstance(y, torch.Tensor),
+            as_numpy=not holds_tensors(y),
+            arrangement=arrangement,
         )
 
     def own_instance(self, instance: int) -> int:
@@ -124,12 +128,14 @@ class Request:
         return form.with_tensors(tuple(spread(t) for t in form.tensors()))
 
     def answer(self, x: Tensor) -> Any:
-        """x (N, l) in the shape, dtype and device of the scores."""
+        """x (N, l) in the shape (or dict of shapes), dtype and device of the scores."""
         if x.shape[:-1] != self.batch_shape:
             x = x.reshape(*self.batch_shape, x.shape[-1])
         if x.dtype is not self.like.dtype or x.device != self.like.device:
             x = x.to(self.like.device, self.like.dtype)
-        return x.detach().cpu().numpy() if self.as_numpy else x
+        answer = x.detach().cpu().numpy() if self.as_numpy else x
+        layout = None if self.arrangement == "flat" else self.constraints.layout
+        return answer if layout is None else layout.restored(answer, self.arrangement)
 
     def solution(self, result: SolverResult, form: StandardForm) -> Solution:
         """Everything, in the shape of the scores."""
@@ -181,15 +187,16 @@ def _largest(bound: Tensor) -> float:
     return float(finite.max()) if finite.numel() else 0.0
 
 
-def check_numbers(scores: Tensor, objective: Objective, form: StandardForm) -> None:
+def check_numbers(scores: Tensor, objective: Objective, form: StandardForm, constraints: Constraints) -> None:
     """Reject scores and numbers of the objective that no solver could use."""
     scores = scores.detach()
     largest = float(scores.abs().amax()) if scores.numel() else 0.0
     if not math.isfinite(largest):
         instance, variable = (int(i) for i in (~torch.isfinite(scores)).nonzero()[0])
         raise ConstraintError(
-            f"y holds {float(scores[instance, variable])} (instance {instance}, variable {variable}); expected finite "
-            f"scores. Fix: clamp or mask the scores; to forbid a variable set its upper bound to its lower bound."
+            f"y holds {float(scores[instance, variable])} (instance {instance}, variable "
+            f"{constraints.variable_name(variable)}); expected finite scores. Fix: clamp or mask the scores; to forbid "
+            f"a variable set its upper bound to its lower bound."
         )
     width = float((form.upper - form.lower).amax()) if objective.finite_box and form.lower.numel() else 0.0
     if not math.isfinite(largest * width):
@@ -206,25 +213,22 @@ def check_numbers(scores: Tensor, objective: Objective, form: StandardForm) -> N
             raise ConstraintError(f"{name} is {float(value[index])}; expected {expected}")
 
 
-def _read_scores(y: Any, constraints: Constraints) -> Tensor:
+def read_scores(name: str, y: Any) -> Tensor:
+    """Scores as a dense, floating tensor."""
     if isinstance(y, torch.Tensor):
         tensor = y
     else:
         array = np.asarray(y)
         if array.dtype.kind != "f" or array.dtype.itemsize > 8:
-            raise ConstraintError(f"y has dtype {array.dtype}; expected floating scores. Fix: y.astype(float).")
+            raise ConstraintError(
+                f"{name} has dtype {array.dtype}; expected floating scores. Fix: {name}.astype(float)."
+            )
         # A native, contiguous, writable copy: torch takes no other.
         tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C", copy=True))
     if not tensor.is_floating_point():
-        raise ConstraintError(f"y has dtype {tensor.dtype}; expected floating scores. Fix: y.float().")
+        raise ConstraintError(f"{name} has dtype {tensor.dtype}; expected floating scores. Fix: {name}.float().")
     if tensor.layout != torch.strided:
-        raise ConstraintError(f"y has layout {tensor.layout}; expected dense scores. Fix: y.to_dense().")
-    expected = constraints.num_variables
-    if tensor.dim() == 0 or tensor.shape[-1] == 0 or (expected is not None and tensor.shape[-1] != expected):
-        raise ConstraintError(
-            f"y has shape {tuple(tensor.shape)}; expected (..., {expected or 'variables'}): one score per variable in "
-            f"the last dimension. Fix: flatten matrices, e.g. y.flatten(-2)."
-        )
+        raise ConstraintError(f"{name} has layout {tensor.layout}; expected dense scores. Fix: {name}.to_dense().")
     return tensor
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ class Solution:
     """A batch of projections; every field has the batch dimensions of the scores. numpy scores give numpy fields.
 
     Attributes:
-        x: the projected scores (batch..., variables), of the dtype of the scores.
+        x: the projected scores, in the shape (or dict of shapes) and dtype of the scores.
         steps: steps or Sinkhorn sweeps taken.
         duals: (batch..., rows) multipliers of the rows as written: x is what the objective makes of ``y + A' duals``,
             for `Entropy` ``lower + width * sigmoid(width * (y + A' duals) / tau)``, for `Euclidean`
@@ -47,10 +48,8 @@ class Solution:
 
         On ``x`` as it is returned, in its dtype; worked out when first asked for. A broken soft row is none.
         """
-        x = self.x.detach() if isinstance(self.x, torch.Tensor) else torch.from_numpy(np.asarray(self.x))
         with torch.no_grad():
-            found = self.constraints.violation(x)
-        return found if isinstance(self.x, torch.Tensor) else found.cpu().numpy()
+            return self.constraints.violation(self.x)
 
     @functools.cached_property
     def broken(self) -> Any:
@@ -86,10 +85,11 @@ class Solution:
     def __repr__(self) -> str:
         status = self.status.ravel().tolist()
         counts = ", ".join(f"{status.count(s)} {s}" for s in Status if s in status) or "empty batch"
-        shape = tuple(self.x.shape)
+        named = self.x.items() if isinstance(self.x, Mapping) else [("x", self.x)]
+        shape = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named)
         worst = f"{float(self.violation.max()):.1e}" if status else "none"
         steps = int(self.steps.max()) if status else 0
-        text = f"Solution(x {shape}: {counts}; worst violation {worst}; at most {steps} steps)"
+        text = f"Solution({shape}: {counts}; worst violation {worst}; at most {steps} steps)"
         return "\n".join([text, *self._broken_lines()]) if status else text
 
     def _broken_lines(self) -> list[str]:

@@ -14,7 +14,8 @@ from rich.progress import Progress
 from linsat.cli.analysis import Forced, Temperatures, forced_variables, redundant_rows, temperatures
 from linsat.cli.console import NOT_ALL_HOLD, UNKNOWN, err, one_line_errors, say, say_json
 from linsat.compile import Deadline, judge
-from linsat.compile.diagnosis import Diagnosis, diagnose, linear_system
+from linsat.compile.diagnosis import Diagnosis, diagnose, explained, linear_system
+from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.files import Model, read_model
 from linsat.projection import solve
@@ -31,6 +32,7 @@ class Findings:
 
     verdict: str = "feasible"  # or "infeasible", "unknown"
     conflict: list[int] = field(default_factory=list)
+    explanation: list[str] = field(default_factory=list)  # the conflict in lines
     bounds: list[str] = field(default_factory=list)  # that the conflict needs and that come from rows or the box
     absorbed: list[str] = field(default_factory=list)  # rows of the file that became such bounds
     minimal: bool = False
@@ -82,7 +84,7 @@ def examine(model: Model, seconds: float, progress: Any = lambda done, total: No
     lower, upper = constraints.lower.detach().cpu(), constraints.upper.detach().cpu()
     unbounded = int((torch.isinf(lower) | torch.isinf(upper)).expand(model.num_variables).sum())
     if found.verdict.kind != "feasible":
-        return _with_conflict(Findings(unbounded=unbounded), found)
+        return _with_conflict(Findings(unbounded=unbounded), constraints, found)
     findings = Findings(unbounded=unbounded)
     # Presolve solves a program of about three times the size of that of the verdict, and cannot be interrupted.
     if not unbounded and deadline.remaining > _PRESOLVE_COSTS * took:
@@ -93,11 +95,12 @@ def examine(model: Model, seconds: float, progress: Any = lambda done, total: No
     return findings
 
 
-def _with_conflict(findings: Findings, found: Diagnosis) -> Findings:
+def _with_conflict(findings: Findings, constraints: Constraints, found: Diagnosis, instance: int = 0) -> Findings:
     findings.verdict, findings.why, findings.minimal = found.verdict.kind, found.verdict.reason, found.minimal
     findings.conflict = list(found.rows)
     findings.bounds = [bound.text(value) for bound, value in found.bounds]
     findings.absorbed = found.absorbed_rows
+    findings.explanation = explained(constraints, found, instance) if found.rows or found.bounds else []
     return findings
 
 
@@ -130,25 +133,7 @@ def _examine_instances(model: Model, deadline: Deadline) -> Findings:
         unknown_instances=unknown,
         why=f"{len(unknown):,} instances were not decided",
     )
-    return findings if first is None else _with_conflict(findings, first)
-
-
-def row_words(model: Model, index: int, instance: int | None = None) -> str:
-    """A row in the names of the file, shortened; of a set with per-instance numbers that of one instance."""
-    constraints = model.constraints
-    if model.variables is None or constraints.batch_shape:
-        return constraints.row_text(index, instance=instance, terms=_TERMS)
-    matrix = constraints.matrix.cpu()
-    here = matrix.indices()[0] == index
-    columns, values = matrix.indices()[1][here].tolist(), matrix.values()[here].tolist()
-    pieces: list[str] = []
-    for column, value in zip(columns, values, strict=True):
-        sign = ("- " if value < 0 else "+ ") if pieces else ("-" if value < 0 else "")
-        size = "" if abs(value) == 1 else f"{abs(value):g} "
-        pieces.append(f"{sign}{size}{model.variable(column)}")
-    if len(pieces) > _TERMS:
-        pieces = [*pieces[: _TERMS - 1], "+ ...", pieces[-1]]
-    return f"{' '.join(pieces) or '0'} {constraints.senses[index]} {float(constraints.rhs[index]):g}"
+    return findings if first is None else _with_conflict(findings, constraints, first, wrong[0])
 
 
 def as_content(file: Path, model: Model, findings: Findings) -> dict[str, Any]:
@@ -163,7 +148,11 @@ def as_content(file: Path, model: Model, findings: Findings) -> dict[str, Any]:
         "notes": list(model.notes),
         "feasible": {"feasible": True, "infeasible": False}.get(findings.verdict),
         "conflict": [
-            {"row": names[i], "text": row_words(model, i, wrong[0] if wrong else None)} for i in findings.conflict
+            {
+                "row": names[i],
+                "text": model.constraints.row_text(i, instance=wrong[0] if wrong else None, terms=_TERMS),
+            }
+            for i in findings.conflict
         ],
         "conflict_bounds": findings.bounds,
         "conflict_rows_read_as_bounds": findings.absorbed,
@@ -173,7 +162,7 @@ def as_content(file: Path, model: Model, findings: Findings) -> dict[str, Any]:
         "forced": None
         if findings.forced is None
         else [
-            {"variable": model.variable(f.variable), "value": f.value, "by_bounds": f.by_bounds}
+            {"variable": model.constraints.variable_name(f.variable), "value": f.value, "by_bounds": f.by_bounds}
             for f in findings.forced
         ],
         "redundant": None if findings.redundant is None else [names[i] for i in findings.redundant],
@@ -214,7 +203,7 @@ def _print(file: Path, model: Model, findings: Findings) -> None:
     else:
         forced = [_forced_words(model, f) for f in findings.forced or []]
         _print_list("forced variables", forced, findings.forced is None)
-    rows = [f"{constraints.names[i]}: {row_words(model, i)}" for i in findings.redundant or []]
+    rows = [f"{constraints.names[i]}: {model.constraints.row_text(i, terms=_TERMS)}" for i in findings.redundant or []]
     _print_list("redundant rows (all can go at once)", rows, findings.redundant is None)
     if findings.unbounded:
         say(
@@ -238,16 +227,8 @@ def _print_conflict(model: Model, findings: Findings) -> None:
     where = "" if wrong is None else f" for instance {wrong[0]}"
     text = "this row cannot hold within the bounds" if one else "these rows cannot hold together within the bounds"
     say(f"infeasible: {text}{where}", style="red")
-    for index in findings.conflict[:_SHOWN]:
-        say(f"  {model.constraints.names[index]}: {row_words(model, index, wrong[0] if wrong else None)}")
-    if len(findings.conflict) > _SHOWN:
-        say(f"  and {len(findings.conflict) - _SHOWN} more (--json lists all)")
-    if findings.bounds:
-        say("together with these bounds:")
-        for text in findings.bounds[:_SHOWN]:
-            say(f"  {text}")
-        if len(findings.bounds) > _SHOWN:
-            say(f"  and {len(findings.bounds) - _SHOWN} more (--json lists all)")
+    for line in findings.explanation:
+        say(line)
     if not findings.minimal:
         say("  it was not established that the conflict needs each of them (--seconds)")
     else:
@@ -255,7 +236,9 @@ def _print_conflict(model: Model, findings: Findings) -> None:
 
 
 def _forced_words(model: Model, forced: Forced) -> str:
-    return f"{model.variable(forced.variable)} = {forced.value:g}" + (" (by its bounds)" if forced.by_bounds else "")
+    return f"{model.constraints.variable_name(forced.variable)} = {forced.value:g}" + (
+        " (by its bounds)" if forced.by_bounds else ""
+    )
 
 
 def _print_list(title: str, entries: Sequence[str], unknown: bool) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 import linsat
 from linsat.backends.cpu_kernel.native import unavailable
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import expected_shape
 from linsat.errors import ConstraintError
 from linsat.files import Model, read_model
 from linsat.files.scores import ScoreFile, open_scores
@@ -120,10 +121,9 @@ def run(job: Job, progress: Callable[[int, int], None] = lambda done, total: Non
     if job.chunk is not None and job.chunk < 1:
         raise ConstraintError(f"--chunk is {job.chunk}; expected at least one instance.")
     model = read_model(job.constraints, box=job.box)
-    scores = open_scores(job.scores)
-    _check_fit(model, scores)
+    scores = _read_scores(job.scores, model)
     try:
-        model.constraints.require_finite_box(model.variables)
+        model.constraints.require_finite_box()
     except ConstraintError as error:
         raise ConstraintError(f"{job.constraints}: {error} On the command line: --box LOWER UPPER.") from None
     constraints = model.constraints.check()
@@ -162,12 +162,21 @@ def _how_to_go_on(job: Job) -> str:
     )
 
 
-def _check_fit(model: Model, scores: ScoreFile) -> None:
-    expected = model.num_variables
-    if scores.shape[-1] != expected:
+def _read_scores(path: Path, model: Model) -> ScoreFile:
+    """The scores, flat or in the shape of the set's variable, checked against the set."""
+    scores, layout = open_scores(path), model.constraints.layout
+    shape = None if layout is None else layout.shape
+    if shape and scores.shape[-1] != model.num_variables and scores.shape[-len(shape) :] == shape:
+        scores = scores.shaped(shape)
+    if scores.variables != model.num_variables:
         raise ConstraintError(
-            f"{scores.path}: scores have shape {scores.shape}; expected (..., {expected}), one score per variable."
+            f"{scores.path}: scores have shape {scores.shape}; expected {expected_shape(layout, model.num_variables)}."
         )
+    _check_fit(model, scores)
+    return scores
+
+
+def _check_fit(model: Model, scores: ScoreFile) -> None:
     if model.variables is not None and scores.columns is not None and model.variables != scores.columns:
         at = next(i for i, pair in enumerate(zip(model.variables, scores.columns, strict=True)) if pair[0] != pair[1])
         raise ConstraintError(
@@ -234,7 +243,7 @@ def _output(job: Job, record: Record, scores: ScoreFile) -> Iterator[IO[bytes]]:
     header = io.BytesIO()
     descr = np.lib.format.dtype_to_descr(scores.dtype)
     np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": scores.shape})
-    size = len(header.getvalue()) + record.done * scores.shape[-1] * scores.dtype.itemsize
+    size = len(header.getvalue()) + record.done * scores.variables * scores.dtype.itemsize
     if record.done and (not job.part.exists() or job.part.stat().st_size < size):
         raise ConstraintError(f"{job.part} is shorter than {job.record} says. Fix: --overwrite to start again.")
     with open(job.part, "r+b" if record.done else "a+b") as file:
@@ -267,8 +276,9 @@ def _solve(piece: np.ndarray, constraints: Constraints, job: Job, first: int) ->
     if len(bad):
         row, column = (int(i) for i in bad[0])
         raise ConstraintError(
-            f"{job.scores}: instance {first + row}, variable {column} is {piece[row, column]}; expected finite scores. "
-            f"Fix: clamp or mask the scores; to forbid a variable set its upper bound to its lower bound."
+            f"{job.scores}: instance {first + row}, variable {constraints.variable_name(column)} is "
+            f"{piece[row, column]}; expected finite scores. Fix: clamp or mask the scores; to forbid a variable set "
+            f"its upper bound to its lower bound."
         )
     here = constraints.instances(first, first + len(piece)) if constraints.batch_shape else constraints
     return solve(piece, here, tau=job.tau, on_failure="ignore")

@@ -20,6 +20,7 @@ from linsat.compile import (
     minimal_conflict,
     other_conflicts,
 )
+from linsat.compile.explanation import certificate_words, counted_names, row_lines
 from linsat.errors import InfeasibleError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ Array = np.ndarray
 
 SECONDS = 60.0  # for a verdict, unless the caller says otherwise
 _SECONDS_FOR_OTHERS = 2.0  # for conflicts beside the first one
-_SHOWN = 8  # rows and bounds that a message lists
+_SHOWN = 8  # bounds that a message lists
 
 
 @dataclass(frozen=True)
@@ -177,21 +178,13 @@ def _bounds_as_rows(
 
 
 def error_from(constraints: Constraints, found: Diagnosis, instance: int = 0, *, where: str = "") -> InfeasibleError:
-    """An infeasible diagnosis as an error: one row a line, the bounds it needs, further conflicts, the fix."""
+    """An infeasible diagnosis as an error: what `explained` says, further conflicts, the fix."""
     names = constraints.names
-
-    def described(i: int) -> str:
-        text = constraints.row_text(i, instance=instance)
-        return text if text == names[i] else f"{names[i]}: {text}"
-
     one = len(found.rows) + len(found.bounds) == 1
     subject = "The row cannot hold" if one else "These rows cannot hold together"
-    lines = [f"{subject} within the bounds{where}:", *_listed([described(i) for i in found.rows])]
-    bounds = [bound.text(value) for bound, value in found.bounds]
-    if bounds:
-        lines += ["together with these bounds:", *_listed(bounds)]
+    lines = [f"{subject} within the bounds{where}:", *explained(constraints, found, instance)]
     if found.others:
-        listed = " | ".join(", ".join(names[i] for i in rows) for rows in found.others)
+        listed = " | ".join(dict.fromkeys(counted_names(constraints, rows) for rows in found.others))
         lines.append(f"Further conflicts remain after that: {listed}.")
     lines.append(_fix(found))
     return InfeasibleError(
@@ -200,8 +193,18 @@ def error_from(constraints: Constraints, found: Diagnosis, instance: int = 0, *,
         indices=found.rows,
         minimal=found.minimal,
         certificate=found.multipliers,
-        bounds=bounds,
+        bounds=[bound.text(value) for bound, value in found.bounds],
     )
+
+
+def explained(constraints: Constraints, found: Diagnosis, instance: int = 0) -> list[str]:
+    """A conflict in lines: its rows, the bounds that it needs, and the certificate in words."""
+    system = linear_system(constraints, instance)
+    lines = row_lines(constraints, found.rows, instance)
+    if found.bounds:
+        lines += ["together with these bounds:", *_listed([bound.text(value) for bound, value in found.bounds])]
+    words = certificate_words(constraints, system, found.rows, found.multipliers)
+    return [*lines, words] if words else lines
 
 
 def _fix(found: Diagnosis) -> str:

@@ -13,7 +13,7 @@ from linsat.constraints.families import (
     top_k,
     tour,
 )
-from linsat.constraints.modelling import Expression, Relation, Variable, stack, subject_to, unstack
+from linsat.constraints.modelling import Expression, Relation, Variable, subject_to
 
 __all__ = [
     "Constraints",
@@ -28,9 +28,7 @@ __all__ = [
     "portfolio",
     "ranking",
     "simplex",
-    "stack",
     "subject_to",
     "top_k",
     "tour",
-    "unstack",
 ]

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from linsat.constraints.expressions import Array, read_constant
+from linsat.constraints.constants import Array, read_constant
 from linsat.errors import ConstraintError
 
 

@@ -10,6 +10,7 @@ from linsat._senses import EQUAL, GREATER, LESS
 from linsat._transforms import plain, plain_together
 from linsat.constraints.arrays import Tensor
 from linsat.constraints.coefficients import Matrix
+from linsat.constraints.layout import Layout
 from linsat.constraints.structure import BLOCKS, SparsityPattern
 from linsat.errors import ConstraintError
 
@@ -28,7 +29,7 @@ def check_names(names: Sequence[str] | None, num_rows: int) -> tuple[str, ...] |
     return tuple(names)
 
 
-def check_bounds(lower: Tensor, upper: Tensor) -> None:
+def check_bounds(lower: Tensor, upper: Tensor, layout: Layout | None) -> None:
     """Reject bounds that do not broadcast, or cross."""
     try:
         low, high = plain_together(*torch.broadcast_tensors(lower, upper.to(lower.device)))
@@ -41,9 +42,33 @@ def check_bounds(lower: Tensor, upper: Tensor) -> None:
     if bool(crossed.any()):
         index = tuple(int(i) for i in crossed.nonzero()[0])
         where = f"[{', '.join(map(str, index))}]" if index else ""
+        if layout is not None and index and low.shape[-1] == layout.size:
+            raise ConstraintError(
+                f"lower = {float(low[index]):g} is above upper = {float(high[index]):g} at {layout.entry(index[-1])}"
+                f"{f' of instance {index[0]}' if len(index) > 1 else ''}. Fix: swap or widen them."
+            )
         raise ConstraintError(
             f"lower{where} = {float(low[index])} is above upper{where} = {float(high[index])}. Fix: swap or widen them."
         )
+
+
+def check_finite_box(lower: Tensor, upper: Tensor, layout: Layout | None) -> None:
+    """Reject infinite bounds; the message names the first variable that has one."""
+    low, high = plain_together(*torch.broadcast_tensors(lower.cpu(), upper.cpu()))
+    missing = torch.isinf(low) | torch.isinf(high)
+    if not bool(missing.any()):
+        return
+    index = tuple(int(i) for i in missing.nonzero()[0])
+    each = missing.dim() > 0 and missing.shape[-1] > 1
+    count = int(missing.reshape(-1, missing.shape[-1]).any(0).sum()) if each else 1
+    where = "x" if not each else f"x[{index[-1]}]" if layout is None else layout.entry(index[-1])
+    others = f" (and {count - 1} more)" if count > 1 else ""
+    raise ConstraintError(
+        f"variable {where}{others} lies between {float(low[index]):g} and {float(high[index]):g}; the entropic "
+        f"objective works in a finite box. Fix: a finite lower and upper bound for each such variable, "
+        f"Variable(..., lower=-10, upper=10) or with_bounds(lower=..., upper=...); or objective=linsat.Euclidean(), "
+        f"which needs none."
+    )
 
 
 def check_empty_rows(

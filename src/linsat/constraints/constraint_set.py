@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import mapped, plain_together
+from linsat._transforms import mapped
 from linsat.constraints.arrays import (
     Tensor,
     check_bound,
@@ -21,8 +21,16 @@ from linsat.constraints.arrays import (
     read_bound,
     read_right_side,
 )
-from linsat.constraints.checks import check_bounds, check_empty_rows, check_names, joint_batch_shape
+from linsat.constraints.by_name import read_bound_of, right_sides_by_name
+from linsat.constraints.checks import (
+    check_bounds,
+    check_empty_rows,
+    check_finite_box,
+    check_names,
+    joint_batch_shape,
+)
 from linsat.constraints.coefficients import Matrix, join, read_matrix
+from linsat.constraints.layout import Layout, flatten, holds_tensors
 from linsat.constraints.soft import (
     SoftRows,
     check_price,
@@ -43,6 +51,7 @@ from linsat.constraints.structure import (
     stack_rows,
 )
 from linsat.constraints.text import SENSE_TEXT, row_text, summary
+from linsat.constraints.variables import read_layout
 from linsat.errors import ConstraintError, LinSATWarning
 
 if TYPE_CHECKING:
@@ -60,6 +69,9 @@ class Constraints:
         lower, upper: the box, a scalar, ``(variables,)`` or ``(batch..., variables)``. ``-inf`` for lower and ``inf``
             for upper stand for no bound; the entropic objective needs finite bounds when it projects.
         names: one name per row (rows of A, then C, then E), used in every message; default ``A[0]``, ``C[2]``, ...
+            Rows called ``capacity[0]``, ``capacity[1]`` and so on are found by ``"capacity"`` too.
+        variables: names for messages, files and dicts of scores: a list of `Variable`, whose shapes scores may then
+            have, or one text per variable; default ``x[0]``, ``x[1]``, ...
 
     A set is immutable. Tensors that require gradients are kept by reference, everything else is copied; so a learned
     ``b`` may be an ``nn.Parameter`` that an optimiser updates. The first projection compiles the set (presolve, check
@@ -82,6 +94,7 @@ class Constraints:
         lower: Any = 0.0,
         upper: Any = 1.0,
         names: Sequence[str] | None = None,
+        variables: Any = None,
     ) -> None:
         given = {"A": A, "b": b, "C": C, "d": d, "E": E, "f": f}
         self._matrices: dict[str, Matrix] = {}
@@ -99,7 +112,8 @@ class Constraints:
             self._right_sides[side_name] = read_right_side(side_name, given[side_name], matrix)
         self.lower = read_bound("lower", lower)
         self.upper = read_bound("upper", upper)
-        self._structure = stack_rows(self._matrices, self._bounds())
+        self._layout = read_layout(variables)
+        self._structure = self._stacked()
         self._names = check_names(names, len(self))
         self._named_bounds: tuple[NamedBound, ...] = ()
         self._soft: tuple[SoftRows, ...] = ()
@@ -108,9 +122,12 @@ class Constraints:
     def _bounds(self) -> dict[str, Tensor]:
         return {"lower": self.lower, "upper": self.upper}
 
+    def _stacked(self) -> SparsityPattern:
+        return stack_rows(self._matrices, self._bounds(), None if self._layout is None else self._layout.size)
+
     def _settle(self) -> None:
         """Check what right-hand sides and bounds must agree on; begin without anything compiled."""
-        check_bounds(self.lower, self.upper)
+        check_bounds(self.lower, self.upper, self._layout)
         check_empty_rows(self._structure, self._matrices, self._right_sides)
         numbers = self._right_sides | self._bounds()
         numbers |= {f"price {i}" if i else "price": block.price for i, block in enumerate(reversed(self._soft))}
@@ -148,6 +165,28 @@ class Constraints:
     def names(self) -> tuple[str, ...]:
         """One name per row: rows of A first, then C, then E."""
         return self._structure.default_names if self._names is None else self._names
+
+    @property
+    def layout(self) -> Layout | None:
+        """Names, shapes and labels of the variables; None where none were given."""
+        return self._layout
+
+    def variable_name(self, index: int) -> str:
+        """A variable as messages call it: ``works[3, 0]``, or ``x[15]`` in a set without names."""
+        return f"x[{index}]" if self._layout is None else self._layout.entry(index)
+
+    def unstack(self, x: Any) -> Any:
+        """A vector (batch..., variables) in the shape of the set's variable, or as a dict of several, differentiably.
+
+        For a network whose last layer gives the scores of all variables at once: ``layer(cons.unstack(scores))``.
+        """
+        vector = x if isinstance(x, torch.Tensor) else np.asarray(x)
+        if self._layout is None or not vector.ndim or vector.shape[-1] != self._layout.size:
+            raise ConstraintError(
+                f"x has shape {tuple(vector.shape)}; expected (..., {self.num_variables}), and a set whose variables "
+                f"have names. Fix: subject_to, or Constraints(..., variables=[X, Y])."
+            )
+        return self._layout.restored(vector, "by name" if self._layout.shape is None else "shaped")
 
     @property
     def rhs(self) -> Tensor:
@@ -200,18 +239,18 @@ class Constraints:
 
     def row_violation(self, x: Any) -> Any:
         """How far each row, hard or soft, is from holding, (batch..., rows), in the units of the row; 0: it holds."""
-        as_numpy = not isinstance(x, torch.Tensor)
+        as_numpy = not holds_tensors(x)
         gap, _ = self._row_gaps(self._read_point(x))
         return gap.detach().cpu().numpy() if as_numpy else gap
 
     def violation(self, x: Any) -> Any:
-        """The worst violation of any hard row or bound at ``x`` (batch..., variables), per instance.
+        """The worst violation of any hard row or bound at ``x`` (in any shape that `project` takes), per instance.
 
         Soft rows (`soften`) may be broken and do not count; `row_violation` gives every row. A row's violation is
         relative to its size there, ``max(1, sum_j |a_ij x_j|)``, a bound's to ``max(1, |x_j|)``. A measure, without
         gradients; `row_violation` has them.
         """
-        as_numpy = not isinstance(x, torch.Tensor)
+        as_numpy = not holds_tensors(x)
         point = self._read_point(x).detach()
         lower, upper = (bound.detach().to(point.device, torch.float64) for bound in (self.lower, self.upper))
         outside = torch.maximum(lower - point, point - upper).clamp_min(0.0) / point.abs().clamp_min(1.0)
@@ -240,12 +279,10 @@ class Constraints:
         return gap.clamp_min(0.0), zeros.index_add(-1, row, terms.detach().abs())
 
     def _read_point(self, x: Any) -> Tensor:
-        tensor = x if isinstance(x, torch.Tensor) else torch.from_numpy(np.array(x, dtype=np.float64))
-        if tensor.dim() == 0 or (self.num_variables is not None and tensor.shape[-1] != self.num_variables):
-            raise ConstraintError(
-                f"x has shape {tuple(tensor.shape)}; expected (..., {self.num_variables}), one entry per variable."
-            )
-        return tensor.to(torch.float64)
+        def read(name: str, part: Any) -> Tensor:
+            return part if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part, dtype=np.float64))
+
+        return flatten("x", x, self._layout, self.num_variables, read)[0].to(torch.float64)
 
     def row_text(self, index: int, *, instance: int | None = None, terms: int = 6) -> str:
         """One row as a user would write it, shortened to ``terms`` terms; with the numbers of one instance."""
@@ -257,11 +294,20 @@ class Constraints:
     # ------------------------------------------------------------------ making new sets from old ones
 
     def _arguments(self) -> dict[str, Any]:
-        arguments: dict[str, Any] = {"lower": self.lower, "upper": self.upper, "names": self._names}
+        arguments: dict[str, Any] = {"lower": self.lower, "upper": self.upper}
+        arguments |= {"names": self._names, "variables": self._layout}
         return arguments | self._matrices | self._right_sides
 
-    def with_rhs(self, *, b: Any = None, d: Any = None, f: Any = None) -> Constraints:
+    def with_rhs(
+        self, by_name: Mapping[str, Any] | None = None, /, *, b: Any = None, d: Any = None, f: Any = None
+    ) -> Constraints:
         """The same rows with other right-hand sides, which may have leading batch dimensions and require gradients.
+
+        Args:
+            by_name: for rows of that name, or of that family (``"capacity"`` for ``capacity[0]`` and so on): a number,
+                (batch..., rows), or the array that the rows form, (batch..., *shape). Other rows keep theirs. The
+                numbers are put together now: a parameter that a layer learns goes to each call, ``layer(y, rhs=...)``.
+            b, d, f: for all ``<=``, ``>=``, ``==`` rows, (batch..., rows). A parameter is followed.
 
         Instances are then checked one by one when they are solved: an infeasible one is reported by its status and
         leaves the others untouched.
@@ -273,7 +319,8 @@ class Constraints:
             if matrix_name not in self._matrices:
                 raise ConstraintError(f"{name} was given but the set has no {matrix_name} rows. Fix: leave {name} out.")
             sides[name] = read_right_side(name, value, self._matrices[matrix_name])
-        return self._derived(sides=sides)
+        made = self._derived(sides=sides)
+        return made if by_name is None else made._derived(sides=right_sides_by_name(made, by_name))
 
     def with_coefficients(self, *, A: Any = None, C: Any = None, E: Any = None) -> Constraints:
         """The same rows with other coefficients, which may have leading batch dimensions and require gradients.
@@ -296,11 +343,15 @@ class Constraints:
         return self._derived(matrices=matrices)
 
     def with_bounds(self, *, lower: Any = None, upper: Any = None) -> Constraints:
-        """The same rows in another box, scalar, per variable or per instance (batch..., variables)."""
+        """The same rows in another box.
+
+        Args:
+            lower, upper: a number; one per variable, (batch..., variables), or in the shape of the set's variable; or a
+                dict from variables' names to numbers or arrays, where those left out keep their bounds.
+        """
         given = {"lower": lower, "upper": upper}
-        return self._derived(
-            bounds={name: read_bound(name, value) for name, value in given.items() if value is not None}
-        )
+        bounds = {name: read_bound_of(self, name, value) for name, value in given.items() if value is not None}
+        return self._derived(bounds=bounds)
 
     def soften(self, rows: Any = None, price: Any = 10.0) -> Constraints:
         """The same set with some rows soft: x may break them, and pays the price for every unit.
@@ -319,7 +370,7 @@ class Constraints:
         Raises:
             ConstraintError: no such row, or a price that is not positive and finite.
         """
-        return self._derived(soft=softened(self._soft, self.names, rows, price))
+        return self._derived(soft=softened(self, self._soft, rows, price))
 
     def with_full_price(self, price: Tensor) -> Constraints:
         """The same rows, soft at prices (batch..., rows) where these are finite and hard elsewhere."""
@@ -364,7 +415,7 @@ class Constraints:
         made.lower, made.upper = (self._bounds() | bounds).values()
         moved = any(matrix.row is not self._matrices[name].row for name, matrix in made._matrices.items())
         if bounds or moved:
-            found = stack_rows(made._matrices, made._bounds())
+            found = made._stacked()
             if moved or found.num_variables != self.num_variables:
                 made._structure = found
         made._settle()
@@ -373,7 +424,10 @@ class Constraints:
         return made
 
     def __and__(self, other: Constraints) -> Constraints:
-        """Both sets at once: all rows of both, in the intersection of the boxes."""
+        """Both sets at once: all rows of both, in the intersection of the boxes.
+
+        Names and shapes of variables are those of the left set, or of the right one where the left has none.
+        """
         if not isinstance(other, Constraints):
             return NotImplemented
         widths = {self.num_variables, other.num_variables} - {None}
@@ -393,6 +447,7 @@ class Constraints:
         arguments: dict[str, Any] = {
             "lower": torch.maximum(self.lower, other.lower),
             "upper": torch.minimum(self.upper, other.upper),
+            "variables": self._layout or other._layout,
         }
         names: list[str] = []
         prices: list[Tensor] = []
@@ -437,7 +492,7 @@ class Constraints:
         Args:
             constraints: a cvxpy constraint or a list of them: ``==``, ``<=``, ``>=``, Zero, NonPos or NonNeg of affine
                 expressions in ``variable``; parameters count with their present values. A two-sided row becomes two.
-            variable: the ``cvxpy.Variable``; matrices are flattened row by row. Its ``nonneg``, ``bounds`` and the like
+            variable: the ``cvxpy.Variable``; the set has its name and shape. Its ``nonneg``, ``bounds`` and the like
                 become the box; so do constraints on one entry, with ``box`` or where every entry then is bounded.
             box: bounds (lower, upper) for entries that have none; without it they stay infinite.
 
@@ -491,7 +546,7 @@ class Constraints:
             check_finite(name, matrix.values())
         check_bound("lower", self.lower)
         check_bound("upper", self.upper)
-        check_bounds(self.lower, self.upper)
+        check_bounds(self.lower, self.upper, self._layout)
         for block in self._soft:
             check_price(block.price)
 
@@ -532,27 +587,13 @@ class Constraints:
             )
         return self
 
-    def require_finite_box(self, variables: Sequence[str] | None = None) -> None:
-        """Reject infinite bounds, for what works inside a box; ``variables`` are names for the message.
+    def require_finite_box(self) -> None:
+        """Reject infinite bounds, for what works inside a box.
 
         Raises:
             ConstraintError: names the first variable without a finite bound and the fix.
         """
-        lower, upper = plain_together(*torch.broadcast_tensors(self.lower.cpu(), self.upper.cpu()))
-        missing = torch.isinf(lower) | torch.isinf(upper)
-        if not bool(missing.any()):
-            return
-        index = tuple(int(i) for i in missing.nonzero()[0])
-        columns = missing.reshape(-1, missing.shape[-1] if missing.dim() else 1).any(0)
-        others = f" (and {int(columns.sum()) - 1} more)" if int(columns.sum()) > 1 else ""
-        where = f"x[{index[-1]}]" if missing.dim() and missing.shape[-1] > 1 else "x"
-        if variables is not None:
-            where = repr(variables[index[-1] if missing.dim() else 0])
-        raise ConstraintError(
-            f"variable {where}{others} lies between {float(lower[index]):g} and {float(upper[index]):g}; the entropic "
-            f"objective works in a finite box. Fix: bounds per variable (with_bounds(lower=..., upper=...) takes one "
-            f"number for each), or objective=linsat.Euclidean(), which needs none."
-        )
+        check_finite_box(self.lower, self.upper, self._layout)
 
     def learned_tensors(self) -> dict[str, Tensor]:
         """The user's tensors that require gradients, by argument name."""

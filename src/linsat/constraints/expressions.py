@@ -6,7 +6,7 @@ Every operation is one of four: pick entries (indexing, reshaping, broadcasting)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,65 +14,43 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from linsat.constraints.constants import Array, read_constant
+from linsat.constraints.labels import Labels, index_text, labels_at, numbered_index
+from linsat.constraints.layout import Shape
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
-    from linsat.constraints.modelling import Variable
+    from linsat.constraints.variables import Variable
 
-Shape = tuple[int, ...]
-Array = np.ndarray[Any, Any]
-
-
-def _is_sparse(value: Any) -> bool:
-    return bool(sp.issparse(value))
-
-
-def read_constant(value: Any, name: str = "The constant") -> Array:
-    """A number or array-like as a finite float64 numpy array; anything else is refused by ``name``."""
-    if isinstance(value, torch.Tensor):
-        if value.requires_grad:
-            raise ConstraintError(
-                f"{name} requires gradients, which would be lost here. Fix: pass its .detach(), then put the "
-                f"tensor back with Constraints.with_rhs or Constraints.with_bounds."
-            )
-        value = value.to_dense().cpu()
-        value = (value if value.is_complex() else value.to(torch.float64)).numpy()
-    elif _is_sparse(value):
-        value = value.toarray()
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ConstraintError(
-            f"{name} is not a regular array ({error}). Fix: give every row the same length."
-        ) from None
-    if array.dtype.kind not in "fiub":
-        kind = f"dtype {array.dtype}" if isinstance(value, np.ndarray) else f"type {type(value).__name__}"
-        raise ConstraintError(
-            f"{name} has {kind}; expected a number or an array of real numbers. Fix: convert it first."
-        )
-    array = array.astype(np.float64)  # a copy, so that later changes to the user's array do not reach us
-    if not np.isfinite(array).all():
-        index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        where = f" at index {', '.join(map(str, index))}" if index else ""
-        raise ConstraintError(
-            f"{name} is {array[index]}{where}; expected finite numbers. Fix: leave out what is not meant to bind."
-        )
-    return array
+_NUMPY_FUNCTIONS = ("sum", "mean", "cumsum", "diff")
 
 
 class Expression:
     """An array of affine expressions, ``sum over variables (rows @ variable.flatten()) + constant``.
 
-    Supports ``+ -`` with expressions and constants, ``* / @`` with constants, indexing, ``.sum``, ``.T``,
-    ``.reshape`` and ``.flatten``; comparing with ``<=``, ``>=`` or ``==`` gives a `Relation`.
+    Supports ``+ -`` with expressions and constants, ``* / @`` with constants, indexing, ``.sum``, ``.mean``,
+    ``.cumsum``, ``.diff`` (with ``axis=`` or ``dim=``; also as ``np.sum(X)`` and so on), ``.T``, ``.reshape`` and
+    ``.flatten``; comparing with ``<=``, ``>=`` or ``==`` gives a `Relation`.
     """
 
     __array_ufunc__ = None  # numpy on the left hands the operation over: np.ones(3) * X calls X.__rmul__
 
-    def __init__(self, shape: Shape, terms: dict[Variable, sp.csr_array], constant: Array) -> None:
+    def __init__(
+        self, shape: Shape, terms: dict[Variable, sp.csr_array], constant: Array, labels: Labels | None = None
+    ) -> None:
         self.shape = shape
         self.terms = terms  # variable -> (size, variable.size)
         self.constant = constant  # (size,)
+        self.labels = (None,) * len(shape) if labels is None else labels  # of the axes that have some
+
+    def __array_function__(self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``np.sum(X, axis=0)`` is ``X.sum(axis=0)``, for the functions of numpy that are linear."""
+        if function.__name__ not in _NUMPY_FUNCTIONS or not args or args[0] is not self:
+            raise ConstraintError(
+                f"np.{function.__name__} does not take expressions. Fix: {', '.join(_NUMPY_FUNCTIONS)}, indexing, or "
+                f"a product with a constant matrix."
+            )
+        return getattr(self, function.__name__)(*args[1:], **kwargs)
 
     @property
     def size(self) -> int:
@@ -82,10 +60,10 @@ class Expression:
     def ndim(self) -> int:
         return len(self.shape)
 
-    def _mapped(self, shape: Shape, change: Callable[[Any], Any]) -> Expression:
+    def _mapped(self, shape: Shape, change: Callable[[Any], Any], labels: Labels | None = None) -> Expression:
         """The expression after a linear ``change`` of its flattened entries."""
         terms = {variable: sp.csr_array(change(rows)) for variable, rows in self.terms.items()}
-        return Expression(shape, terms, change(self.constant))
+        return Expression(shape, terms, change(self.constant), labels)
 
     def _picked(self, choose: Callable[[Array], Any], what: str) -> Expression:
         """The entries that ``choose`` takes from an array of this shape: numpy itself decides which."""
@@ -96,14 +74,15 @@ class Expression:
                 f"{what} does not fit shape {self.shape}: {error}. Fix: write it as for a numpy array."
             ) from None
         entries = chosen.reshape(-1)
-        return self._mapped(chosen.shape, lambda rows: rows[entries])
+        return self._mapped(chosen.shape, lambda rows: rows[entries], labels_at(chosen, self.shape, self.labels))
 
     # ------------------------------------------------------------------ shape
 
     def __getitem__(self, key: Any) -> Expression:
         parts = key if isinstance(key, tuple) else (key,)
         plain = tuple(part.cpu().numpy() if isinstance(part, torch.Tensor) else part for part in parts)
-        return self._picked(lambda entries: entries[plain], f"The index {key!r}")
+        numbered = numbered_index(plain, self.labels)
+        return self._picked(lambda entries: entries[numbered], f"The index {key!r}")
 
     def __iter__(self) -> Iterator[Expression]:
         if not self.shape:
@@ -125,8 +104,9 @@ class Expression:
             return self
         return self._picked(lambda entries: np.broadcast_to(entries, shape), "The broadcast")
 
-    def sum(self, axis: int | tuple[int, ...] | None = None) -> Expression:
-        """The sum over all entries, one axis or several, as in numpy."""
+    def sum(self, axis: Any = None, *, dim: Any = None) -> Expression:
+        """The sum over all entries, one axis or several, as in numpy (``axis``) and torch (``dim``)."""
+        axis = _one_axis(axis, dim)
         try:
             kept = np.zeros(self.shape).sum(axis=axis, keepdims=True).shape
         except (ValueError, TypeError) as error:
@@ -134,16 +114,44 @@ class Expression:
                 f"axis = {axis!r} does not fit shape {self.shape}: {error}. Fix: None, an int or a tuple."
             ) from None
         dropped = range(self.ndim) if axis is None else [a % max(self.ndim, 1) for a in np.atleast_1d(axis)]
-        shape = tuple(length for a, length in enumerate(self.shape) if a not in dropped)
+        left = [a for a in range(self.ndim) if a not in dropped]
         size = int(np.prod(kept))
         target = np.broadcast_to(np.arange(size).reshape(kept), self.shape).reshape(-1)  # (entries,)
         matrix = sp.csr_array((np.ones(self.size), (target, np.arange(self.size))), shape=(size, self.size))
-        return self._mapped(shape, lambda rows: matrix @ rows)
+        shape, labels = tuple(self.shape[a] for a in left), tuple(self.labels[a] for a in left)
+        return self._mapped(shape, lambda rows: matrix @ rows, labels)
+
+    def mean(self, axis: Any = None, *, dim: Any = None) -> Expression:
+        """The mean over all entries, one axis or several."""
+        total = self.sum(axis, dim=dim)
+        return total / (self.size / total.size)
+
+    def cumsum(self, axis: int | None = None, *, dim: int | None = None) -> Expression:
+        """Running sums along an axis; without one, over the flattened entries, as in numpy."""
+        axis = _one_axis(axis, dim)
+        return self.flatten().cumsum(0) if axis is None else self._along(axis, lambda n: np.tril(np.ones((n, n))))
+
+    def diff(self, n: int = 1, axis: int = -1, *, dim: int | None = None) -> Expression:
+        """Each entry minus the one before it along an axis, ``n`` times."""
+        axis = axis if dim is None else dim
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
+            raise ConstraintError(f"n is {n!r}; expected how many times to take differences. Fix: n=1.")
+        return self if n == 0 else self._along(axis, lambda length: np.diff(np.eye(length), axis=0)).diff(n - 1, axis)
+
+    def _along(self, axis: int, matrix: Callable[[int], Array]) -> Expression:
+        """A matrix, made for the length of an axis, times each line along that axis."""
+        moved = self._picked(lambda entries: np.moveaxis(entries, axis, 0), f"axis = {axis!r}")
+        factor = matrix(moved.shape[0])
+        lines = sp.csr_array(sp.kron(sp.csr_array(factor), sp.eye(moved.size // moved.shape[0])))
+        words = moved.labels[0]
+        labels = (None if words is None else words[len(words) - len(factor) :], *moved.labels[1:])
+        changed = moved._mapped((len(factor), *moved.shape[1:]), lambda rows: lines @ rows, labels)
+        return changed._picked(lambda entries: np.moveaxis(entries, 0, axis), f"axis = {axis!r}")
 
     # ------------------------------------------------------------------ arithmetic
 
     def __neg__(self) -> Expression:
-        return self._mapped(self.shape, lambda rows: -rows)
+        return self._mapped(self.shape, lambda rows: -rows, self.labels)
 
     def __add__(self, other: Any) -> Expression:
         right = _lift(other)
@@ -152,7 +160,8 @@ class Expression:
         terms = dict(left.terms)
         for variable, rows in right.terms.items():
             terms[variable] = terms[variable] + rows if variable in terms else rows
-        return Expression(shape, terms, left.constant + right.constant)
+        labels = tuple(mine or theirs for mine, theirs in zip(left.labels, right.labels, strict=True))
+        return Expression(shape, terms, left.constant + right.constant, labels)
 
     __radd__ = __add__
 
@@ -173,7 +182,8 @@ class Expression:
             data = operation(rows.data, np.repeat(factor, np.diff(rows.indptr)))
             return sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
 
-        return self._broadcast(shape)._mapped(shape, change)
+        spread = self._broadcast(shape)
+        return spread._mapped(shape, change, spread.labels)
 
     def __mul__(self, other: Any) -> Expression:
         if isinstance(other, Expression):
@@ -204,7 +214,8 @@ class Expression:
             )
         columns = sp.eye(self.size // self.shape[0])
         rows = sp.kron(matrix if matrix.ndim == 2 else matrix[None, :], columns)  # vec(M X) = (M kron I) vec(X)
-        return self._mapped(matrix.shape[:-1] + self.shape[1:], lambda entries: sp.csr_array(rows) @ entries)
+        labels = (None,) * (matrix.ndim - 1) + self.labels[1:]
+        return self._mapped(matrix.shape[:-1] + self.shape[1:], lambda entries: sp.csr_array(rows) @ entries, labels)
 
     def __matmul__(self, other: Any) -> Expression:
         return (_read_factor(other).T @ self.T).T  # X M = (M' X')', for vectors too
@@ -238,19 +249,38 @@ class Relation:
 
     difference: Expression
     sense: str
-    label: str | None = None
+    names: tuple[str, ...] | None = None  # one per entry, row by row
 
-    def named(self, text: str) -> Relation:
-        """The same relation with a name for its rows; rows of an array get an index, as in ``text[1, 2]``."""
-        if not isinstance(text, str) or not text:
-            raise ConstraintError(f"named() got {text!r}; expected a non-empty string. Fix: .named('budget').")
-        return replace(self, label=text)
+    def named(self, name: str | Sequence[str]) -> Relation:
+        """The same relation with names for its rows.
+
+        Args:
+            name: one for all rows; those of an array get an index, as in ``name[1, 2]`` or, along an axis with labels,
+                ``name[Ann, 2]``. Or a list with a name for each row.
+        """
+        difference = self.difference
+        if isinstance(name, str) and name:
+            places = np.ndindex(*difference.shape)
+            return replace(self, names=tuple(name + index_text(place, difference.labels) for place in places))
+        listed = list(name) if isinstance(name, Sequence) and not isinstance(name, str) else []
+        if len(listed) != difference.size or not all(isinstance(text, str) and text for text in listed):
+            raise ConstraintError(
+                f"named() got {name!r}; expected a non-empty string, or {difference.size} of them, one per row. "
+                f"Fix: .named('budget')."
+            )
+        return replace(self, names=tuple(listed))
 
     def __bool__(self) -> NoReturn:
         raise ConstraintError(
             "A relation is neither true nor false. Fix: write a chained comparison (0 <= X <= 1) or an 'and' "
             "as separate relations; to ask whether two variables are the same object use 'is'."
         )
+
+
+def _one_axis(axis: Any, dim: Any) -> Any:
+    if axis is not None and dim is not None:
+        raise ConstraintError("axis and dim were both given; they mean the same. Fix: one of them.")
+    return axis if dim is None else dim
 
 
 def _lift(value: Any) -> Expression:
@@ -273,7 +303,7 @@ def _read_factor(value: Any) -> Any:
     """The constant of a matrix product: a numpy array, or a sparse matrix where one was given."""
     if isinstance(value, Expression):
         _refuse_nonlinear("The product of two expressions")
-    if _is_sparse(value) and value.ndim == 2:
+    if sp.issparse(value) and value.ndim == 2:
         matrix = sp.csr_array(value)
         read_constant(matrix.data, "The matrix")
         return matrix

@@ -1,8 +1,7 @@
 """Ready-made constraint sets: one function per family, each returning `Constraints` in the box [0, 1].
 
-Families over a matrix flatten it row by row: ``X[i, j]`` of an (n1, n2) matrix is variable ``i * n2 + j``, so
-``x.reshape(..., n1, n2)`` gives the matrix back. For right-hand sides that differ between instances, or are
-learned, see `Constraints.with_rhs`.
+Families over a matrix call it X: scores are (..., n1, n2), or flat, row by row, and x comes back in the same shape. For
+right-hand sides that differ between instances, or are learned, see `Constraints.with_rhs`; it knows rows by name.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ import scipy.sparse as sp
 import torch
 
 from linsat.constraints.arguments import exceeds, number, refuse, vector, whole, whole_array
+from linsat.constraints.constants import Array
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.expressions import Array
+from linsat.constraints.layout import Layout, NamedArray
 
 
 def simplex(n: int, total: float = 1.0) -> Constraints:
@@ -79,11 +79,11 @@ def doubly_stochastic(n: int) -> Constraints:
         n: number of rows, and of columns.
 
     >>> doubly_stochastic(2).names
-    ('row 0 sums to 1', 'row 1 sums to 1', 'column 0 sums to 1', 'column 1 sums to 1')
+    ('row sum[0]', 'row sum[1]', 'column sum[0]', 'column sum[1]')
     """
     n = whole("n", n, 1)
-    names = [f"{axis} {i} sums to 1" for axis in ("row", "column") for i in range(n)]
-    return Constraints(E=_row_and_column_sums(n, n), f=1.0, names=names)
+    names = _indexed("row sum", n) + _indexed("column sum", n)
+    return Constraints(E=_row_and_column_sums(n, n), f=1.0, names=names, variables=_matrix(n, n))
 
 
 def permutation(n: int) -> Constraints:
@@ -112,14 +112,14 @@ def matching(n1: int, n2: int, *, at_most: float | None = None) -> Constraints:
     """
     n1, n2 = whole("n1", n1, 1), whole("n2", n2, 1)
     rows = _row_and_column_sums(n1, n2)
-    names = [f"row {i} is matched at most once" for i in range(n1)]
-    names += [f"column {j} is matched at most once" for j in range(n2)]
+    names = _indexed("row sum", n1) + _indexed("column sum", n2)
     if at_most is None:
-        return Constraints(A=rows, b=1.0, names=names)
+        return Constraints(A=rows, b=1.0, names=names, variables=_matrix(n1, n2))
     at_most = number("at_most", at_most, 0, np.inf, "entries in [0, 1] cannot sum to less than 0")
     names.append("number of pairs")
     sides = np.append(np.ones(n1 + n2), at_most)
-    return Constraints(A=_stacked(rows, np.ones((1, n1 * n2))), b=sides, names=names)
+    A = _stacked(rows, np.ones((1, n1 * n2)))
+    return Constraints(A=A, b=sides, names=names, variables=_matrix(n1, n2))
 
 
 def capacity_assignment(items: int, bins: int, capacity: Any, *, sizes: Any = None) -> Constraints:
@@ -131,7 +131,7 @@ def capacity_assignment(items: int, bins: int, capacity: Any, *, sizes: Any = No
         sizes: what an item takes up, one number per item; default 1 each.
 
     >>> capacity_assignment(2, 2, [1, 3], sizes=[1, 2]).row_text(1)
-    'x[1] + 2 x[3] <= 3'
+    'X[0, 1] + 2 X[1, 1] <= 3'
     """
     items, bins = whole("items", items, 1), whole("bins", bins, 1)
     room = vector("capacity", capacity, bins, low=0.0)
@@ -144,9 +144,8 @@ def capacity_assignment(items: int, bins: int, capacity: Any, *, sizes: Any = No
     variables = np.arange(items * bins, dtype=np.int32).reshape(items, bins)
     held = _sums(variables.T, values=np.tile(size, (bins, 1)))  # row j: sum over items i of size_i X[i, j]
     placed = _sums(variables)
-    names = [f"capacity of bin {j}" for j in range(bins)]
-    names += [f"item {i} is in one bin" for i in range(items)]
-    return Constraints(A=held, b=room, E=placed, f=1.0, names=names)
+    names = _indexed("capacity", bins) + _indexed("item in one bin", items)
+    return Constraints(A=held, b=room, E=placed, f=1.0, names=names, variables=_matrix(items, bins))
 
 
 def ranking(
@@ -166,14 +165,13 @@ def ranking(
         exposure: how much attention each position gets; default ``1 / log2(2 + position)``, as in DCG.
 
     >>> ranking(4, groups="abab", at_least={"b": 0.4}).names[0]
-    "exposure of group 'b'"
+    'exposure[b]'
     """
     n = whole("n", n, 1)
     rows = _row_and_column_sums(n, n)
-    names = [f"item {i} has one position" for i in range(n)]
-    names += [f"position {p} has one item" for p in range(n)]
+    names = _indexed("item in one position", n) + _indexed("position with one item", n)
     if groups is None and at_least is None and exposure is None:
-        return Constraints(E=rows, f=1.0, names=names)
+        return Constraints(E=rows, f=1.0, names=names, variables=_matrix(n, n))
     if groups is None or at_least is None:
         missing = "groups" if groups is None else "at_least"
         refuse(missing, "missing", "groups and at_least together", f"pass {missing}, or leave out all three")
@@ -182,9 +180,9 @@ def ranking(
     members = _group_members(groups, at_least, n)
     shares = _shares(at_least, members, weight)
     quotas = _stacked(*(sp.kron(member[None, :], weight[None, :]) for member in members.values()))
-    labels = [f"exposure of group {label!r}" for label in members]
+    names = [f"exposure[{label}]" for label in members] + names
     sides = np.array(shares) * weight.sum()
-    return Constraints(C=quotas, d=sides, E=rows, f=1.0, names=labels + names)
+    return Constraints(C=quotas, d=sides, E=rows, f=1.0, names=names, variables=_matrix(n, n))
 
 
 def tour(n: int, start: Any, end: Any, *, priority: Any = None, within: int | None = None) -> Constraints:
@@ -206,10 +204,10 @@ def tour(n: int, start: Any, end: Any, *, priority: Any = None, within: int | No
     n = whole("n", n, 2)
     cities, within = _tour_cities(n, start, end, priority, within)
     rows = _row_and_column_sums(n, n)
-    names = [f"city {i} is visited once" for i in range(n)] + [f"step {k} visits one city" for k in range(n)]
+    names = _indexed("city visited once", n) + _indexed("step visits one city", n)
     if cities["start"].ndim == 1:
         lower, upper = _tour_bounds(n, cities, within)
-        return Constraints(E=rows, f=1.0, lower=lower, upper=upper, names=names)
+        return Constraints(E=rows, f=1.0, lower=lower, upper=upper, names=names, variables=_matrix(n, n))
     X = np.arange(n * n).reshape(n, n)
     supports = [X[cities["start"], :1], X[cities["end"], n - 1 :]]
     names += [f"the tour starts in city {cities['start']}", f"the tour ends in city {cities['end']}"]
@@ -217,7 +215,7 @@ def tour(n: int, start: Any, end: Any, *, priority: Any = None, within: int | No
         supports.append(X[cities["priority"], : within + 1])
         names.append(f"city {cities['priority']} is visited within {within} steps of the start")
     picked = [_indicator(support, n * n) for support in supports]
-    return Constraints(E=_stacked(rows, *picked), f=1.0, names=names)
+    return Constraints(E=_stacked(rows, *picked), f=1.0, names=names, variables=_matrix(n, n))
 
 
 def portfolio(n: int, preferred: Sequence[int], at_least: float) -> Constraints:
@@ -242,6 +240,14 @@ def portfolio(n: int, preferred: Sequence[int], at_least: float) -> Constraints:
 
 
 # ------------------------------------------------------------------ rows
+
+
+def _matrix(n1: int, n2: int) -> Layout:
+    return Layout((NamedArray("X", (n1, n2), (None, None)),))
+
+
+def _indexed(name: str, count: int) -> list[str]:
+    return [f"{name}[{i}]" for i in range(count)]
 
 
 def _sums(*members: Array, values: Array | None = None) -> sp.csr_array:

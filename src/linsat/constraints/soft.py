@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from linsat._transforms import plain
 from linsat.constraints.arrays import Tensor, to_tensor
-from linsat.constraints.selection import select_rows
+from linsat.constraints.names import select_rows
 from linsat.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from linsat.constraints.constraint_set import Constraints
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,9 @@ def check_price(price: Tensor) -> None:
         )
 
 
-def softened(soft: Sequence[SoftRows], names: Sequence[str], wanted: Any, price: Any) -> tuple[SoftRows, ...]:
+def softened(constraints: Constraints, soft: Sequence[SoftRows], wanted: Any, price: Any) -> tuple[SoftRows, ...]:
     """The soft rows of a set after some more were softened, or got another price."""
-    rows = torch.tensor(select_rows(names, wanted), dtype=torch.int64)
+    rows = torch.tensor(select_rows(constraints, wanted), dtype=torch.int64)
     made = SoftRows(rows, read_price(price, len(rows)))
     if not len(rows):
         return tuple(soft)

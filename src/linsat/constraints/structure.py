@@ -56,10 +56,14 @@ class Values:
     price: Tensor | None = None  # (batch..., rows) of breaking a row, infinite where it is hard; None: all are
 
 
-def stack_rows(matrices: Mapping[str, Matrix], bounds: Mapping[str, Tensor]) -> SparsityPattern:
-    """The pattern of all blocks, after a check that they and the bounds agree on the number of variables."""
+def stack_rows(
+    matrices: Mapping[str, Matrix], bounds: Mapping[str, Tensor], named: int | None = None
+) -> SparsityPattern:
+    """The pattern of all blocks, after a check that they, the bounds and the named variables agree on their number."""
     widths = {name: matrix.shape[1] for name, matrix in matrices.items()}
     widths |= {name: int(b.shape[-1]) for name, b in bounds.items() if b.dim() > 0 and b.shape[-1] != 1}
+    if named is not None:
+        widths["variables"] = named
     if len(set(widths.values())) > 1:
         listed = ", ".join(f"{name} has {width}" for name, width in widths.items())
         raise ConstraintError(

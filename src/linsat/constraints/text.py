@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from linsat.constraints.arrays import Tensor
@@ -10,29 +11,53 @@ from linsat.constraints.structure import EQUAL, GREATER, LESS
 if TYPE_CHECKING:
     from linsat.constraints.constraint_set import Constraints
 
+NAME_TERMS = 4  # of a row that is called by what it says
 SENSE_TEXT = {LESS: "<=", EQUAL: "==", GREATER: ">="}
+
+
+def terms_text(values: Sequence[float | str], columns: Sequence[int], entry: Callable[[int], str], terms: int) -> str:
+    """A sum as a user writes it, shortened to ``terms`` terms: ``X[0, 1] - 2 X[1, 1] + ... + X[9, 1]``.
+
+    A coefficient is a number, or a text that stands for numbers that differ.
+    """
+    present = [(value, column) for value, column in zip(values, columns, strict=True) if value != 0]
+    shown = present if len(present) <= terms else [*present[: terms - 2], present[-1]]
+    pieces: list[str] = []
+    for value, column in shown:
+        negative = not isinstance(value, str) and value < 0
+        size = f"{value} " if isinstance(value, str) else "" if abs(value) == 1 else f"{abs(value):g} "
+        sign = ("-" if negative else "") if not pieces else ("- " if negative else "+ ")
+        pieces.append(f"{sign}{size}{entry(column)}")
+    if len(shown) < len(present):
+        pieces.insert(-1, "+ ...")
+    return " ".join(pieces) or "0"
 
 
 def row_text(constraints: Constraints, index: int, instance: int | None, terms: int) -> str:
     """See `Constraints.row_text`."""
-    structure, numbers = constraints.structure, constraints.numbers("cpu")
-    here = structure.row == index
-    values = _of_instance(constraints, numbers.values[..., here], instance)
-    side = _of_instance(constraints, numbers.rhs[..., index, None], instance)[..., 0]
-    pieces: list[str] = []
-    for position, col in enumerate(structure.col[here].tolist()):
-        value = _one_value(values[..., position])
-        if value is None:  # it differs per instance: the entry of the tensor that holds it
-            block = structure.default_names[index].removesuffix("]")
-            pieces.append(f"{'+ ' if pieces else ''}{block.replace('[', '[..., ')}, {col}] x[{col}]")
-        elif value != 0:
-            size = "" if abs(value) == 1 else f"{abs(value):g} "
-            sign = ("-" if value < 0 else "") if not pieces else ("- " if value < 0 else "+ ")
-            pieces.append(f"{sign}{size}x[{col}]")
-    if len(pieces) > terms:
-        pieces = [*pieces[: terms - 1], "+ ...", pieces[-1]]
+    side = _of_instance(constraints, constraints.numbers("cpu").rhs[..., index, None], instance)[..., 0]
     shown = f"{float(side):g}" if side.dim() == 0 else f"(one of {side.numel()} right-hand sides)"
-    return f"{' '.join(pieces) or '0'} {SENSE_TEXT[int(structure.senses[index])]} {shown}"
+    return f"{_left_side(constraints, index, instance, terms)} {shown}"
+
+
+def _left_side(constraints: Constraints, index: int, instance: int | None, terms: int) -> str:
+    structure = constraints.structure
+    here = structure.row == index
+    columns = structure.col[here].tolist()
+    own = _of_instance(constraints, constraints.numbers("cpu").values[..., here], instance)
+    block = structure.default_names[index].removesuffix("]").replace("[", "[..., ")
+    shared = [_one_value(own[..., position]) for position in range(len(columns))]
+    # One that differs per instance is shown as the entry of the tensor that holds it.
+    values = [f"{block}, {col}]" if value is None else value for value, col in zip(shared, columns, strict=True)]
+    left = terms_text(values, columns, constraints.variable_name, terms)
+    return f"{left} {SENSE_TEXT[int(structure.senses[index])]}"
+
+
+def named_row_text(constraints: Constraints, index: int, *, instance: int | None = None, terms: int = 6) -> str:
+    """One row with its name, where it was given one."""
+    name, text = constraints.names[index], row_text(constraints, index, instance, terms)
+    # Rows without a name are called by what they said when they were written.
+    return text if name.startswith(_left_side(constraints, index, instance, NAME_TERMS)) else f"{name}: {text}"
 
 
 def _of_instance(constraints: Constraints, numbers: Tensor, instance: int | None) -> Tensor:
@@ -59,13 +84,14 @@ def summary(constraints: Constraints) -> str:
     noun = "row" if rows == 1 else "rows"
     soft = constraints.soft.tolist()
     softened = f", {sum(soft)} of them soft" if any(soft) else ""
-    lines = [f"Constraints({width} variables in {box}, {rows} {noun}: {counts}{softened}{batch})"]
+    named = f"{constraints.layout}: " if constraints.layout else ""
+    lines = [f"Constraints({named}{width} variables in {box}, {rows} {noun}: {counts}{softened}{batch})"]
     shown = range(rows) if rows <= 6 else [0, 1, 2, rows - 1]
     for position, index in enumerate(shown):
         if rows > 6 and position == 3:
             lines.append("  ...")
         price = f" (soft, price {_range(constraints.price.detach()[..., index])})" if soft[index] else ""
-        lines.append(f"  {constraints.names[index]}: {constraints.row_text(index)}{price}")
+        lines.append(f"  {named_row_text(constraints, index)}{price}")
     return "\n".join(lines)
 
 

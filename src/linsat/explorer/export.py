@@ -17,6 +17,7 @@ def as_python(problem: Problem, scores: np.ndarray, tau: float) -> str:
     for name, value in problem.arguments().items():
         lines.append(f"    {name}={_literal(value, 4 + len(name) + 1)},")
     lines += [
+        "    variables=variables,",
         ")",
         f"y = torch.tensor({_literal(scores.tolist(), 17)}, dtype=torch.float64)",
         f"x = linsat.project(y, constraints, tau={tau!r})",

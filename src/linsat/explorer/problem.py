@@ -59,4 +59,4 @@ class Problem:
 
     def constraints(self) -> Constraints:
         """The set itself; rows in the order of ``order``."""
-        return Constraints(**self.arguments())
+        return Constraints(**self.arguments(), variables=list(self.variables))

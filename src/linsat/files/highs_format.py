@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from linsat._optional import require
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import Layout
 from linsat.errors import ConstraintError
 from linsat.files.model import SECONDS_TO_READ, Model, check_variable_count, read_text
 from linsat.interop.models import to_highs
@@ -43,7 +44,8 @@ def read_highs(path: Path, box: Box | None) -> Model:
     kind = sp.csr_array if parts["rowwise"] else sp.csc_array
     shape = (len(parts["row_lower"]), count)
     matrix = sp.csr_array(kind((parts["value"], parts["index"], parts["start"]), shape=shape))
-    rows = TwoSided(matrix, parts["row_lower"], parts["row_upper"], parts["lower"], parts["upper"], names, variables)
+    layout = Layout.of_names(variables)
+    rows = TwoSided(matrix, parts["row_lower"], parts["row_upper"], parts["lower"], parts["upper"], names, layout)
     constraints, notes = to_constraints(rows, box)
     relaxed = _relaxed(parts["kinds"], variables)
     if relaxed:
@@ -54,7 +56,7 @@ def read_highs(path: Path, box: Box | None) -> Model:
         notes.append("the objective is no constraint: it is set aside, and kept as scores")
     if parts["quadratic"]:
         notes.append("the quadratic part of the objective is ignored")
-    return Model(constraints, variables, scores, tuple(notes), relaxed > 0)
+    return Model(constraints, scores, tuple(notes), relaxed > 0)
 
 
 def write_highs(path: Path, constraints: Constraints) -> None:

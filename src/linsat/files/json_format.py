@@ -11,8 +11,18 @@ import numpy as np
 import scipy.sparse as sp
 
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import Layout
 from linsat.errors import ConstraintError
-from linsat.files.model import MATRICES, VERSION, Model, check_variable_count, read_text, with_prices
+from linsat.files.model import (
+    MATRICES,
+    VERSION,
+    Model,
+    check_variable_count,
+    described,
+    read_described,
+    read_text,
+    with_prices,
+)
 
 _KEYS = ("version", "variables", *MATRICES, *MATRICES.values(), "lower", "upper", "names", "price", "comment")
 _DEEPEST = 6  # of right-hand sides: batch dimensions and rows
@@ -31,8 +41,10 @@ def read_json(path: Path) -> Model:
     version = content.get("version")
     if type(version) is not int or version != VERSION:
         raise ConstraintError(f'version is {_kind(version)}; expected {VERSION}. Fix: "version": {VERSION}.')
-    variables, count = _variables(content.get("variables"))
-    positions = {name: i for i, name in enumerate(variables or map(str, range(count)))}
+    layout, count = _variables(content.get("variables"))
+    positions = {name: i for i, name in enumerate(map(str, range(count)) if layout is None else layout.entries())}
+    if len(positions) < count:
+        raise ConstraintError("two entries of variables have the same name. Fix: other names, or other labels.")
     arguments: dict[str, Any] = {
         "lower": _bound("lower", content.get("lower", 0.0), positions, 0.0),
         "upper": _bound("upper", content.get("upper", 1.0), positions, 1.0),
@@ -45,17 +57,18 @@ def read_json(path: Path) -> Model:
     names = content.get("names")
     if names is not None and not isinstance(names, list):
         raise ConstraintError(f"names is {_kind(names)}; expected a list of strings, one per row.")
-    constraints = Constraints(**arguments, names=names)
+    constraints = Constraints(**arguments, names=names, variables=layout)
     if "price" in content:
         constraints = with_prices(constraints, _numbers("price", content["price"], np.inf))
-    return Model(constraints, variables)
+    return Model(constraints)
 
 
 def write_json(path: Path, constraints: Constraints) -> None:
-    """Write a set as JSON, rows as objects {variable number: coefficient}.
+    """Write a set as JSON, rows as objects {variable: coefficient}.
 
     Raises:
-        ConstraintError: coefficients differ per instance, for which the format has no place.
+        ConstraintError: coefficients differ per instance, for which the format has no place; or names do, which are not
+            unique.
     """
     differ = [name for name, block in constraints.blocks.items() if block.batch_shape]
     if differ:
@@ -63,11 +76,15 @@ def write_json(path: Path, constraints: Constraints) -> None:
             f"{', '.join(differ)} differ per instance; a JSON file holds coefficients that all instances share. "
             f"Fix: save as .npz."
         )
-    content: dict[str, Any] = {"version": VERSION, "variables": constraints.num_variables}
+    layout, count = constraints.layout, constraints.num_variables or 1
+    keys = [str(i) for i in range(count)] if layout is None else layout.entries()
+    if len(set(keys)) < count:
+        raise ConstraintError("two variables have the same name. Fix: other names or labels, or save as .npz.")
+    content: dict[str, Any] = {"version": VERSION, "variables": count if layout is None else described(layout)}
     matrix = constraints.matrix.cpu()
     rows: list[dict[str, float]] = [{} for _ in range(len(constraints))]
     for (row, column), value in zip(matrix.indices().T.tolist(), matrix.values().tolist(), strict=True):
-        rows[row][str(column)] = value
+        rows[row][keys[column]] = value
     for block, sense in (("A", "<="), ("C", ">="), ("E", "==")):
         here = [row for row, found in zip(rows, constraints.senses, strict=True) if found == sense]
         if here:
@@ -120,7 +137,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _variables(value: Any) -> tuple[tuple[str, ...] | None, int]:
+def _variables(value: Any) -> tuple[Layout | None, int]:
     if type(value) is int:
         check_variable_count(value)
         return None, value
@@ -129,7 +146,10 @@ def _variables(value: Any) -> tuple[tuple[str, ...] | None, int]:
             again = next(name for i, name in enumerate(value) if name in value[:i])
             raise ConstraintError(f"variables names {again!r} twice. Fix: one name per variable.")
         check_variable_count(len(value))
-        return tuple(value), len(value)
+        return Layout.of_names(value), len(value)
+    if isinstance(value, list) and value and all(isinstance(part, dict) for part in value):
+        layout = read_described(value)
+        return layout, layout.size
     raise ConstraintError(
         f"variables is {_kind(value)}; expected how many there are, or a list of their names. "
         f'Fix: "variables": 3, or "variables": ["a", "b", "c"].'

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import Layout
+from linsat.constraints.variables import Variable, read_layout
 from linsat.errors import ConstraintError
 
 # An untrusted file may cost this much and no more. Text takes about ten times its size in memory while it is read.
@@ -29,14 +33,12 @@ class Model:
 
     Attributes:
         constraints: its rows and box.
-        variables: names of the variables, where the file gives them.
         scores: (variables,) scores that its objective asks for (minus the cost, where it minimises); None without one.
         notes: what a user should know: integrality relaxed, objective set aside, rows that became two.
         relaxed: whether some variables must be integers in the file, which `Constraints` does not ask for.
     """
 
     constraints: Constraints
-    variables: tuple[str, ...] | None = None
     scores: np.ndarray | None = None
     notes: tuple[str, ...] = ()
     relaxed: bool = False
@@ -46,9 +48,52 @@ class Model:
         """How many variables there are; a set without rows over one variable does not know by itself."""
         return self.constraints.num_variables or 1
 
-    def variable(self, index: int) -> str:
-        """Name of a variable for messages."""
-        return f"x[{index}]" if self.variables is None else self.variables[index]
+    @property
+    def variables(self) -> tuple[str, ...] | None:
+        """Names of the variables, where the file gives them."""
+        layout = self.constraints.layout
+        return None if layout is None else tuple(layout.entries())
+
+
+def described(layout: Layout) -> list[Any]:
+    """The variables of a set as a file lists them: names, or an object each with name, shape and labels."""
+    if not layout.variables[0].name:
+        return layout.entries()
+    found: list[dict[str, Any]] = []
+    for variable in layout.variables:
+        found.append({"name": variable.name, "shape": list(variable.shape)})
+        if any(variable.labels):
+            found[-1]["labels"] = [None if words is None else list(words) for words in variable.labels]
+    return found
+
+
+def read_described(value: list[Any]) -> Layout:
+    """Variables from a list of objects with name, shape and labels."""
+    variables, size = [], 0
+    for position, part in enumerate(value):
+        place = f"variables[{position}]"
+        if not isinstance(part, dict) or not {"name"} <= part.keys() <= {"name", "shape", "labels"}:
+            raise ConstraintError(
+                f'{place} is not understood; expected {{"name": "x", "shape": [4, 5]}}, with "labels" if there are any.'
+            )
+        shape, labels = part.get("shape", []), part.get("labels")
+        if not isinstance(shape, list) or not all(type(n) is int and 1 <= n <= MOST_VARIABLES for n in shape):
+            raise ConstraintError(f"shape of {place} is {str(shape)[:40]}; expected a list of positive lengths.")
+        size += math.prod(shape)
+        check_variable_count(size)
+        labels = [None] * len(shape) if labels is None else labels
+        if not isinstance(labels, list) or len(labels) != len(shape):
+            raise ConstraintError(f"labels of {place} do not fit its shape; expected one list, or null, per axis.")
+        axes = [length if words is None else words for length, words in zip(shape, labels, strict=True)]
+        try:
+            variables.append(Variable(*axes, name=part["name"]))
+        except ConstraintError as error:
+            raise ConstraintError(f"{place}: {error}") from None
+        if list(variables[-1].shape) != shape:
+            raise ConstraintError(f"labels of {place} do not fit its shape; expected one label per entry of an axis.")
+    layout = read_layout(variables)
+    assert layout is not None
+    return layout
 
 
 def check_variable_count(count: int) -> None:

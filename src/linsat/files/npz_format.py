@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 import zlib
 from pathlib import Path
@@ -12,11 +13,21 @@ import scipy.sparse as sp
 
 from linsat.constraints.coefficients import read_matrix
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import Layout
 from linsat.errors import ConstraintError
-from linsat.files.model import MATRICES, MOST_ARRAY_BYTES, Model, check_size, check_variable_count, with_prices
+from linsat.files.model import (
+    MATRICES,
+    MOST_ARRAY_BYTES,
+    Model,
+    check_size,
+    check_variable_count,
+    described,
+    read_described,
+    with_prices,
+)
 
 _PARTS = ("data", "indices", "indptr", "shape")
-_PLAIN = (*MATRICES, *MATRICES.values(), "lower", "upper", "names", "variables", "price")
+_PLAIN = (*MATRICES, *MATRICES.values(), "lower", "upper", "names", "variables", "layout", "price")
 
 
 def read_npz(path: Path) -> Model:
@@ -36,19 +47,28 @@ def read_npz(path: Path) -> Model:
             arguments[matrix] = found
         if side in arrays:
             arguments[side] = arrays[side]
-    names, variables = (_texts(key, arrays.get(key)) for key in ("names", "variables"))
-    constraints = Constraints(**arguments, names=names)
+    names, variables, objects = (_texts(key, arrays.get(key)) for key in ("names", "variables", "layout"))
+    if variables is not None and objects is not None:
+        raise ConstraintError("the file has both variables and layout; expected one of them.")
+    layout = None if variables is None else Layout.of_names(variables)
+    if objects is not None:
+        layout = read_described([_parsed(text) for text in objects])
+    constraints = Constraints(**arguments, names=names, variables=layout)
     if "price" in arrays:
         constraints = with_prices(constraints, arrays["price"])
-    count = constraints.num_variables
-    if count is None:
+    if constraints.num_variables is None:
         raise ConstraintError(
             "the file has neither rows nor a bound per variable, so nothing says how many variables there are. "
             "Fix: give lower or upper one entry per variable."
         )
-    if variables is not None and len(variables) != count:
-        raise ConstraintError(f"variables has {len(variables)} names; expected {count}, one per variable.")
-    return Model(constraints, None if variables is None else tuple(variables))
+    return Model(constraints)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ConstraintError(f"layout holds {text[:40]!r}; expected one JSON object per variable.") from None
 
 
 def write_npz(path: Path, constraints: Constraints) -> None:
@@ -58,6 +78,11 @@ def write_npz(path: Path, constraints: Constraints) -> None:
         "upper": constraints.upper.detach().cpu().numpy(),
         "names": np.array(constraints.names, dtype=np.str_),
     }
+    layout = constraints.layout
+    if layout is not None and not layout.variables[0].name:
+        arrays["variables"] = np.array(layout.entries(), dtype=np.str_)
+    elif layout is not None:
+        arrays["layout"] = np.array([json.dumps(variable) for variable in described(layout)], dtype=np.str_)
     if bool(constraints.soft.any()):
         arrays["price"] = constraints.price.detach().cpu().numpy()
     arrays |= {name: side.detach().cpu().numpy() for name, side in constraints.right_sides.items()}

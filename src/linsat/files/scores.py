@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ class ScoreFile:
 
     Attributes:
         path: the file.
-        shape: of all scores, (batch..., variables).
+        shape: of all scores, (batch..., variables), or (batch..., *shape) with ``axes``.
         dtype: of the scores, native byte order.
         columns: names of the variables, where the file has them.
         read: ``read(start, size)`` yields arrays (size, variables) from instance ``start`` on, the last one shorter.
+        axes: how many of the last axes are one instance.
     """
 
     path: Path
@@ -35,13 +37,25 @@ class ScoreFile:
     dtype: np.dtype
     columns: tuple[str, ...] | None
     read: Callable[[int, int], Iterator[np.ndarray]]
+    axes: int = 1
+
+    @property
+    def variables(self) -> int:
+        return math.prod(self.shape[-self.axes :])
 
     @property
     def instances(self) -> int:
-        count = 1
-        for length in self.shape[:-1]:
-            count *= length
-        return count
+        return math.prod(self.shape[: -self.axes])
+
+    def shaped(self, shape: tuple[int, ...]) -> ScoreFile:
+        """The same scores where an instance has several axes: it is several lines of the file, which come as one."""
+        lines = math.prod(shape[:-1])
+
+        def read(start: int, size: int) -> Iterator[np.ndarray]:
+            for piece in self.read(start * lines, size * lines):
+                yield piece.reshape(-1, math.prod(shape))
+
+        return replace(self, read=read, axes=len(shape))
 
     def digest(self) -> str:
         """SHA-256 of the file; about a second per gigabyte."""

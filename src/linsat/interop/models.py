@@ -15,6 +15,8 @@ import scipy.sparse as sp
 
 from linsat._optional import require
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.labels import index_text
+from linsat.constraints.layout import Layout, NamedArray
 from linsat.errors import ConstraintError, LinSATWarning
 from linsat.interop.two_sided import Box, TwoSided, read_box, to_constraints
 
@@ -65,10 +67,7 @@ def from_scipy(constraints: Any, bounds: Any = None, *, box: Box | None = None) 
     upper = _spread("bounds.ub", np.inf if bounds is None else bounds.ub, count)
     stacked = sp.csr_array(sp.vstack(blocks)) if blocks else sp.csr_array((0, count))
     none: list[np.ndarray] = [np.zeros(0)]
-    variables = [f"x[{i}]" for i in range(count)]
-    rows = TwoSided(
-        stacked, np.concatenate(lows or none), np.concatenate(highs or none), lower, upper, names, variables
-    )
+    rows = TwoSided(stacked, np.concatenate(lows or none), np.concatenate(highs or none), lower, upper, names, None)
     return to_constraints(rows, read_box(box))[0]
 
 
@@ -91,7 +90,7 @@ def from_cvxpy(constraints: Any, variable: Any, *, box: Box | None = None) -> Co
         lower.ravel(order="C"),
         upper.ravel(order="C"),
         [name for *_, names in parts for name in names],
-        [_entry(variable.name(), index) for index in np.ndindex(*variable.shape)],
+        Layout((NamedArray(variable.name(), tuple(variable.shape), (None,) * variable.ndim),)),
     )
     return to_constraints(rows, read_box(box))[0]
 
@@ -133,8 +132,9 @@ def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     lp.a_matrix_.num_col_, lp.a_matrix_.num_row_ = count, len(constraints)
     lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
-    lp.col_names_ = [f"x{i}" for i in range(count)]
-    lp.row_names_ = _solver_names(constraints.names)
+    layout = constraints.layout
+    lp.col_names_ = [f"x{i}" for i in range(count)] if layout is None else _solver_names(layout.entries(), "x")
+    lp.row_names_ = _solver_names(constraints.names, "row")
     highs = highspy.Highs()
     highs.setOptionValue("output_flag", False)
     if highs.passModel(lp) == highspy.HighsStatus.kError:
@@ -142,12 +142,12 @@ def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:
     return highs
 
 
-def _solver_names(names: Sequence[str]) -> list[str]:
+def _solver_names(names: Sequence[str], otherwise: str) -> list[str]:
     """Names that LP and MPS files can hold: letters, digits, point and underscore, not like a number, each once."""
     found: dict[str, None] = {}
     for name in names:
-        plain = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("_") or "row"
-        plain = f"r_{plain}" if re.match(r"[0-9.]|[eE][0-9]", plain) else plain
+        plain = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("_") or otherwise
+        plain = f"{otherwise[0]}_{plain}" if re.match(r"[0-9.]|[eE][0-9]", plain) else plain
         unique, number = plain, 1
         while unique in found:
             number += 1
@@ -239,9 +239,6 @@ def _cvxpy_rows(
     turned = np.where((matrix > 0).sum(1) == 0, -1.0, 1.0)
     matrix = sp.csr_array(sp.csr_array(sp.diags(turned)) @ matrix)
     low, high = np.where(turned < 0, -high, low), np.where(turned < 0, -low, high)
-    names = [_entry(f"constraint {position}", index) for index in np.ndindex(*expression.shape)]
+    labels = (None,) * expression.ndim
+    names = [f"constraint {position}" + index_text(index, labels) for index in np.ndindex(*expression.shape)]
     return matrix, low, high, names
-
-
-def _entry(name: str, index: tuple[int, ...]) -> str:
-    return f"{name}[{', '.join(map(str, index))}]" if index else name

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from linsat.compile.diagnosis import NamedBound
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import Layout
 from linsat.errors import ConstraintError
 
 Array = np.ndarray
@@ -27,7 +28,11 @@ class TwoSided:
     lower: Array  # (variables,)
     upper: Array
     row_names: Sequence[str]
-    variable_names: Sequence[str]
+    layout: Layout | None  # of the variables, where they have names
+
+    def variable(self, index: int) -> str:
+        """A variable for messages."""
+        return f"x[{index}]" if self.layout is None else self.layout.entry(index)
 
     def take(self, keep: Array) -> TwoSided:
         """The rows of a boolean mask."""
@@ -94,7 +99,7 @@ def to_constraints(rows: TwoSided, box: Box | None) -> tuple[Constraints, list[s
             names += [rows.row_names[i] + (suffix if twice[i] else "") for i in index.tolist()]
     if twice.any():
         notes.append(f"{int(twice.sum())} of the rows have two ends and count as two rows each")
-    return Constraints(**arguments, names=names).with_named_bounds(named), notes
+    return Constraints(**arguments, names=names, variables=rows.layout).with_named_bounds(named), notes
 
 
 def _check_numbers(rows: TwoSided) -> None:
@@ -104,18 +109,18 @@ def _check_numbers(rows: TwoSided) -> None:
         column = int(rows.matrix.indices[bad[0]])
         raise ConstraintError(
             f"row {rows.row_names[row]!r} has coefficient {rows.matrix.data[bad[0]]} for variable "
-            f"{rows.variable_names[column]!r}; expected a finite number."
+            f"{rows.variable(column)!r}; expected a finite number."
         )
     ends = (
-        ("row", rows.row_names, rows.row_lower, rows.row_upper),
-        ("variable", rows.variable_names, rows.lower, rows.upper),
+        ("row", lambda i: rows.row_names[i], rows.row_lower, rows.row_upper),
+        ("variable", rows.variable, rows.lower, rows.upper),
     )
-    for kind, names, low, high in ends:
+    for kind, name, low, high in ends:
         wrong = np.flatnonzero(~(low <= high) | (low == np.inf) | (high == -np.inf))
         if len(wrong):
             i = int(wrong[0])
             raise ConstraintError(
-                f"{kind} {names[i]!r} lies between {low[i]:g} and {high[i]:g}; expected a lower end that is not above "
+                f"{kind} {name(i)!r} lies between {low[i]:g} and {high[i]:g}; expected a lower end that is not above "
                 f"the upper one. Fix: correct the ends of this {kind}."
             )
 
@@ -151,7 +156,7 @@ def _bounds_from_single_coefficients(rows: TwoSided, named: list[NamedBound]) ->
         low, high = float(ends[0]), float(ends[1])
         if low > upper[column] or high < lower[column]:
             continue  # it contradicts the box: as a row it will be named when the set is checked
-        label, source = rows.variable_names[column], rows.row_names[row]
+        label, source = rows.variable(column), rows.row_names[row]
         if np.isfinite(low) and not np.isfinite(lower[column]):
             lower[column], low = low, -np.inf
             named.append(NamedBound("lower", column, label, source))
@@ -176,10 +181,10 @@ def _fill_box(rows: TwoSided, box: Box | None, notes: list[str], named: list[Nam
     if len(crossed):
         i = int(crossed[0])
         raise ConstraintError(
-            f"box ({box[0]:g}, {box[1]:g}) leaves variable {rows.variable_names[i]!r} no room: its own bounds are "
+            f"box ({box[0]:g}, {box[1]:g}) leaves variable {rows.variable(i)!r} no room: its own bounds are "
             f"{rows.lower[i]:g} and {rows.upper[i]:g}. Fix: a box that contains every bound of the model."
         )
     for side, missing in (("lower", no_lower), ("upper", no_upper)):
-        named += [NamedBound(side, i, rows.variable_names[i], None) for i in np.flatnonzero(missing).tolist()]
+        named += [NamedBound(side, i, rows.variable(i), None) for i in np.flatnonzero(missing).tolist()]
     notes.append(f"{count} variables without finite bounds put into the box [{box[0]:g}, {box[1]:g}]")
     return filled

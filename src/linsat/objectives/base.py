@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from linsat.constraints.layout import Layout
+
 Tensor = torch.Tensor
 
 
@@ -61,6 +63,10 @@ class Objective:
 
     def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Objective:
         """The same objective with its numbers as float64 tensors over the flattened batch, (N, 1) or (N or 1, l)."""
+        return self
+
+    def flat(self, layout: Layout) -> Objective:
+        """The same objective, its numbers per variable in one vector where they came in the shape of a variable."""
         return self
 
     def linear(self, y: Tensor) -> Tensor:

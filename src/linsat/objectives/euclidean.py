@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
+from linsat.constraints.layout import Layout
 from linsat.errors import ConstraintError
 from linsat.objectives.base import Objective, Tensor
 
@@ -16,7 +18,8 @@ class Euclidean(Objective):
     """``min sum_j q_j (x_j - y_j)^2 / 2``: the point of the set nearest to the scores.
 
     Args:
-        weights: q, positive, (variables,) or (batch..., variables); may be learned. Default: all one.
+        weights: q, positive, (variables,) or (batch..., variables), or in the shape of the set's variable; may be
+            learned. Default: all one.
 
     Scores that satisfy the rows come back unchanged, answers are sparse (sparsemax on the simplex), and bounds may be
     infinite. Piecewise linear in y: at a kink (a variable at a bound, a row tight with multiplier 0) the gradient is
@@ -30,6 +33,10 @@ class Euclidean(Objective):
 
     def parameters(self) -> dict[str, Any]:
         return {} if self.weights is None else {"weights": self.weights}
+
+    def flat(self, layout: Layout) -> Euclidean:
+        shaped = layout.flattened(self.weights) if isinstance(self.weights, torch.Tensor | np.ndarray) else None
+        return self if shaped is None else replace(self, weights=shaped[0])
 
     def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Euclidean:
         if self.weights is None:

@@ -1,0 +1,203 @@
+"""How the variables of a set lie in the one vector that is projected: their names, shapes and labels."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from linsat.constraints.labels import Labels, index_text
+from linsat.constraints.names import reject_unknown
+from linsat.errors import ConstraintError
+
+Tensor = torch.Tensor
+Shape = tuple[int, ...]
+# How an array over all variables was given: (batch..., l), (batch..., *shape), or one array per variable by name.
+Arrangement = Literal["flat", "shaped", "by name"]
+
+
+@dataclass(frozen=True)
+class NamedArray:
+    """One variable of a set: its name, shape, and the labels of its axes (None for an axis counted in numbers)."""
+
+    name: str  # empty for entries that have names of their own
+    shape: Shape
+    labels: Labels
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    def entry(self, flat: int) -> str:
+        """An entry as a user writes it: ``works[3, 0]``, ``works[Ann, Mon]``."""
+        if not self.name:
+            return str(self.labels[0][flat])  # type: ignore[index]
+        return self.name + index_text(np.unravel_index(flat, self.shape), self.labels)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.shape}" if self.shape else self.name
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The variables of a set one after the other, each flattened row by row."""
+
+    variables: tuple[NamedArray, ...]
+
+    @staticmethod
+    def of_names(names: Sequence[str]) -> Layout:
+        """Variables that each have a name of their own."""
+        return Layout((NamedArray("", (len(names),), (tuple(names),)),))
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where each variable begins, and the length of the vector."""
+        return list(itertools.accumulate((variable.size for variable in self.variables), initial=0))
+
+    @property
+    def size(self) -> int:
+        return self.starts[-1]
+
+    @property
+    def shape(self) -> Shape | None:
+        """The shape of the variable of a set that has one only."""
+        return self.variables[0].shape if len(self.variables) == 1 else None
+
+    def entry(self, column: int) -> str:
+        """An entry of the vector as a user writes it."""
+        which = bisect.bisect_right(self.starts, column) - 1
+        return self.variables[which].entry(column - self.starts[which])
+
+    def entries(self) -> list[str]:
+        """Every entry of the vector as a user writes it."""
+        return [variable.entry(i) for variable in self.variables for i in range(variable.size)]
+
+    def flattened(self, array: Any) -> tuple[Any, Arrangement] | None:
+        """A tensor or array as (batch..., l), and how it came; None where it has the shape of neither.
+
+        One rule decides: an array whose last axis is as long as the vector is flat; any other must end in the shape of
+        the only variable.
+        """
+        if array.ndim and array.shape[-1] == self.size:
+            return array, "flat"
+        shape = self.shape
+        if shape is None or array.ndim < len(shape) or tuple(array.shape[array.ndim - len(shape) :]) != shape:
+            return None
+        return array.reshape(*array.shape[: array.ndim - len(shape)], self.size), "shaped"
+
+    def joined(self, values: Mapping[str, Tensor], name: str) -> Tensor:
+        """One vector (batch..., l) from one tensor (batch..., *shape) per variable."""
+        self._check_keys(values, name)
+        flat = []
+        for variable in self.variables:
+            tensor = values[variable.name]
+            batch = tensor.dim() - len(variable.shape)
+            if batch < 0 or tuple(tensor.shape[batch:]) != variable.shape:
+                raise ConstraintError(
+                    f"{name}[{variable.name!r}] has shape {tuple(tensor.shape)}; expected {variable.shape} after any "
+                    f"batch dimensions. Fix: reshape it."
+                )
+            flat.append(tensor.reshape(*tensor.shape[:batch], variable.size))
+        if len({tensor.device for tensor in flat}) > 1:
+            listed = ", ".join(f"{v.name} on {tensor.device}" for v, tensor in zip(self.variables, flat, strict=True))
+            raise ConstraintError(f"{name} has {listed}; expected one device. Fix: .to(device).")
+        try:
+            batch_shape = torch.broadcast_shapes(*(tensor.shape[:-1] for tensor in flat))
+        except RuntimeError:
+            listed = ", ".join(str(tuple(tensor.shape[:-1])) for tensor in flat)
+            raise ConstraintError(
+                f"The batch dimensions {listed} of {name} do not broadcast. Fix: give all the same."
+            ) from None
+        return torch.cat([tensor.expand(*batch_shape, -1) for tensor in flat], dim=-1)
+
+    def _check_keys(self, values: Mapping[str, Tensor], name: str) -> None:
+        if not self.variables[0].name:
+            raise ConstraintError(
+                f"{name} is a dict, but the entries of this set have a name each and no array has one. "
+                f"Fix: one array (..., {self.size})."
+            )
+        known = [variable.name for variable in self.variables]
+        for key in values:
+            if key not in known:
+                reject_unknown(f"variable of {name}", key, known)
+        missing = [key for key in known if key not in values]
+        if missing:
+            raise ConstraintError(
+                f"{name} has no entry for {', '.join(missing)}. Fix: one array for each of {', '.join(known)}."
+            )
+
+    def restored(self, x: Any, arrangement: Arrangement) -> Any:
+        """x (batch..., l), a tensor or array, in the arrangement that the scores came in."""
+        if arrangement == "flat":
+            return x
+        batch = tuple(x.shape[:-1])
+        if arrangement == "shaped":
+            return x.reshape(batch + self.variables[0].shape)
+        return {
+            variable.name: x[..., start : start + variable.size].reshape(batch + variable.shape)
+            for variable, start in zip(self.variables, self.starts, strict=False)
+        }
+
+    def __str__(self) -> str:
+        return ", ".join(str(variable) for variable in self.variables) if self.variables[0].name else ""
+
+
+def holds_tensors(value: Any) -> bool:
+    """Whether an array over all variables, or the first of a dict of arrays, is a torch tensor."""
+    if isinstance(value, torch.Tensor):
+        return True
+    return isinstance(value, Mapping) and isinstance(next(iter(value.values()), None), torch.Tensor)
+
+
+def expected_shape(layout: Layout | None, width: int | None) -> str:
+    """The shapes that an array over all variables may have, in words."""
+    if layout is None or not layout.variables[0].name or layout.shape == (layout.size,):
+        return f"(..., {width or 'variables'}): one entry per variable in the last dimension"
+    if layout.shape is not None:
+        inner = ", ".join(map(str, ("...", *layout.shape)))
+        return f"({inner}) like {layout.variables[0].name}, or flat, (..., {width})"
+    parts = ", ".join(f"{v.name!r}: ({', '.join(map(str, ('...', *v.shape)))})" for v in layout.variables)
+    return f"a dict {{{parts}}}, or flat, (..., {width})"
+
+
+def flatten(
+    name: str, value: Any, layout: Layout | None, width: int | None, read: Callable[[str, Any], Tensor]
+) -> tuple[Tensor, Arrangement]:
+    """An array over all variables as a tensor (batch..., l), and how it came.
+
+    Args:
+        name: of the argument, for messages.
+        value: an array, or a mapping from variables' names to arrays.
+        layout: of the variables, None where a set has no names.
+        width: how many variables there are; None: any number.
+        read: one array, called by its name, as a tensor.
+    """
+    if not isinstance(value, torch.Tensor) and isinstance(value, Mapping):
+        if layout is None:
+            raise ConstraintError(
+                f"{name} is a dict, but the set has no named variables. Fix: one array (..., {width or 'variables'}), "
+                f"or Constraints(..., variables=[X, Y])."
+            )
+        return layout.joined({key: read(f"{name}[{key!r}]", part) for key, part in value.items()}, name), "by name"
+    tensor = read(name, value)
+    last = tensor.shape[-1] if tensor.dim() else 0
+    if last and (width is None or last == width):
+        return tensor, "flat"
+    found = None if layout is None else layout.flattened(tensor)
+    if found is not None:
+        return found
+    named = layout is not None and bool(layout.variables[0].name)
+    fix = (
+        "the shape of the variables, after any batch dimensions."
+        if named
+        else f"flatten matrices, e.g. {name}.flatten(-2)."
+    )
+    raise ConstraintError(
+        f"{name} has shape {tuple(tensor.shape)}; expected {expected_shape(layout, width)}. Fix: {fix}"
+    )

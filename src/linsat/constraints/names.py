@@ -1,0 +1,121 @@
+"""Row names: single rows, and families such as ``capacity[0]``, ``capacity[1]``, ... that share one name."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import operator
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from linsat.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from linsat.constraints.constraint_set import Constraints
+
+_INDEXED = re.compile(r"(.+)\[([^\[\]]*)\]", re.DOTALL)
+_SHOWN = 8  # names that an error lists
+
+
+def family(name: str) -> str:
+    """What a row shares with the others of its family: ``staffed`` for ``staffed[2]`` and ``staffed[Ann, Mon]``."""
+    found = _INDEXED.fullmatch(name)
+    return found[1] if found else name
+
+
+def families(names: Sequence[str]) -> dict[str, list[int]]:
+    """The positions of the rows of each family, in the order in which families first occur."""
+    found: dict[str, list[int]] = {}
+    for position, name in enumerate(names):
+        found.setdefault(family(name), []).append(position)
+    return found
+
+
+def rows_named(constraints: Constraints, name: str) -> list[int]:
+    """Positions of all rows of that name, or else of that family: ``"capacity"`` finds ``capacity[0]`` and so on.
+
+    Raises:
+        ConstraintError: there is none; the message says which names there are.
+    """
+    names, cache = constraints.names, constraints.structure.cache
+    if "families" not in cache:
+        exact: dict[str, list[int]] = {}
+        for position, other in enumerate(names):
+            exact.setdefault(other, []).append(position)
+        cache["families"] = families(names) | exact
+    found: dict[str, list[int]] = cache["families"]
+    if not isinstance(name, str) or name not in found:
+        # A name with an index is compared with those that have one.
+        indexed = isinstance(name, str) and family(name) != name and family(name) in found
+        reject_unknown("row", name, names if indexed else list(families(names)))
+    return found[name]
+
+
+def select_rows(constraints: Constraints, wanted: Any) -> list[int]:
+    """Positions of the rows that are asked for, in the order in which they are, each once.
+
+    Args:
+        wanted: a position, a name (see `rows_named`), a list of them, or None for all rows.
+
+    Raises:
+        ConstraintError: no such row, or one that is asked for twice.
+    """
+    names = constraints.names
+    if wanted is None:
+        return list(range(len(names)))
+    entries = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else list(wanted)
+    found: dict[int, Any] = {}
+    for entry in entries:
+        for row in rows_named(constraints, entry) if isinstance(entry, str) else [_position(names, entry)]:
+            if row in found:
+                raise ConstraintError(
+                    f"rows asks for {names[row]!r} (row {row}) twice, as {found[row]!r} and as {entry!r}. "
+                    f"Fix: leave one out."
+                )
+            found[row] = entry
+    return list(found)
+
+
+def _position(names: Sequence[str], entry: Any) -> int:
+    try:
+        if isinstance(entry, bool) or "bool" in str(getattr(entry, "dtype", "")):
+            raise TypeError
+        position = operator.index(entry)
+    except TypeError:
+        raise ConstraintError(
+            f"rows holds {entry!r}; expected positions or names of rows. Fix: rows=[0, 2], or rows='budget'."
+        ) from None
+    if not -len(names) <= position < len(names):
+        raise ConstraintError(f"rows asks for row {position} of a set of {len(names)} rows.")
+    return position % len(names)
+
+
+def reject_unknown(what: str, name: object, known: Sequence[str]) -> NoReturn:
+    """Raise an error about a name that is not there; it lists the nearest names, or the first ones."""
+    near = difflib.get_close_matches(name, known, n=3) if isinstance(name, str) else []
+    if near:
+        fix = f"did you mean {' or '.join(map(repr, near))}?"
+    else:
+        more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+        fix = f"one of {', '.join(map(repr, known[:_SHOWN]))}{more}."
+    raise ConstraintError(f"No {what} is named {name!r}. Fix: {fix}")
+
+
+def family_shape(names: Sequence[str]) -> tuple[int, ...]:
+    """The array that rows of one family form by their indices, row by row; else, or without indices, ``(rows,)``.
+
+    A single row without an index is an array without axes.
+    """
+    if len(names) == 1 and family(names[0]) == names[0]:
+        return ()
+    indices = [found[2].split(", ") if (found := _INDEXED.fullmatch(name)) else [name] for name in names]
+    if len({len(index) for index in indices}) == 1:
+        columns = zip(*indices, strict=True)
+        axes = [list(dict.fromkeys(column)) for column in columns]
+        shape = tuple(map(len, axes))
+        grid = itertools.product(*axes)
+        if len(names) == math.prod(shape) and all(tuple(a) == b for a, b in zip(indices, grid, strict=True)):
+            return shape
+    return (len(names),)
