@@ -88,7 +88,7 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
 
 
 def has_even_interior(form: StandardForm, senses: Tensor) -> bool:
-    """Whether the point with the same share of every variable's box satisfies the rows, inequalities with room to spare.
+    """Whether the point with the same share of every variable's box satisfies the rows, inequalities with room.
 
     True of most families; then nothing is forced, and there is no need to look further. Shared numbers only.
     """
