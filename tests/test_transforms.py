@@ -82,6 +82,13 @@ def test_jacrev_to_right_sides_and_a_set_first_used_inside():
     assert torch.isfinite(linsat.project(torch.zeros(9), fresh)).all()  # nothing of the transform stayed behind
 
 
+def test_a_transform_leaves_nothing_behind_in_the_set():
+    cons = linsat.Constraints(A=[[1.0, 2.0, 0.5]], b=1.0)
+    solve = lambda b: linsat.project(torch.zeros(3), cons.with_rhs(b=b), tau=0.3)  # noqa: E731
+    torch.func.jacrev(solve)(torch.tensor([0.5]))
+    assert solve(torch.tensor([0.5])).isfinite().all()
+
+
 def test_vmap_with_per_instance_right_sides():
     cons = CONS.with_rhs(b=[[1.2, 1.0], [0.9, 0.8]])
     scores = torch.randn(4, 2, 3, dtype=F64)

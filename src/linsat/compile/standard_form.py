@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from linsat._transforms import plain, plain_tensors
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.compile.rows import RowMatrix
 from linsat.constraints.structure import EQUAL, GREATER, LESS, SparsityPattern, Values
@@ -47,8 +48,8 @@ def standard_form(
         e x = f    becomes   e x = f,             S = 0
 
     Without it, and for soft rows always, S = 0 and the sense of a row is a bound on its dual; the price of a soft row
-    is a second bound. Rows are scaled by the mean |coefficient * width| of
-    their non-zeros in a finite box (the paper's slack temperature is in these units), else by the norm of the row.
+    is a second bound. Rows are scaled by the mean |coefficient * width| of their non-zeros in a finite box (the paper's
+    slack temperature is in these units), else by the norm of the row.
 
     Values that differ per instance are flattened over ``batch_shape``; shared ones keep a first dimension of 1.
     ``gamma_shift`` is added to d in the paper's multiplier, as the published package does with 1e-4. ``cache`` keeps
@@ -59,9 +60,14 @@ def standard_form(
     keeps = cache is not None and all(t.dim() <= 1 for t in (values.values, values.lower, values.upper))
     box = cache.get(key) if cache is not None and keeps else None
     if box is None:
-        box = _box(pattern, values, num_variables, batch_shape, objective.finite_box)
         if cache is not None and keeps:
+            # Kept, so plain tensors, also where a function transform of other numbers runs.
+            own = {name: plain(getattr(values, name)) for name in ("values", "lower", "upper")}
+            with plain_tensors():
+                box = _box(pattern, replace(values, **own), num_variables, batch_shape, objective.finite_box)
             cache[key] = box
+        else:
+            box = _box(pattern, values, num_variables, batch_shape, objective.finite_box)
     _, _, senses = pattern.on(device)
     rhs = _flatten(values.rhs, pattern.num_rows, batch_shape)
     price = None if values.price is None else _flatten(values.price, pattern.num_rows, batch_shape)

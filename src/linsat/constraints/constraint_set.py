@@ -113,7 +113,7 @@ class Constraints:
         check_bounds(self.lower, self.upper)
         check_empty_rows(self._structure, self._matrices, self._right_sides)
         numbers = self._right_sides | self._bounds()
-        numbers |= {f"price of {self.names[int(block.rows[0])]}": block.price for block in self._soft}
+        numbers |= {f"price {i}" if i else "price": block.price for i, block in enumerate(reversed(self._soft))}
         own = {name: matrix.batch_shape for name, matrix in self._matrices.items()}
         self._batch_shape = joint_batch_shape(own | {name: tensor.shape[:-1] for name, tensor in numbers.items()})
         # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.

@@ -95,7 +95,7 @@ def full_price(soft: Sequence[SoftRows], num_rows: int, device: torch.device | s
 
 def from_full_price(price: Tensor) -> tuple[SoftRows, ...]:
     """The soft rows that prices (batch..., rows) mean, infinite where a row is hard."""
-    hard = torch.isposinf(price.detach())
+    hard = torch.isposinf(plain(price))
     check_price(torch.where(hard, 1.0, price))
     finite = ~hard.reshape(-1, price.shape[-1])
     mixed = (finite.any(0) & ~finite.all(0)).nonzero()

@@ -257,7 +257,8 @@ def _backward(
         pulled, grad_x = None, solved.masked(grad_x)
         q = adjoint(problem.in_double(), solved.mu, grad_x, None if grad_mu is None else solved.masked(grad_mu))
     if plain and wanted <= (_CLOSED if pulled is None else _CLOSED | {_PARAMETER}):
-        found = _closed_forms(problem.in_double(), solved.mu, grad_x, q, wanted, pulled)
+        to_duals = None if grad_mu is None else solved.masked(grad_mu)
+        found = _closed_forms(problem.in_double(), solved.mu, grad_x, q, wanted, pulled, to_duals)
         return tuple(found.get(i - 1) for i in range(len(needed)))
     pull_back: Callable[..., Any] = torch.func.vjp(solved.explicit, *solved.tensors)[1]
     return pull_back((grad_x, -q, torch.zeros_like(solved.mu) if grad_mu is None else solved.masked(grad_mu)))
@@ -269,12 +270,19 @@ _CLOSED = {_VALUES, _RHS, _SLACK, _SCALE}
 
 
 def _closed_forms(
-    problem: Problem, mu: Tensor, grad_x: Tensor, q: Tensor, wanted: set[int], pulled: Pulled | None
+    problem: Problem,
+    mu: Tensor,
+    grad_x: Tensor,
+    q: Tensor,
+    wanted: set[int],
+    pulled: Pulled | None,
+    grad_mu: Tensor | None,
 ) -> dict[int, Tensor]:
     """Gradients to scores, coefficients, right-hand sides, slacks, scales and the objective's number, by position.
 
     With u = linear(y) + A' mu / rho, r = (A x + S z - B) / rho, which is 0 where q is not, and w = q / rho:
     dL/du = D (dL/dx - A' w), dL/dA_ij = mu_i / rho_i (dL/du)_j - w_i x_j, dL/drho_i = -mu_i / rho_i^2 (A dL/du)_i.
+    The dual of a row at its price grows with rho, so that mu / rho stays.
     """
     found: dict[int, Tensor] = {}
     own = q / problem.scale
@@ -285,7 +293,11 @@ def _closed_forms(
         if _VALUES in wanted:
             found[_VALUES] = problem.rows.outer(pushed, to_u) - problem.rows.outer(own, problem.point(u))
         if _SCALE in wanted:
-            found[_SCALE] = _sum_to(-pushed / problem.scale * problem.rows.matvec(to_u), problem.scale)
+            moving = moving_rows(problem, mu)
+            to_scale = torch.where(moving, -pushed / problem.scale * problem.rows.matvec(to_u), 0.0)
+            if grad_mu is not None:
+                to_scale = to_scale + torch.where(moving, 0.0, grad_mu * pushed)
+            found[_SCALE] = _sum_to(to_scale, problem.scale)
     if _RHS in wanted:
         found[_RHS] = _sum_to(own, problem.rhs)
     if _SLACK in wanted:
