@@ -88,7 +88,7 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
 
 
 def has_even_interior(form: StandardForm, senses: Tensor) -> bool:
-    """Whether the point with the same share of every variable's box satisfies the rows, inequalities with room.
+    """Whether the point with the same share of every variable's box satisfies all rows, inequalities with room.
 
     True of most families; then nothing is forced, and there is no need to look further. Shared numbers only.
     """
@@ -98,9 +98,15 @@ def has_even_interior(form: StandardForm, senses: Tensor) -> bool:
     reach, goal, exact = rows.matvec_each(width)[0], row_sides(form, senses)[0], senses == EQUAL
     if bool(form.lower.any()):
         goal = goal - rows.matvec_each(form.lower)[0]
-    used = exact & (reach != 0)
-    share = float((goal[used] / reach[used])[0]) if bool(used.any()) else 0.5
-    room = torch.where(senses == GREATER, -1.0, 1.0) * (goal - share * reach)
+    used = reach != 0
+    shares, sign = goal[used] / reach[used], torch.where(senses == GREATER, -1.0, 1.0)
+    if bool(exact[used].any()):
+        share = float(shares[exact[used]][0])
+    else:  # half way between what the rows allow
+        caps = sign[used] * reach[used] > 0
+        share = 0.5 * (float(shares[~caps].clamp_min(0).amax()) if bool((~caps).any()) else 0.0)
+        share += 0.5 * (float(shares[caps].clamp_max(1).amin()) if bool(caps.any()) else 1.0)
+    room = sign * (goal - share * reach)
     rounding = _ROUNDED * (goal.abs() + (share * reach).abs())
     holds = torch.where(exact, room.abs() <= rounding, room > _EVEN * form.scale[0] + rounding)
     return _EVEN < share < 1 - _EVEN and bool(holds.all())
