@@ -297,7 +297,7 @@ def test_bad_options_and_scores_are_one_line(files, capsys):
     assert "expected a name that ends in .npy" in capsys.readouterr().err
     np.save(files[1], Y[:, :4])
     assert _project(files) == 2
-    assert "expected (..., 5), one score per variable" in capsys.readouterr().err
+    assert "expected (..., 5): one entry per variable" in capsys.readouterr().err
     spoiled = Y.copy()
     spoiled[31, 2] = np.nan
     np.save(files[1], spoiled)

@@ -131,7 +131,9 @@ def test_expert_routing_keeps_capacities_and_is_nearly_optimal(ran: Any) -> None
 def test_fair_ranking_follows_the_linear_program(ran: Any) -> None:
     found = ran("fair_ranking")
     relevance, exposure = array(found["relevance"]), array(found["exposure"])
-    assert (found["gain"] * found["natural"]).sum().item() == pytest.approx(np.sort(relevance)[::-1] @ exposure, rel=1e-3)
+    assert (found["gain"] * found["natural"]).sum().item() == pytest.approx(
+        np.sort(relevance)[::-1] @ exposure, rel=1e-3
+    )
     X = cp.Variable((10, 10), nonneg=True)
     in_b = np.array([0.0] * 5 + [1.0] * 5)
     for at in (0, 10):

@@ -186,6 +186,17 @@ def test_compile_vmap_and_copies_keep_shapes():
         assert torch.equal(linsat.project(y, cons, tau=0.3), expected)
 
 
+def test_jax_takes_scores_in_the_shape_of_the_variable():
+    pytest.importorskip("jax")
+    import linsat.jax
+
+    y = scores(4, 2, 3).float()
+    x = linsat.jax.project(y.numpy(), roster(), tau=0.3)
+    np.testing.assert_allclose(x, linsat.project(y, roster(), tau=0.3), atol=1e-6)
+    with pytest.raises(linsat.ConstraintError, match=r"expected \(\.\.\., 2, 3\) like works"):
+        linsat.jax.project(np.zeros((3, 5), dtype=np.float32), roster())
+
+
 # ------------------------------------------------------------------ names and labels
 
 

@@ -37,7 +37,8 @@ low = np.where(kind == "==", cons.rhs, -np.inf)
 limits = Bounds(0, allowed.ravel())
 best = milp(cost.ravel(), constraints=LinearConstraint(rows, low, cons.rhs), integrality=1, bounds=limits)
 print(f"worst violation: relaxed {cons.violation(x):.0e}, decided {cons.violation(decided):g}")
-print(f"cost of waiting: relaxed {(x * cost).sum():.1f}, decided {(decided * cost).sum():.0f}, the best schedule {best.fun:.0f}")
+waiting = [float((plan * cost).sum()) for plan in (x, decided)]
+print(f"cost of waiting: relaxed {waiting[0]:.1f}, decided {waiting[1]:.0f}, the best schedule {best.fun:.0f}")
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 2.7), layout="constrained")
 left.imshow(x, aspect="auto", cmap="Blues", vmin=0, vmax=1)
