@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,4 +145,4 @@ def _flatten(tensor: Tensor, size: int, batch_shape: torch.Size) -> Tensor:
     """Shared numbers as (1, size), per-instance ones as (instances, size)."""
     if tensor.dim() <= 1:
         return tensor.expand(1, size)
-    return tensor.expand(*batch_shape, size).reshape(batch_shape.numel(), size)
+    return tensor.expand(*batch_shape, size).reshape(math.prod(batch_shape), size)
