@@ -21,6 +21,7 @@ from linsat.constraints.structure import BLOCKS
 from linsat.gradient.implicit import Call, Solved, gradients
 from linsat.gradient.operator import Answers, Arguments
 from linsat.gradient.options import Options, read
+from linsat.objectives import Objective
 from linsat.solving import Solve
 
 _KEPT = 32  # patterns and sets
@@ -108,8 +109,20 @@ def _compile(arguments: Arguments, options: Options) -> CompiledConstraints:
     form = StandardForm(RowMatrix(row, col, values, shape, cache), *others)
     objective = options.build_objective(arguments.numbers).probe(form.lower)
     owner = functools.partial(_constraints, form, senses, options.names)
+    if not _usable(form, objective):
+        found = owner()  # says what is wrong with which number
+        if objective.finite_box:
+            found.require_finite_box()
     compiled = CompiledConstraints(owner, form, senses, objective, None if options.presolves else everything_free(form))
     return replace(compiled, presolved=compiled.presolve(form)) if options.constant else compiled
+
+
+def _usable(form: StandardForm, objective: Objective) -> bool:
+    """Whether the numbers, at which nobody could look while the graph was made, are those of a set."""
+    good = torch.isfinite(form.rhs).all() & torch.isfinite(form.rows.values).all() & (form.lower <= form.upper).all()
+    if objective.finite_box:
+        good = good & torch.isfinite(form.lower).all() & torch.isfinite(form.upper).all()
+    return bool(good)
 
 
 def _constraints(form: StandardForm, senses: Tensor, names: Sequence[str] | None) -> Constraints:
@@ -123,7 +136,8 @@ def _constraints(form: StandardForm, senses: Tensor, names: Sequence[str] | None
             first = int(members.nonzero()[0])  # of a block of neighbours
             index, values = torch.stack([rows.row[entries] - first, rows.col[entries]]), rows.values[:, entries]
             shape = (int(members.sum()), rows.shape[1])
-            arguments[matrix_name] = torch.sparse_coo_tensor(index, torch.ones_like(values[0]), shape)
+            ones = torch.ones_like(values[0])
+            arguments[matrix_name] = torch.sparse_coo_tensor(index, ones, shape, check_invariants=True)
             arguments[side_name] = sides[:, members].squeeze(0)
             coefficients[matrix_name] = values.squeeze(0)
     found = Constraints(**arguments)
