@@ -50,6 +50,7 @@ def layers() -> dict[str, tuple[nn.Module, dict[str, torch.Tensor]]]:
         "learned A": (linsat.LinSAT(linsat.Constraints(A=nn.Parameter(torch.rand(2, 9)), b=[1.0, 1.0])), {}),
         "b and tau of a call": (linsat.LinSAT(CAPS), {"b": SIDES, "tau": torch.tensor([0.1, 0.2, 0.3, 0.4])}),
         "bounds of a call": (linsat.LinSAT(CAPS, tau=0.2), {"upper": torch.rand(4, 9, dtype=F64) + 0.5}),
+        "learned price": (linsat.LinSAT(CAPS.soften("weighted", price=parameter(0.1)), tau=0.2), {}),
         "A of a call": (linsat.LinSAT(CAPS, tau=0.2), {"A": torch.rand(4, 2, 9, dtype=F64) + 0.1}),
     }
 
@@ -194,6 +195,27 @@ def test_an_exported_graph_warns_or_gives_nan_when_it_runs():
     x = gives_nan(y, d=IMPOSSIBLE)
     assert torch.isfinite(x[0]).all()
     assert torch.isnan(x[1]).all()
+
+
+def test_a_price_of_a_graph_must_be_positive():
+    def project(y, price):
+        return linsat.project(y, CAPS.soften("weighted", price=price), tau=0.2)
+
+    compiled = torch.compile(project, fullgraph=True, backend="eager")
+    y, price = torch.randn(2, 9, dtype=F64), torch.tensor([[0.1], [0.2]], dtype=F64)
+    torch.testing.assert_close(compiled(y, price), project(y, price), rtol=0, atol=1e-12)
+    with pytest.raises(linsat.ConstraintError, match="price holds a number that is not positive"):
+        compiled(y, -price)
+
+
+@pytest.mark.slow
+def test_shapes_and_names_of_variables_in_a_graph():
+    X, Y = linsat.Variable(3, 3, name="X"), linsat.Variable(2, name="Y")
+    layer = linsat.LinSAT(linsat.subject_to(X.sum(0) == 1, Y.sum() + X.sum() <= 4), tau=0.2)
+    given = {"X": torch.randn(2, 3, 3, dtype=F64), "Y": torch.randn(2, 2, dtype=F64)}
+    found, expected = torch.compile(layer, fullgraph=True, backend="eager")(given), layer(given)
+    for name in ("X", "Y"):
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-12)
 
 
 def test_bounds_that_an_objective_cannot_have_are_rejected_when_a_graph_runs():

@@ -58,6 +58,7 @@ def standard_form(
     """
     device = values.values.device
     key = (str(device), num_variables, objective.finite_box)
+    cache = None if torch.compiler.is_compiling() else cache  # in a graph nothing is made for later calls
     keeps = cache is not None and all(t.dim() <= 1 for t in (values.values, values.lower, values.upper))
     box = cache.get(key) if cache is not None and keeps else None
     if box is None:

@@ -181,7 +181,7 @@ def _read_sparse(name: str, tensor: Tensor) -> Matrix:
         return Matrix(name, shape, row, col, tensor, sparse=True, live=True)
     keep = (coo.values() != 0).cpu()
     if bool(keep.all()):
-        return Matrix(name, shape, row, col, coo.values(), sparse=True)
+        return Matrix(name, shape, row, col, coo.values().clone(), sparse=True)  # torch.compile takes no view of it
     return Matrix(name, shape, row[keep], col[keep], coo.values()[keep.to(coo.device)], sparse=True)
 
 

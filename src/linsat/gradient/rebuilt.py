@@ -18,6 +18,7 @@ from linsat.compile.problem import Presolved, StandardForm, Tensor
 from linsat.compile.rows import RowMatrix
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.structure import BLOCKS
+from linsat.errors import ConstraintError
 from linsat.gradient.implicit import Call, Solved, gradients
 from linsat.gradient.operator import Answers, Arguments
 from linsat.gradient.options import Options, read
@@ -113,13 +114,15 @@ def _compile(arguments: Arguments, options: Options) -> CompiledConstraints:
         found = owner()  # says what is wrong with which number
         if objective.finite_box:
             found.require_finite_box()
+        raise ConstraintError("price holds a number that is not positive and finite; expected one per unit of a row.")
     compiled = CompiledConstraints(owner, form, senses, objective, None if options.presolves else everything_free(form))
     return replace(compiled, presolved=compiled.presolve(form)) if options.constant else compiled
 
 
 def _usable(form: StandardForm, objective: Objective) -> bool:
     """Whether the numbers, at which nobody could look while the graph was made, are those of a set."""
-    good = torch.isfinite(form.rhs).all() & torch.isfinite(form.rows.values).all() & (form.lower <= form.upper).all()
+    good = torch.isfinite(form.rhs).all() & torch.isfinite(form.rows.values).all()
+    good = good & (form.lower <= form.upper).all() & (form.dual_lower < form.dual_upper).all()
     if objective.finite_box:
         good = good & torch.isfinite(form.lower).all() & torch.isfinite(form.upper).all()
     return bool(good)
@@ -127,19 +130,22 @@ def _usable(form: StandardForm, objective: Objective) -> bool:
 
 def _constraints(form: StandardForm, senses: Tensor, names: Sequence[str] | None) -> Constraints:
     """The set that a standard form came from, for a message about rows that contradict each other."""
-    rows, sides = form.rows, row_sides(form, senses)
-    arguments: dict[str, Any] = {"lower": form.lower.squeeze(0), "upper": form.upper.squeeze(0), "names": names}
+    rows, sides, hard = form.rows, row_sides(form, senses), ~form.soft[0]  # soft ones contradict nothing
+    kept = None if names is None else [name for name, counts in zip(names, hard.tolist(), strict=True) if counts]
+    arguments: dict[str, Any] = {"lower": form.lower.squeeze(0), "upper": form.upper.squeeze(0), "names": kept}
     coefficients = {}
     for matrix_name, side_name, sense in BLOCKS:
-        members, entries = senses == sense, senses[rows.row] == sense
-        if bool(members.any()):
-            first = int(members.nonzero()[0])  # of a block of neighbours
-            index, values = torch.stack([rows.row[entries] - first, rows.col[entries]]), rows.values[:, entries]
-            shape = (int(members.sum()), rows.shape[1])
-            ones = torch.ones_like(values[0])
-            arguments[matrix_name] = torch.sparse_coo_tensor(index, ones, shape, check_invariants=True)
-            arguments[side_name] = sides[:, members].squeeze(0)
-            coefficients[matrix_name] = values.squeeze(0)
+        members = (senses == sense) & hard
+        if not bool(members.any()):
+            continue
+        entries, place = members[rows.row], members.cumsum(0) - 1
+        values = rows.values[:, entries]
+        index = torch.stack([place[rows.row[entries]], rows.col[entries]])
+        shape = (int(members.sum()), rows.shape[1])
+        ones = torch.ones_like(values[0])
+        arguments[matrix_name] = torch.sparse_coo_tensor(index, ones, shape, check_invariants=True)
+        arguments[side_name] = sides[:, members].squeeze(0)
+        coefficients[matrix_name] = values.squeeze(0)
     found = Constraints(**arguments)
     return found.with_coefficients(**coefficients) if coefficients else found
 
