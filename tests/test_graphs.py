@@ -238,6 +238,15 @@ def test_unrolled_sinkhorn_is_rejected_in_an_exported_program():
         torch.export.export(layer, (torch.zeros(2, 9),))
 
 
+def test_other_formats_are_rejected_with_a_way_out(monkeypatch):
+    layer, y = linsat.LinSAT(SQUARE), torch.zeros(2, 9)
+    with pytest.raises(linsat.ConstraintError, match="torch.jit.trace cannot record a projection"):
+        torch.jit.trace(layer, y)
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    with pytest.raises(linsat.ConstraintError, match="ONNX has no operator for a projection"):
+        torch.export.export(layer, (y,))
+
+
 @dataclass(frozen=True, eq=False)
 class Scaled(linsat.Objective):
     """x of the nearest point to ``scale`` times the scores: an objective of the user's."""

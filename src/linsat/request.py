@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from linsat._transforms import plain, tracing
+from linsat._transforms import constant_in_graphs, plain, tracing
 from linsat.compile.compiled import CompiledConstraints
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
@@ -83,11 +83,14 @@ class Request:
                 f"Fix: linsat.Constraints(A=A, b=b)."
             )
         check_options(solver, on_failure)
+        _reject_scripts()
         solver = DEFAULT if solver is None else solver
         objective = objective if constraints.layout is None else objective.flat(constraints.layout)
         like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read_scores)
         traced = tracing(like)
-        if not traced:
+        if traced:
+            _reject_onnx()
+        else:
             _check_bounds(like.dtype, constraints, objective)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
@@ -156,6 +159,26 @@ class Request:
         if not self.constraints.fixed:
             _ = solution.violation, solution.broken  # now: an optimiser may change the numbers before anyone asks
         return solution
+
+
+@constant_in_graphs
+def _reject_scripts() -> None:
+    """TorchScript would record the steps of the solver for one input, as if they were those for every input."""
+    if torch._C._is_tracing():
+        raise ConstraintError(
+            "torch.jit.trace cannot record a projection. Fix: torch.export.export(model, (y,)), whose programs can be "
+            "saved and loaded as well."
+        )
+
+
+@constant_in_graphs
+def _reject_onnx() -> None:
+    """The operators of ONNX are fixed."""
+    if torch.onnx.is_in_onnx_export():
+        raise ConstraintError(
+            "ONNX has no operator for a projection. Fix: export the network that makes the scores, and call "
+            "linsat.project on its output; or torch.export.export(model, (y,)), which keeps the projection."
+        )
 
 
 def _check_bounds(dtype: torch.dtype, constraints: Constraints, objective: Objective) -> None:
