@@ -14,7 +14,7 @@ from scipy.optimize import linprog
 pytest.importorskip("typer")
 
 import linsat
-from linsat.backends.cpu_kernel import native
+from linsat.backends.cpu_kernel import backend, native
 from linsat.cli import main
 from linsat.cli.analysis import forced_variables, redundant_rows, temperatures
 from linsat.files import save
@@ -209,7 +209,17 @@ def test_info_names_versions(capsys):
     assert main(["info"]) == 0
     shown = capsys.readouterr().out
     assert f"numpy    {np.__version__}" in shown
-    assert "kernel" in shown
+
+
+@pytest.mark.parametrize("kernel", [native.load(), "turned off"])
+def test_info_says_of_each_back_end_whether_it_can_be_used(capsys, monkeypatch, kernel):
+    monkeypatch.setattr(backend, "load", lambda: kernel)
+    assert main(["info"]) == 0
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.split("back ends\n")[1].splitlines())
+    usable = not isinstance(kernel, str)
+    assert shown["kernel"].startswith("available (" if usable else f"the kernel is not available: {kernel}")
+    assert shown["torch"].startswith("available on cpu")
+    assert shown["interior_point"] == "available"
 
 
 def test_warmup_projects_with_every_objective_and_says_where(capsys):

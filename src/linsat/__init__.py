@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from linsat._registration import register_operators
+
 if TYPE_CHECKING:
     from linsat import constraints, decode
     from linsat.constraints import Constraints, Variable, subject_to
@@ -86,3 +88,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+register_operators()

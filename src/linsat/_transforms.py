@@ -1,13 +1,14 @@
-"""Living inside torch.compile, vmap and jacrev: the few places where linsat must know of them."""
+"""Living inside torch.compile, torch.export, vmap and jacrev: the few places where linsat must know of them."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,10 +39,40 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def constant_in_graphs(function: Callable[P, R]) -> Callable[P, R]:
+    """Have torch.compile call the function while it traces and take the result as a constant of the graph.
+
+    ``torch.compiler.assume_constant_result``, whose import costs seconds. Arguments must be constants, or objects that
+    existed before tracing: the graph is made anew for others.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def constant_field(value: Any) -> Any:
+    """A field of a setting, which torch.compile(dynamic=True) would make a variable of the graph if it is a float."""
+    if not torch.compiler.is_compiling() or not isinstance(value, float):
+        return value
+    from torch.fx.experimental.symbolic_shapes import guard_scalar
+
+    return guard_scalar(value)
+
+
+class Kept:
+    """A place for what is made while torch.compile traces, as attributes: of a dictionary it sees old entries only."""
+
+    def put(self, key: Hashable, value: object) -> str:
+        """Keep a value; returns the name of the attribute."""
+        name = "kept_" + "".join(c if c.isalnum() else "_" for c in repr(key))
+        setattr(self, name, value)
+        return name
+
+
 @contextmanager
 def plain_tensors() -> Iterator[None]:
-    """Inside, new tensors are plain ones, even within a function transform or inference mode: for what is kept."""
-    with torch._C._DisableFuncTorch(), torch.inference_mode(False):
+    """Inside, new tensors are plain ones, also within a transform, inference mode or a trace: for what is kept."""
+    off = torch._C._DisableFuncTorch(), torch._C.DisableTorchFunction(), _disable_current_modes()
+    with off[0], off[1], off[2], torch.inference_mode(False):
         yield
 
 
@@ -68,9 +99,21 @@ def plain_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return found.movedim(found.dim() - stacked.dim(), 0).unbind()
 
 
+def tracing(tensor: torch.Tensor | None = None) -> bool:
+    """Whether operations are recorded instead of run, or the tensor has no numbers: nothing may look at them."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+        return True
+    return tensor is not None and (tensor.is_meta or hasattr(tensor, "fake_mode"))
+
+
 def transforming(tensor: torch.Tensor | None = None) -> bool:
     """Whether a function transform (vmap, jacrev, ...) is running, or has made the tensor (is_grads_batched)."""
-    functorch = torch._C._functorch
-    return functorch.peek_interpreter_stack() is not None or (
-        tensor is not None and functorch.is_legacy_batchedtensor(tensor)
+    return torch._C._are_functorch_transforms_active() or (
+        tensor is not None and torch._C._functorch.is_legacy_batchedtensor(tensor)
     )
+
+
+@constant_in_graphs
+def transform_depth() -> int:
+    """How many function transforms are running, one within another."""
+    return torch._C._functorch.maybe_current_level() or 0

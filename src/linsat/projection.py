@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,23 +9,22 @@ import numpy as np
 import torch
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import outside_graphs
-from linsat.backends.run import first_backend, judge_failures, presolve, reject_infeasible, run, settle
+from linsat._transforms import outside_graphs, tracing
 from linsat.compile.compiled import CompiledConstraints, compile_constraints
-from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
+from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
-from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
+from linsat.errors import ConstraintError
 from linsat.gradient.implicit import Call, differentiable
 from linsat.objectives import Objective
-from linsat.request import OnFailure, Request, Solver, check_numbers, read_objective, read_scores
+from linsat.request import OnFailure, Request, Solver, read_objective, read_scores
 from linsat.solution import Solution
 from linsat.solvers import Sinkhorn
 from linsat.solvers.result import SolverResult
+from linsat.solving import Solve, check_numbers, report
 from linsat.status import Status
 
 
-@outside_graphs
 @one_thread_after_a_fork
 def project(
     y: Any,
@@ -70,7 +67,6 @@ def project(
     return request.answer(_solve(request, duals=False)[0].x)
 
 
-@outside_graphs
 @one_thread_after_a_fork
 def solve(
     y: Any,
@@ -91,62 +87,41 @@ def solve(
 
 
 def _solve(request: Request, *, duals: bool = True) -> tuple[SolverResult, StandardForm]:
+    scores, solver = request.scores, request.solver
     compiled = compile_constraints(
         request.constraints,
         request.objective,
-        num_variables=request.scores.shape[-1],
-        device=request.scores.device,
+        num_variables=scores.shape[-1],
+        device=torch.device("cpu") if scores.is_meta else scores.device,  # presolve needs numbers
         gamma_shift=request.solver.gamma_shift,
         presolve=request.solver.presolves,
     )
     form = request.form(compiled)
-    solver = request.solver
     if isinstance(solver, Sinkhorn) and solver.gradient == "unrolled":
         result = _unrolled(compiled, request, form, solver)
     else:
         constant = form is compiled.form and compiled.presolved is not None
-        call = Call(form, request.objective, _Solve(compiled, request), compiled.cache if constant else None)
-        result = differentiable(call, request.scores, duals=duals)
+        solve = Solve(compiled, solver, request.on_failure, request.start, request.own_instance)
+        call = Call(form, request.objective, solve, compiled.cache if constant else None)
+        result = differentiable(call, scores, duals=duals, traced=request.traced)
     return result, form
 
 
-class _Solve:
-    """Everything that looks at numbers, out of sight of autograd and of function transforms."""
-
-    def __init__(self, compiled: CompiledConstraints, request: Request) -> None:
-        self.compiled, self.request = compiled, request
-
-    def __call__(self, form: StandardForm, scores: Tensor, objective: Objective) -> tuple[SolverResult, Presolved]:
-        compiled, request = self.compiled, self.request
-        constant = form is compiled.form and compiled.presolved is not None
-        presolved = settle(compiled) if constant else presolve(compiled, form)
-        problem = form.problem(scores, objective, presolved, compiled.cache if constant else None)
-        start = None if request.start is None else request.start * form.scale
-        first = first_backend(problem, request.solver)
-        if first.name != "kernel":  # which looks at the numbers as it reads them
-            check_numbers(scores, objective, form, request.constraints)
-        result = run(problem, request.solver, start, first)
-        if not result.solved:
-            check_numbers(scores, objective, form, request.constraints)
-            self._failed(problem, result)
-        return result, presolved
-
-    def _failed(self, problem: Problem, result: SolverResult) -> None:
-        judge_failures(problem, result)
-        if self.compiled.shared and bool((result.codes == Status.INFEASIBLE.code).any()):
-            reject_infeasible(self.compiled.constraints)
-        report(self.request, result)
-
-
+@outside_graphs
 def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardForm, solver: Sinkhorn) -> SolverResult:
+    if tracing(request.scores):
+        raise ConstraintError(
+            "Sinkhorn(gradient='unrolled') looks at numbers to know when to stop, and a graph has none. "
+            "Fix: gradient='implicit', or linsat.Newton()."
+        )
     scores = request.scores.reshape(request.batch_shape.numel(), request.scores.shape[-1]).to(torch.float64)
-    check_numbers(scores, request.objective, form, request.constraints)
+    check_numbers(scores, request.objective, form, request.constraints.variable_name)
     presolved = compiled.presolve(form)
     problem = form.problem(scores, request.objective, presolved)
     start = None if request.start is None else request.start * form.scale.detach()
     result = solver.unrolled(problem, start)
     result.codes[presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code
-    report(request, result)
+    report(result, request.on_failure, request.constraints, request.own_instance)
     return result
 
 
@@ -199,7 +174,7 @@ def _project_group(
 
 def _rows_key(constraints: Any) -> Any:
     """Equal for sets with the same pattern, prices and box; a set that cannot be joined has a key that no other has."""
-    if not isinstance(constraints, Constraints) or not constraints.fixed or constraints.batch_shape:
+    if tracing() or not isinstance(constraints, Constraints) or not constraints.fixed or constraints.batch_shape:
         return id(constraints)
     structure = constraints.structure
     parts = (structure.row, structure.col, structure.senses, constraints.lower, constraints.upper, constraints.price)
@@ -228,33 +203,3 @@ def _joined(sets: Sequence[Constraints], batch_dims: int) -> Constraints:
     coefficients, sides = stacked([cons.coefficients for cons in sets]), stacked([cons.right_sides for cons in sets])
     joined = joined.with_coefficients(**coefficients) if coefficients else joined
     return joined.with_rhs(**sides) if sides else joined
-
-
-def report(request: Request, result: SolverResult) -> None:
-    """Raise, warn or put NaN where an instance was not solved, as the caller asked."""
-    failed = result.codes != Status.CONVERGED.code
-    if request.on_failure == "ignore" or not bool(failed.any()):
-        return
-    if request.on_failure == "nan":
-        result.x = result.x.masked_fill(failed[:, None], torch.nan)
-        return
-    first = int(failed.nonzero()[0])
-    status = Status.of(int(result.codes[first]))
-    text = (
-        f"{int(failed.sum())} of {len(failed)} instances were not solved; the first is instance {first}: {status}. "
-        f"{status.advice}"
-    )
-    if request.on_failure == "warn":
-        warnings.warn(text, LinSATWarning, stacklevel=_caller_level())
-        return
-    if status is Status.INFEASIBLE:
-        reject_infeasible(request.constraints, request.own_instance(first))
-    raise ConvergenceError(f'{text} To go on without such instances: on_failure="nan".')
-
-
-def _caller_level() -> int:
-    """Stack level of the first frame outside linsat and torch, so that a warning points at the user's line."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("linsat", "torch"):
-        level, frame = level + 1, frame.f_back
-    return level

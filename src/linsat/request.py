@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from linsat._transforms import plain
+from linsat._transforms import constant_in_graphs, plain, tracing
 from linsat.compile.compiled import CompiledConstraints
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
@@ -65,6 +65,7 @@ class Request:
     like: Tensor  # the scores as given, flat: dtype and device of the answer
     as_numpy: bool
     arrangement: Arrangement  # of the scores, and so of the answer
+    traced: bool  # recorded into a graph, so that nobody may look at numbers
 
     @classmethod
     def read(
@@ -82,10 +83,15 @@ class Request:
                 f"Fix: linsat.Constraints(A=A, b=b)."
             )
         check_options(solver, on_failure)
+        _reject_scripts()
         solver = DEFAULT if solver is None else solver
         objective = objective if constraints.layout is None else objective.flat(constraints.layout)
         like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read_scores)
-        _check_bounds(like.dtype, constraints, objective)
+        traced = tracing(like)
+        if traced:
+            _reject_onnx()
+        else:
+            _check_bounds(like.dtype, constraints, objective)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
         batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
@@ -103,6 +109,7 @@ class Request:
             like=like,
             as_numpy=not holds_tensors(y),
             arrangement=arrangement,
+            traced=traced,
         )
 
     def own_instance(self, instance: int) -> int:
@@ -116,14 +123,14 @@ class Request:
     def form(self, compiled: CompiledConstraints) -> StandardForm:
         """The rows, with per-instance numbers spread over the flattened batch."""
         own, form = self.constraints.batch_shape, compiled.form
-        if not own:
+        if len(own) == 0:
             return form
 
         def spread(tensor: Tensor) -> Tensor:
-            if tensor.shape[0] == 1 and own.numel() != 1:
+            if tensor.shape[0] == 1 and math.prod(own) != 1:
                 return tensor
             unflat = tensor.reshape(*own, tensor.shape[-1])
-            return unflat.expand(*self.batch_shape, -1).reshape(self.batch_shape.numel(), tensor.shape[-1])
+            return unflat.expand(*self.batch_shape, -1).reshape(math.prod(self.batch_shape), tensor.shape[-1])
 
         return form.with_tensors(tuple(spread(t) for t in form.tensors()))
 
@@ -152,6 +159,26 @@ class Request:
         if not self.constraints.fixed:
             _ = solution.violation, solution.broken  # now: an optimiser may change the numbers before anyone asks
         return solution
+
+
+@constant_in_graphs
+def _reject_scripts() -> None:
+    """TorchScript would record the steps of the solver for one input, as if they were those for every input."""
+    if torch._C._is_tracing():
+        raise ConstraintError(
+            "torch.jit.trace cannot record a projection. Fix: torch.export.export(model, (y,)), whose programs can be "
+            "saved and loaded as well."
+        )
+
+
+@constant_in_graphs
+def _reject_onnx() -> None:
+    """The operators of ONNX are fixed."""
+    if torch.onnx.is_in_onnx_export():
+        raise ConstraintError(
+            "ONNX has no operator for a projection. Fix: export the network that makes the scores, and call "
+            "linsat.project on its output; or torch.export.export(model, (y,)), which keeps the projection."
+        )
 
 
 def _check_bounds(dtype: torch.dtype, constraints: Constraints, objective: Objective) -> None:
@@ -187,32 +214,6 @@ def _largest(bound: Tensor) -> float:
     return float(finite.max()) if finite.numel() else 0.0
 
 
-def check_numbers(scores: Tensor, objective: Objective, form: StandardForm, constraints: Constraints) -> None:
-    """Reject scores and numbers of the objective that no solver could use."""
-    scores = scores.detach()
-    largest = float(scores.abs().amax()) if scores.numel() else 0.0
-    if not math.isfinite(largest):
-        instance, variable = (int(i) for i in (~torch.isfinite(scores)).nonzero()[0])
-        raise ConstraintError(
-            f"y holds {float(scores[instance, variable])} (instance {instance}, variable "
-            f"{constraints.variable_name(variable)}); expected finite scores. Fix: clamp or mask the scores; to forbid "
-            f"a variable set its upper bound to its lower bound."
-        )
-    width = float((form.upper - form.lower).amax()) if objective.finite_box and form.lower.numel() else 0.0
-    if not math.isfinite(largest * width):
-        instance = int(scores.abs().amax(-1).argmax())
-        raise ConstraintError(
-            f"y of instance {instance}, times the width of the box, is beyond the range of float64. "
-            f"Fix: smaller scores, or a narrower box."
-        )
-    for name, value in objective.parameters().items():
-        wrong = ~torch.isfinite(value) | (value <= 0)
-        if bool(wrong.any()):
-            index = tuple(int(i) for i in wrong.nonzero()[0])
-            expected = "a positive, finite temperature. Fix: tau=0.1, say." if name == "tau" else "positive numbers."
-            raise ConstraintError(f"{name} is {float(value[index])}; expected {expected}")
-
-
 def read_scores(name: str, y: Any) -> Tensor:
     """Scores as a dense, floating tensor."""
     if isinstance(y, torch.Tensor):
@@ -233,7 +234,7 @@ def read_scores(name: str, y: Any) -> Tensor:
 
 
 def _joint_batch(scores: torch.Size, constraints: torch.Size) -> torch.Size:
-    if not constraints:
+    if len(constraints) == 0:
         return scores
     try:
         return torch.broadcast_shapes(scores, constraints)
@@ -253,9 +254,9 @@ def _read_start(start: Any, shape: tuple[int, ...], device: torch.device) -> Ten
         raise ConstraintError(
             f"start is {type(start).__name__}; expected duals of shape {shape}. Fix: pass Solution.duals."
         ) from None
-    if tuple(tensor.shape) != shape or not bool(torch.isfinite(tensor).all()):
+    if tuple(tensor.shape) != shape or not (tracing(tensor) or bool(torch.isfinite(tensor).all())):
         raise ConstraintError(
             f"start has shape {tuple(tensor.shape)}; expected finite duals of shape {shape}. "
             f"Fix: pass Solution.duals of a solve with the same rows and batch shape."
         )
-    return tensor.reshape(int(np.prod(shape[:-1])), shape[-1])
+    return tensor.reshape(math.prod(shape[:-1]), shape[-1])

@@ -15,8 +15,9 @@ from linsat.solvers.result import SolverResult, farkas_gap
 from linsat.status import Status
 
 # Passes between two looks at who is done. On the CPU a look costs nothing; elsewhere it makes the host wait for the
-# device, which then runs out of work.
-_LOOK_EVERY = 4
+# device, which then runs out of work. Who is done between two looks waits, so that no answer depends on this number.
+_LOOK_EVERY = 8
+_RUNS = -1  # in place of the code of a status
 
 
 @dataclass(frozen=True)
@@ -270,7 +271,7 @@ def _try(setting: Setting, state: State) -> tuple[Tensor, State]:
 
 
 class _Loop:
-    """Runs `step` until nobody is left; instances that are done leave the batch."""
+    """Runs `step` until nobody is left; instances that are done leave the batch. One synchronisation a look."""
 
     def __init__(self, problem: Problem, options: Newton, start: Tensor | None, look_every: int | None = None) -> None:
         self.options = options
@@ -282,40 +283,59 @@ class _Loop:
 
     def run(self) -> SolverResult:
         self.state = first_state(self.setting, self.start)
-        for number in range(self.options.max_steps * constants.BACKTRACKS + 1):
-            if number % self.look_every == 0 and self._look(number):
+        for look in range(self.options.max_steps * constants.BACKTRACKS + 1):
+            if self._look(look * self.look_every):
                 return self.result
-            self.state = step(self.setting, self.state, look=self.look_every == 1)
-        self._retire(torch.ones_like(self.state.searching), Status.STEP_LIMIT)
+            self._advance()
+        self._leave(torch.full_like(self.index, Status.STEP_LIMIT.code))
         return self.result
 
-    def _look(self, number: int) -> bool:
-        """Let those who are done leave; returns whether nobody is left."""
-        state = self.state
-        tol = self.options.tol
-        done = (state.error <= tol) & (state.temperature <= self.setting.tau).squeeze(-1)
-        if bool(done.any()):
-            # Conjugate gradients cannot tell what is left from rounding, so they polish nothing.
-            if is_dense(state.mu.shape[-1]):
-                self.state = polish(self.setting, state, done)
-            self._retire(done & optimal(self.setting, self.state, tol), Status.CONVERGED)
-        self._retire(self.state.stalled, Status.STALLED)
-        if number and number % constants.CERTIFICATE_EVERY == 0:
-            self._retire(farkas_gap(self.setting.problem, self.state.mu) > 0, Status.INFEASIBLE)
-        self._retire((self.state.steps >= self.options.max_steps) & ~self.state.searching, Status.STEP_LIMIT)
-        return self.index.numel() == 0
-
-    def _retire(self, which: Tensor, status: Status) -> None:
-        if not bool(which.any()):
+    def _advance(self) -> None:
+        """The passes to the next look; who is done after one of them does not take part in the others."""
+        if self.look_every == 1:
+            self.state = step(self.setting, self.state)
             return
-        index = self.index[which]
-        self.result.mu[index] = self.state.mu[which]
-        self.result.x[index] = self.state.at.x[which]
-        self.result.codes[index] = status.code
-        self.result.steps[index] = self.state.steps[which]
-        keep = (~which).nonzero().squeeze(-1)
-        self.index = self.index[keep]
-        self.setting, self.state = self.setting.select(keep), self.state.select(keep)
+        waits = torch.zeros_like(self.state.stalled)
+        for _ in range(self.look_every):
+            self.state = _pick_state(waits, self.state, step(self.setting, self.state, look=False))
+            waits = waits | self._done(self.state) | self.state.stalled | self._at_limit(self.state)
+
+    def _done(self, state: State) -> Tensor:
+        return (state.error <= self.options.tol) & (state.temperature <= self.setting.tau).squeeze(-1)
+
+    def _at_limit(self, state: State) -> Tensor:
+        return (state.steps >= self.options.max_steps) & ~state.searching
+
+    def _look(self, number: int) -> bool:
+        """Let those who are done leave after ``number`` passes; returns whether nobody is left."""
+        done = self._done(self.state)
+        if self.look_every > 1 or bool(done.any()):
+            # Conjugate gradients cannot tell what is left from rounding, so they polish nothing.
+            if is_dense(self.state.mu.shape[-1]):
+                self.state = polish(self.setting, self.state, done)
+            done = done & optimal(self.setting, self.state, self.options.tol)
+        found = [(done, Status.CONVERGED), (self.state.stalled, Status.STALLED)]
+        if number and number % constants.CERTIFICATE_EVERY == 0:
+            found.append((farkas_gap(self.setting.problem, self.state.mu) > 0, Status.INFEASIBLE))
+        found.append((self._at_limit(self.state), Status.STEP_LIMIT))
+        codes = torch.full_like(self.index, _RUNS)
+        for which, status in reversed(found):  # the first that holds counts
+            codes = torch.where(which, status.code, codes)
+        return self._leave(codes)
+
+    def _leave(self, codes: Tensor) -> bool:
+        """Who has a code leaves with it; returns whether nobody is left."""
+        stays = (codes == _RUNS).nonzero().squeeze(-1)  # the host waits here for the device
+        if stays.numel() == self.index.numel() > 0:
+            return False
+        # All of them, because to pick some would be one more wait; who stays writes again when leaving.
+        self.result.mu[self.index] = self.state.mu
+        self.result.x[self.index] = self.state.at.x
+        self.result.codes[self.index] = codes
+        self.result.steps[self.index] = self.state.steps
+        self.index = self.index[stays]
+        self.setting, self.state = self.setting.select(stays), self.state.select(stays)
+        return stays.numel() == 0
 
 
 def optimal(setting: Setting, state: State, tol: float) -> Tensor:
@@ -360,8 +380,18 @@ def _snapped(setting: Setting, state: State) -> Tensor:
 
 
 def _pick(which: Tensor, first: Evaluation, second: Evaluation) -> Evaluation:
-    parts = ((a, b, which[:, None] if a.dim() == 2 else which) for a, b in zip(first, second, strict=True))
-    return Evaluation(*(torch.where(pick, a, b) for a, b, pick in parts))
+    return Evaluation(*(_where(which, a, b) for a, b in zip(first, second, strict=True)))
+
+
+def _where(which: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    return torch.where(which[:, None] if first.dim() == 2 else which, first, second)
+
+
+def _pick_state(which: Tensor, first: State, second: State) -> State:
+    """``first`` for some instances, ``second`` for the others."""
+    names = [f.name for f in fields(State) if f.name != "at"]
+    picked = {name: _where(which, getattr(first, name), getattr(second, name)) for name in names}
+    return State(**picked, at=_pick(which, first.at, second.at))
 
 
 def _largest(rows: Tensor) -> Tensor:

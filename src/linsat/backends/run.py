@@ -46,6 +46,11 @@ _INTERIOR = InteriorPointBackend()
 BACKENDS: list[Backend] = [_KERNEL, ArrayBackend()]  # in order of preference; the last takes every problem
 
 
+def every_backend() -> list[Backend]:
+    """All back ends, also the one that is only asked for a second opinion."""
+    return [*BACKENDS, _INTERIOR]
+
+
 def run(
     problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None = None, first: Backend | None = None
 ) -> SolverResult:
@@ -75,7 +80,7 @@ def first_backend(problem: Problem, solver: Newton | Sinkhorn) -> Backend:
         return BACKENDS[-1]
     if solver.backend == "auto":
         return next(backend for backend in BACKENDS if backend.supports(problem) is None)
-    asked = next(backend for backend in (*BACKENDS, _INTERIOR) if backend.name == solver.backend)
+    asked = next(backend for backend in every_backend() if backend.name == solver.backend)
     reason = asked.supports(problem)
     if reason is not None:
         raise ConstraintError(f"backend={solver.backend!r} cannot be used here: {reason}. Fix: leave backend out.")

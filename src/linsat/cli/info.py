@@ -1,4 +1,4 @@
-"""``linsat info``: versions, kernel and threads."""
+"""``linsat info``: versions, threads, and which back ends can be used here."""
 
 from __future__ import annotations
 
@@ -8,20 +8,44 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from linsat.backends.cpu_kernel.native import Library, load
+from linsat.backends.run import every_backend
 from linsat.cli.console import one_line_errors, say
+from linsat.compile.compiled import compile_constraints
+from linsat.constraints import simplex
+from linsat.objectives import Euclidean
 
 _PACKAGES = ("numpy", "scipy", "highspy", "pyarrow", "cvxpy", "jax")
 
 
 def describe() -> list[tuple[str, str]]:
-    """Versions, kernel and threads, as pairs of a name and a value."""
+    """Versions and threads, as pairs of a name and a value."""
     found = [("linsat", _version("linsat")), ("python", sys.version.split()[0]), ("torch", torch.__version__)]
     found += [(name, _version(name)) for name in _PACKAGES]
-    kernel = load()
-    ready = f"ready ({kernel.instructions})" if isinstance(kernel, Library) else f"not used: {kernel}"
-    found.append(("kernel", ready if isinstance(kernel, Library) else f"{ready}; the torch back end serves"))
     found.append(("threads", str(torch.get_num_threads())))
     return found
+
+
+def describe_backends() -> list[tuple[str, str]]:
+    """Each back end, and whether it can be used or the reason why not: its answer to a problem that all can take."""
+    compiled = compile_constraints(simplex(2), Euclidean())
+    form = compiled.form
+    problem = form.problem(torch.zeros_like(form.lower), Euclidean(), compiled.presolve(form))
+    details = {"kernel": _instructions(), "torch": f" on {', '.join(_devices())}"}
+    found = []
+    for backend in every_backend():
+        reason = backend.supports(problem)
+        found.append((backend.name, reason or f"available{details.get(backend.name, '')}"))
+    return found
+
+
+def _instructions() -> str:
+    kernel = load()
+    return f" ({kernel.instructions})" if isinstance(kernel, Library) else ""
+
+
+def _devices() -> list[str]:
+    others = [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
+    return ["cpu", *others]
 
 
 def _version(package: str) -> str:
@@ -33,6 +57,9 @@ def _version(package: str) -> str:
 
 @one_line_errors
 def info() -> None:
-    """Versions, kernel and threads."""
+    """Versions, threads, and which back ends can be used here."""
     for name, value in describe():
         say(f"{name:8} {value}")
+    say("back ends")
+    for name, value in describe_backends():
+        say(f"  {name:14} {value}")

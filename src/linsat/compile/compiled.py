@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from linsat._transforms import plain_tensors
+from linsat._transforms import constant_in_graphs, plain_tensors
 from linsat.compile.implied import LARGEST_PROGRAM, Rows, implied
 from linsat.compile.presolve import everything_free, propagate, row_sides
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
@@ -19,13 +20,15 @@ from linsat.compile.system import LinearSystem
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.structure import GREATER
 from linsat.objectives import Objective
+from linsat.objectives.base import Kind, of_kind
 
 
 @dataclass(frozen=True)
 class CompiledConstraints:
     """A constraint set in standard form, and what presolve decided where that is settled once and for all."""
 
-    owner: weakref.ref[Constraints]  # keeps what is compiled: a cycle would leave both to the garbage collector
+    # Weak: the set keeps what is compiled, and a cycle would leave both to the garbage collector.
+    owner: Callable[[], Constraints | None]
     form: StandardForm
     senses: Tensor  # (k,) on the device of the form
     objective: Objective  # one of the kind it was compiled for, without the numbers of a call
@@ -67,21 +70,38 @@ def compile_constraints(
     ``gamma_shift`` and ``presolve=False`` reproduce the published package (`linsat.interop.linsatnet`). Sets with
     tensors that require gradients are compiled anew each time: an optimiser changes their numbers in place.
     """
-    width = constraints.num_variables if num_variables is None else num_variables
-    if width is None:
-        width = 1  # no rows and scalar bounds: any number of variables will do
+    # Without rows and with scalar bounds any number of variables will do.
+    width = constraints.num_variables or num_variables or 1
     if not constraints.fixed:
         constraints.check_numbers()
         return _compile(constraints, objective, width, device, gamma_shift, presolve)
-    kind = (objective.entropic_slack, objective.finite_box, objective.interior)
-    key = (str(device), width, gamma_shift, presolve, kind)
+    if torch.compiler.is_compiling():
+        how = (width, device, gamma_shift, presolve)
+        return getattr(constraints.in_graphs, _keep_in_graphs(constraints, objective.kind(), how))
+    return _keep(constraints, objective, width, device, gamma_shift, presolve)
+
+
+def _keep(constraints: Constraints, objective: Objective, width: int, *how: Any) -> CompiledConstraints:
+    key = _key(objective, width, *how)
     compiled = constraints._compiled.get(key)
     if compiled is None:
-        # What is kept must be plain tensors, also when the first call comes from inside vmap or jacrev.
+        # What is kept must be plain tensors, also when the first call comes from inside vmap, jacrev or a trace.
         with plain_tensors():
-            compiled = _compile(constraints, objective, width, device, gamma_shift, presolve)
+            compiled = _compile(constraints, objective, width, *how)
         constraints._compiled[key] = compiled
     return compiled
+
+
+def _key(objective: Objective, width: int, device: Any, gamma_shift: float, presolve: bool) -> tuple[Any, ...]:
+    kind = (objective.entropic_slack, objective.finite_box, objective.interior)
+    return (str(device), width, gamma_shift, presolve, kind)
+
+
+@constant_in_graphs
+def _keep_in_graphs(constraints: Constraints, kind: Kind, how: Any) -> str:
+    """The same while torch.compile traces, which may itself have made the objective."""
+    objective = of_kind(kind, [1.0] * len(kind[2]))
+    return constraints.in_graphs.put(_key(objective, *how), _keep(constraints, objective, *how))
 
 
 def _compile(
@@ -105,7 +125,7 @@ def _compile(
     compiled = CompiledConstraints(
         weakref.ref(constraints), form, senses, objective.probe(form.lower), None if presolve else everything_free(form)
     )
-    if not presolve or not compiled.shared or not constraints.fixed:
+    if not presolve or not constraints.fixed or not compiled.shared:
         return compiled
     return replace(compiled, presolved=compiled.presolve(form))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,6 +58,7 @@ def standard_form(
     """
     device = values.values.device
     key = (str(device), num_variables, objective.finite_box)
+    cache = None if torch.compiler.is_compiling() else cache  # in a graph nothing is made for later calls
     keeps = cache is not None and all(t.dim() <= 1 for t in (values.values, values.lower, values.upper))
     box = cache.get(key) if cache is not None and keeps else None
     if box is None:
@@ -144,4 +146,4 @@ def _flatten(tensor: Tensor, size: int, batch_shape: torch.Size) -> Tensor:
     """Shared numbers as (1, size), per-instance ones as (instances, size)."""
     if tensor.dim() <= 1:
         return tensor.expand(1, size)
-    return tensor.expand(*batch_shape, size).reshape(batch_shape.numel(), size)
+    return tensor.expand(*batch_shape, size).reshape(math.prod(batch_shape), size)

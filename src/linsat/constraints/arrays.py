@@ -13,7 +13,7 @@ import scipy.sparse
 import torch
 from torch.autograd import forward_ad
 
-from linsat._transforms import mapped, plain
+from linsat._transforms import mapped, plain, tracing
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def _reject_dtype(name: str, dtype: object) -> None:
 
 
 def followed(tensor: Tensor) -> bool:
-    """Whether the numbers may change under a set that keeps the tensor: learned, or mapped over."""
-    return tensor.requires_grad or mapped(tensor)
+    """Whether the numbers may change under a set that keeps the tensor: learned, of a graph, or mapped over."""
+    return tensor.requires_grad or tracing(tensor) or mapped(tensor)
 
 
 def to_tensor(name: str, value: Any) -> Tensor:
@@ -44,7 +44,7 @@ def _to_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, torch.Tensor):
         if value.is_complex() or value.dtype in (torch.quint8, torch.qint8):
             _reject_dtype(name, value.dtype)
-        if value.requires_grad:
+        if value.requires_grad or tracing(value):  # in a graph nobody can change it later
             return value
         if value.layout == torch.strided and forward_ad.unpack_dual(value).tangent is not None:
             raise ConstraintError(
@@ -82,7 +82,9 @@ def _from_scipy(value: Any) -> Tensor:
 
 
 def check_finite(name: str, values: Tensor) -> None:
-    """Reject NaN and infinity, naming the first offender by its index."""
+    """Reject NaN and infinity, naming the first offender by its index; in a graph that is left to the solve."""
+    if tracing(values):
+        return
     values = plain(values)
     bad = ~torch.isfinite(values)
     if bool(bad.any()):
@@ -119,7 +121,9 @@ def read_bound(name: str, value: Any) -> Tensor:
 
 
 def check_bound(name: str, values: Tensor) -> None:
-    """Reject NaN, and an infinity on the wrong side, naming the first offender by its index."""
+    """Reject NaN, and an infinity on the wrong side, naming the first offender by its index; not in a graph."""
+    if tracing(values):
+        return
     missing = -torch.inf if name == "lower" else torch.inf
     values = plain(values)
     bad = ~(torch.isfinite(values) | (values == missing))

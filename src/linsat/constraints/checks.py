@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from linsat._senses import EQUAL, GREATER, LESS
-from linsat._transforms import plain, plain_together
+from linsat._transforms import plain, plain_together, tracing
 from linsat.constraints.arrays import Tensor
 from linsat.constraints.coefficients import Matrix
 from linsat.constraints.layout import Layout
@@ -38,6 +38,8 @@ def check_bounds(lower: Tensor, upper: Tensor, layout: Layout | None) -> None:
             f"lower has shape {tuple(lower.shape)} and upper {tuple(upper.shape)}, which do not "
             f"broadcast. Fix: give both a scalar, (variables,) or (batch, variables)."
         ) from None
+    if tracing(lower) or tracing(upper):
+        return
     crossed = low > high
     if bool(crossed.any()):
         index = tuple(int(i) for i in crossed.nonzero()[0])
@@ -84,6 +86,8 @@ def check_empty_rows(
     for matrix_name, side_name, sense in BLOCKS:
         for row in structure.cache["empty rows"].get(matrix_name, ()):
             side = right_sides[side_name]
+            if tracing(side):
+                continue
             here = plain(side[..., row] if side.dim() else side).reshape(-1)
             fails = here < 0 if sense == LESS else here > 0 if sense == GREATER else here != 0
             wrong = here[fails].tolist()

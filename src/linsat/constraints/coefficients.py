@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from linsat._transforms import tracing
 from linsat.constraints.arrays import Tensor, check_finite, followed, to_tensor
 from linsat.errors import ConstraintError
 
@@ -58,6 +60,8 @@ class Matrix:
         tensor = to_tensor(self.name, value)
         if self.sparse and tensor.layout == torch.strided:
             return self._with_values(tensor)
+        if tracing(tensor):
+            return self._in_graph(tensor)
         found = _read(self.name, tensor)
         if found.shape != self.shape:
             rows, width = self.shape
@@ -72,6 +76,18 @@ class Matrix:
                 f"rows. Fix: a new Constraints, or {len(self.row)} values in the order of `cons.coefficients`."
             )
         return kept or found
+
+    def _in_graph(self, tensor: Tensor) -> Matrix:
+        """With a matrix (batch..., rows, variables) of a graph, which nobody can ask where it is zero."""
+        if tensor.layout != torch.strided or len(self.row) != math.prod(self.shape):
+            raise ConstraintError(
+                f"{self.name} of a graph may have non-zeros where the set has zeros. Fix: state the set sparse, "
+                f"Constraints({self.name}={self.name}.to_sparse(), ...), and give the values of its non-zeros."
+            )
+        if tensor.dim() < 2 or tensor.shape[-2] != self.shape[0] or tensor.shape[-1] != self.shape[1]:
+            rows, width = self.shape
+            raise ConstraintError(f"{self.name} has shape {tuple(tensor.shape)}; expected (..., {rows}, {width}).")
+        return replace(self, source=tensor, live=True)
 
     def _with_values(self, tensor: Tensor) -> Matrix:
         count = len(self.row)
@@ -165,7 +181,7 @@ def _read_sparse(name: str, tensor: Tensor) -> Matrix:
         return Matrix(name, shape, row, col, tensor, sparse=True, live=True)
     keep = (coo.values() != 0).cpu()
     if bool(keep.all()):
-        return Matrix(name, shape, row, col, coo.values(), sparse=True)
+        return Matrix(name, shape, row, col, coo.values().clone(), sparse=True)  # torch.compile takes no view of it
     return Matrix(name, shape, row[keep], col[keep], coo.values()[keep.to(coo.device)], sparse=True)
 
 

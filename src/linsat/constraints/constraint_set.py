@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import mapped
+from linsat._transforms import Kept, mapped, tracing
 from linsat.constraints.arrays import (
     Tensor,
     check_bound,
@@ -46,6 +46,7 @@ from linsat.constraints.structure import (
     GREATER,
     SparsityPattern,
     Values,
+    joint_width,
     sparse_matrix,
     stack_last,
     stack_rows,
@@ -123,7 +124,10 @@ class Constraints:
         return {"lower": self.lower, "upper": self.upper}
 
     def _stacked(self) -> SparsityPattern:
-        return stack_rows(self._matrices, self._bounds(), None if self._layout is None else self._layout.size)
+        return stack_rows(self._matrices, self._width())
+
+    def _width(self) -> int | None:
+        return joint_width(self._matrices, self._bounds(), None if self._layout is None else self._layout.size)
 
     def _settle(self) -> None:
         """Check what right-hand sides and bounds must agree on; begin without anything compiled."""
@@ -135,6 +139,7 @@ class Constraints:
         self._batch_shape = joint_batch_shape(own | {name: tensor.shape[:-1] for name, tensor in numbers.items()})
         # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.
         self._compiled: dict[Any, Any] = {}
+        self.in_graphs = Kept()
         live = any(matrix.live for matrix in self._matrices.values())
         self._followed = tuple(self.learned_tensors())  # kept by reference: their numbers may change
         self._fixed = not live and not any(map(followed, numbers.values()))
@@ -187,6 +192,11 @@ class Constraints:
                 f"have names. Fix: subject_to, or Constraints(..., variables=[X, Y])."
             )
         return self._layout.restored(vector, "by name" if self._layout.shape is None else "shaped")
+
+    @property
+    def given_names(self) -> tuple[str, ...] | None:
+        """The names of the rows where the user gave any."""
+        return self._names
 
     @property
     def rhs(self) -> Tensor:
@@ -414,10 +424,8 @@ class Constraints:
         made._right_sides = self._right_sides | sides
         made.lower, made.upper = (self._bounds() | bounds).values()
         moved = any(matrix.row is not self._matrices[name].row for name, matrix in made._matrices.items())
-        if bounds or moved:
-            found = made._stacked()
-            if moved or found.num_variables != self.num_variables:
-                made._structure = found
+        if moved or (bounds and made._width() != self.num_variables):
+            made._structure = made._stacked()
         made._settle()
         if not bounds and not matrices and self.fixed_box:
             made.box_cache = self.box_cache
@@ -552,9 +560,14 @@ class Constraints:
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Constraints:
         """The same set with some of its arguments (``A``, ``b``, ..., ``upper``) or its learned price replaced."""
-        arguments = self._arguments() | {name: t for name, t in tensors.items() if name != "price"}
-        arguments |= {n: block.with_coefficients(tensors[n]) for n, block in self._matrices.items() if n in tensors}
-        return Constraints(**arguments)._derived(soft=repriced(self._soft, tensors.get("price")))
+        blocks = {n: block.with_coefficients(tensors[n]) for n, block in self._matrices.items() if n in tensors}
+        soft = repriced(self._soft, tensors.get("price"))
+        given = {name: t for name, t in tensors.items() if name != "price"}
+        if not tracing():
+            return Constraints(**(self._arguments() | given | blocks))._derived(soft=soft)
+        sides = {name: t for name, t in given.items() if name in self._right_sides}
+        bounds = {name: t for name, t in given.items() if name in ("lower", "upper")}
+        return self._derived(sides=sides, bounds=bounds, matrices=blocks, soft=soft)
 
     def check(self, *, seconds: float | None = 60.0) -> Constraints:
         """Decide whether the rows can hold within the bounds, which may be infinite; returns the set itself.
@@ -631,4 +644,4 @@ class Constraints:
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": {}, "box_cache": {}}
+        return {**self.__dict__, "_compiled": {}, "in_graphs": Kept(), "box_cache": {}}

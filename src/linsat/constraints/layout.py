@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +33,7 @@ class NamedArray:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
     def entry(self, flat: int) -> str:
         """An entry as a user writes it: ``works[3, 0]``, ``works[Ann, Mon]``."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from linsat._transforms import plain
+from linsat._transforms import plain, tracing
 from linsat.constraints.arrays import Tensor, to_tensor
 from linsat.constraints.names import select_rows
 from linsat.errors import ConstraintError
@@ -44,7 +44,9 @@ def read_price(value: Any, count: int) -> Tensor:
 
 
 def check_price(price: Tensor) -> None:
-    """Reject prices that are not positive and finite, naming the first by its index."""
+    """Reject prices that are not positive and finite, naming the first by its index; in a graph the solve does."""
+    if tracing(price):
+        return
     now = plain(price)
     wrong = ~(torch.isfinite(now) & (now > 0))
     if bool(wrong.any()):

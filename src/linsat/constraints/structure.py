@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from linsat._senses import EQUAL, GREATER, LESS
-from linsat._transforms import plain_tensors
+from linsat._transforms import Kept, constant_in_graphs, plain_tensors
 from linsat.constraints.arrays import Tensor
 from linsat.constraints.coefficients import Matrix
 from linsat.errors import ConstraintError
@@ -29,9 +29,12 @@ class SparsityPattern:
     senses: Tensor  # (rows,) LESS, EQUAL or GREATER
     default_names: tuple[str, ...]
     cache: dict[Any, Any] = field(default_factory=dict, compare=False)  # derived from the pattern, made on demand
+    in_graphs: Kept = field(default_factory=Kept, compare=False)
 
     def on(self, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor]:
         """row, col and senses on a device; plain tensors also when asked for from inside a function transform."""
+        if torch.compiler.is_compiling():
+            return getattr(self.in_graphs, _keep_on(self, device))
         key = ("on", str(device))
         if key not in self.cache:
             with plain_tensors():
@@ -39,10 +42,17 @@ class SparsityPattern:
         return self.cache[key]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "cache": {}}
+        return {**self.__dict__, "cache": {}, "in_graphs": Kept()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+
+@constant_in_graphs
+def _keep_on(pattern: SparsityPattern, device: torch.device | str) -> str:
+    with plain_tensors():
+        kept = tuple(t.to(device) for t in (pattern.row, pattern.col, pattern.senses))
+    return pattern.in_graphs.put(str(device), kept)
 
 
 @dataclass(frozen=True)
@@ -56,10 +66,8 @@ class Values:
     price: Tensor | None = None  # (batch..., rows) of breaking a row, infinite where it is hard; None: all are
 
 
-def stack_rows(
-    matrices: Mapping[str, Matrix], bounds: Mapping[str, Tensor], named: int | None = None
-) -> SparsityPattern:
-    """The pattern of all blocks, after a check that they, the bounds and the named variables agree on their number."""
+def joint_width(matrices: Mapping[str, Matrix], bounds: Mapping[str, Tensor], named: int | None = None) -> int | None:
+    """The number of variables, after a check that blocks, bounds and names agree on it; None where nothing says."""
     widths = {name: matrix.shape[1] for name, matrix in matrices.items()}
     widths |= {name: int(b.shape[-1]) for name, b in bounds.items() if b.dim() > 0 and b.shape[-1] != 1}
     if named is not None:
@@ -70,6 +78,11 @@ def stack_rows(
             f"The arguments disagree on the number of variables: {listed}. "
             f"Fix: give every matrix one column, and every bound one entry, per variable."
         )
+    return next(iter(widths.values()), None)
+
+
+def stack_rows(matrices: Mapping[str, Matrix], num_variables: int | None) -> SparsityPattern:
+    """The pattern of all blocks over ``num_variables``, see `joint_width`."""
     rows, cols, senses, names, offset = [], [], [], [], 0
     for matrix_name, _, sense in BLOCKS:
         matrix = matrices.get(matrix_name)
@@ -83,7 +96,7 @@ def stack_rows(
     empty = torch.zeros(0, dtype=torch.int64)
     return SparsityPattern(
         num_rows=offset,
-        num_variables=next(iter(widths.values()), None),
+        num_variables=num_variables,
         row=torch.cat(rows) if rows else empty,
         col=torch.cat(cols) if cols else empty,
         senses=torch.tensor(senses, dtype=torch.int8),

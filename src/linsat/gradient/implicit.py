@@ -20,6 +20,7 @@ trains on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,14 +32,16 @@ from linsat._transforms import transforming
 from linsat.backends.cpu_kernel import KernelBackend
 from linsat.backends.cpu_kernel.backend import Pulled
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
+from linsat.gradient.operator import Arguments, apply
+from linsat.gradient.options import describe
 from linsat.objectives import Objective
 from linsat.solvers.linear_solve import solve_exactly
 from linsat.solvers.result import SolverResult
+from linsat.solving import Solve
 from linsat.status import Status
 
 _KERNEL = KernelBackend()
 _FORM = 8  # tensors of a standard form
-_RESULT = 5  # tensors of a result
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Call:
 
     form: StandardForm  # whose pattern (not numbers) is used
     objective: Objective  # likewise
-    solve: Callable[[StandardForm, Tensor, Objective], tuple[SolverResult, Presolved]]
+    solve: Solve
     cache: dict[str, Any] | None = None  # of numbers that never change, see `Problem`
 
     def parts(self, tensors: tuple[Tensor, ...]) -> tuple[StandardForm, Tensor, Objective]:
@@ -63,29 +66,48 @@ class Call:
         """Everything but the scores that may carry a gradient."""
         return *self.form.tensors(), *self.objective.parameters().values()
 
+    def arguments(self, scores: Tensor) -> Arguments:
+        """The same call, as the operator takes it."""
+        solve, rows, constraints = self.solve, self.form.rows, self.solve.compiled.constraints
+        return Arguments(
+            scores=_flat(scores),
+            pattern=[rows.row, rows.col, solve.compiled.senses],
+            form=list(self.form.tensors()),
+            numbers=list(self.objective.parameters().values()),
+            start=solve.start,
+            options=describe(
+                self.objective,
+                solve.solver,
+                on_failure=solve.on_failure,
+                constant=self.cache is not None,
+                names=constraints.given_names,
+            ),
+        )
+
     def problem(self, tensors: tuple[Tensor, ...], presolved: Presolved) -> Problem:
         form, scores, objective = self.parts(tensors)
         return form.problem(scores, objective, presolved, self.cache if form is self.form else None)
 
 
-def differentiable(call: Call, scores: Tensor, *, duals: bool = True) -> SolverResult:
+def differentiable(call: Call, scores: Tensor, *, duals: bool = True, traced: bool = False) -> SolverResult:
     """Solve for scores (batch..., l), with gradients of x to every tensor that wants them, and of the duals if asked.
 
     Of the fields, which are those of the flattened batch, x has the shape and dtype of the scores where torch records
     operations.
     """
     tensors = call.tensors()
-    if transforming():
-        return SolverResult(*Transformed.apply(call, _flat(scores), *tensors)[:_RESULT])
+    if traced or transforming():
+        found = apply(call.arguments(scores))
+        return SolverResult(found.mu, found.x, found.codes, found.steps, found.solved_by)
     if torch.is_grad_enabled():
         learned = tuple([i for i, tensor in enumerate(tensors) if tensor.requires_grad])
         if learned or scores.requires_grad:
             solved: list[SolverResult] = []
-            found = Projection.apply(call, (learned, duals, solved), scores, *(tensors[i] for i in learned))
+            outputs = Projection.apply(call, (learned, duals, solved), scores, *(tensors[i] for i in learned))
             if duals:
-                solved[0].x, solved[0].mu = found
+                solved[0].x, solved[0].mu = outputs
             else:
-                solved[0].x = found
+                solved[0].x = outputs
             return solved[0]
     return call.solve(call.form, _flat(scores), call.objective)[0]
 
@@ -157,8 +179,8 @@ def _pull_back(
     needed = [ctx.needs_input_grad[2], *[False] * (len(tensors) - 1)]
     for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
         tensors[1 + position], needed[1 + position] = tensor, wants
-    solved = _Solved(ctx.call, tuple(tensors), mu, ctx.codes, ctx.presolved)
-    found = _backward(solved, grad_mu, None if grad_x is None else _flat(grad_x), tuple(needed))
+    solved = Solved(ctx.call, tuple(tensors), mu, ctx.codes, ctx.presolved)
+    found = gradients(solved, grad_mu, None if grad_x is None else _flat(grad_x), tuple(needed))
     to_scores = None if found[0] is None else found[0].reshape(scores.shape)
     return None, None, to_scores, *(found[1 + i] for i in ctx.learned)
 
@@ -167,54 +189,11 @@ def _flat(tensor: Tensor) -> Tensor:
     """(batch..., l) as (N, l)."""
     if tensor.dim() == 2:
         return tensor
-    return tensor[None] if tensor.dim() == 1 else tensor.reshape(tensor.shape[:-1].numel(), tensor.shape[-1])
-
-
-class Transformed(torch.autograd.Function):
-    """(scores, standard form, objective) -> fields of the result, fields of what presolve decided; can be mapped."""
-
-    @staticmethod
-    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-        result, presolved = call.solve(*call.parts(tensors))
-        return *result.tensors(), *vars(presolved).values()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        call, *tensors = inputs
-        mu, _, codes = output[:3]
-        ctx.call = call
-        ctx.save_for_backward(*tensors, mu, codes, *output[_RESULT:])
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*output[2:])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        count = 1 + len(ctx.call.tensors())
-        saved = ctx.saved_tensors
-        solved = _Solved(ctx.call, saved[:count], saved[count], saved[count + 1], Presolved(*saved[count + 2 :]))
-        return None, *_backward(solved, grads[0], grads[1], ctx.needs_input_grad[1:])
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: Tensor) -> tuple[Any, Any]:
-        """Mapped instances join the ordinary batch: the solver sees one batch of mapped x instances."""
-        _, *dims = in_dims
-        mapped = info.batch_size
-        count = (tensors[0] if dims[0] is None else tensors[0].movedim(dims[0], 0)[0]).shape[0]
-
-        def join(tensor: Tensor, dim: int | None) -> Tensor:
-            if dim is None and tensor.shape[0] == 1 and tensor is not tensors[0]:
-                return tensor
-            front = tensor.expand(mapped, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            return front.expand(mapped, count, *front.shape[2:]).reshape(mapped * count, *front.shape[2:])
-
-        outputs = Transformed.apply(call, *(join(t, dim) for t, dim in zip(tensors, dims, strict=True)))
-        whole = mapped * count
-        split = [t.reshape(mapped, count, *t.shape[1:]) if t.shape[0] == whole else t for t in outputs]
-        return tuple(split), tuple(0 if t.shape[0] == whole else None for t in outputs)
+    return tensor[None] if tensor.dim() == 1 else tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
 
 
 @dataclass(frozen=True)
-class _Solved:
+class Solved:
     """What a backward pass starts from."""
 
     call: Call
@@ -239,8 +218,8 @@ class _Solved:
 
 
 @one_thread_after_a_fork
-def _backward(
-    solved: _Solved, grad_mu: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
+def gradients(
+    solved: Solved, grad_mu: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """Gradients to scores and `Call.tensors`, where needed, from those of the duals and of x."""
     problem = solved.problem()

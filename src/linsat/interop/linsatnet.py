@@ -7,14 +7,12 @@ published iterations with the published constants.
 
 from __future__ import annotations
 
-import hashlib
-import threading
 import warnings
-from collections import OrderedDict
 from typing import Any
 
 import torch
 
+from linsat._recent import Recent, content
 from linsat._transforms import transforming
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError, LinSATWarning
@@ -27,49 +25,23 @@ _KEY = "linsat_constraints"
 _ARGUMENTS = ("A", "b", "C", "d", "E", "f")
 
 
-class _Known:
-    """Sets of earlier calls, found again by the content of their matrices: at most ``most``, safe among threads."""
-
-    def __init__(self, most: int = 16) -> None:
-        self._most, self._lock = most, threading.Lock()
-        self._sets: OrderedDict[Any, dict[str, Any]] = OrderedDict()
-
-    def get_or_make(self, num_var: int, parts: tuple[Any, ...], grouped: bool) -> dict[str, Any]:
-        key = _content(parts)
-        if key is None:
-            return init_constraints(num_var, **dict(zip(_ARGUMENTS, parts, strict=True)), grouped=grouped)
-        key = (num_var, grouped, *key)
-        with self._lock:
-            found = self._sets.pop(key, None)
-            if found is None:
-                found = init_constraints(num_var, **dict(zip(_ARGUMENTS, parts, strict=True)), grouped=grouped)
-            self._sets[key] = found
-            while len(self._sets) > self._most:
-                self._sets.popitem(last=False)
-        return found
+_known: Recent[dict[str, Any]] = Recent(16)  # sets of earlier calls, by the content of their matrices
 
 
-def _content(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """What tells matrices and right-hand sides apart; None where a number may change later or is no plain tensor."""
-    key: list[Any] = []
-    for part in parts:
-        if part is None:
-            key.append(None)
-            continue
-        if (
-            not isinstance(part, torch.Tensor)
-            or part.requires_grad
-            or part.layout != torch.strided
-            or transforming(part)
-        ):
-            return None
-        array = part.detach().cpu().contiguous()
-        digest = hashlib.blake2b(array.view(-1).view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
-        key.append((str(part.device), str(part.dtype), tuple(part.shape), digest))
-    return tuple(key)
+def _known_or_new(num_var: int, parts: tuple[Any, ...], grouped: bool) -> dict[str, Any]:
+    def make() -> dict[str, Any]:
+        return init_constraints(num_var, **dict(zip(_ARGUMENTS, parts, strict=True)), grouped=grouped)
+
+    if any(part is not None and not _plain(part) for part in parts):
+        return make()
+    return _known.get_or_make((num_var, grouped, *(part if part is None else content(part) for part in parts)), make)
 
 
-_known = _Known()
+def _plain(part: Any) -> bool:
+    """Whether a matrix or right-hand side is a dense tensor that no one will change."""
+    if not isinstance(part, torch.Tensor) or part.requires_grad or part.layout != torch.strided:
+        return False
+    return not transforming(part)
 
 
 class _DropInNewton(Newton):
@@ -115,7 +87,7 @@ def linsat_layer(
         shape = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
         raise ConstraintError(f"x is {shape}; expected a tensor (variables,) or (batch, variables).")
     if constr_dict is None:
-        constr_dict = _known.get_or_make(x.shape[-1], (A, b, C, d, E, f), grouped)
+        constr_dict = _known_or_new(x.shape[-1], (A, b, C, d, E, f), grouped)
     if not isinstance(constr_dict, dict) or _KEY not in constr_dict:
         raise ConstraintError(
             f"constr_dict is a {type(constr_dict).__name__} that init_constraints did not make. "

@@ -15,14 +15,18 @@ only, and say so.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 
+from linsat._transforms import constant_field
 from linsat.constraints.layout import Layout
 
 Tensor = torch.Tensor
+# An objective without its numbers: class, the other fields by name, and the names of the numbers.
+Kind = tuple[Any, tuple[tuple[str, Any], ...], tuple[str, ...]]
 
 
 class Objective:
@@ -61,6 +65,12 @@ class Objective:
         """The numbers of the objective by field name; they may be tensors that require gradients."""
         return {}
 
+    def kind(self) -> Kind:
+        """Everything but the numbers; `of_kind` puts others in."""
+        numbers = tuple(self.parameters())
+        others = [f.name for f in fields(self) if f.name not in numbers]  # type: ignore[arg-type]
+        return type(self), tuple((name, constant_field(getattr(self, name))) for name in others), numbers
+
     def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Objective:
         """The same objective with its numbers as float64 tensors over the flattened batch, (N, 1) or (N or 1, l)."""
         return self
@@ -84,3 +94,9 @@ class Objective:
     def slope(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         """psi''(u), how fast x moves with u."""
         raise NotImplementedError
+
+
+def of_kind(kind: Kind, numbers: Sequence[Any]) -> Objective:
+    """The objective of a kind with these numbers."""
+    made, kept, names = kind
+    return made(**dict(kept), **dict(zip(names, numbers, strict=True)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 
-from linsat._transforms import plain_tensors
+from linsat._transforms import plain_tensors, tracing
 from linsat.errors import ConstraintError
 from linsat.objectives.base import Objective, Tensor
 
@@ -56,7 +57,7 @@ class Entropy(Objective):
         return {"tau": self.tau}
 
     def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Entropy:
-        if type(self.tau) is float and type(self) is Entropy:
+        if type(self.tau) is float and type(self) is Entropy and not tracing():
             return _spread_number(self.slack, self.tau, batch_shape.numel(), device)
         try:
             tau = self.tau if isinstance(self.tau, torch.Tensor) else torch.as_tensor(self.tau, dtype=torch.float64)
@@ -68,7 +69,7 @@ class Entropy(Objective):
             raise ConstraintError(f"tau has dtype {tau.dtype}; expected a positive real number.")
         tau = tau.to(device, torch.float64)
         try:
-            return replace(self, tau=tau.expand(batch_shape).reshape(batch_shape.numel(), 1))
+            return replace(self, tau=tau.expand(batch_shape).reshape(math.prod(batch_shape), 1))
         except RuntimeError:
             raise ConstraintError(
                 f"tau has shape {tuple(tau.shape)}; expected a scalar or the batch shape {tuple(batch_shape)}."

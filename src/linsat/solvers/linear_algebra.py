@@ -11,7 +11,8 @@ Product = Callable[[Tensor], Tensor]  # v (N, k) -> H v (N, k)
 
 FIRST_RIDGE, LARGEST_RIDGE = 1e-12, 1e-2
 REFINED_RIDGE = 1e-11
-_LOOK_EVERY = 4  # iterations of conjugate gradients between two looks at how far they are
+# Iterations of conjugate gradients between two looks at how far they are; a look at a device makes the host wait.
+_LOOK_EVERY, _LOOK_AT_DEVICE_EVERY = 4, 32
 
 
 def scaled_cholesky(H: Tensor, ridge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,8 +66,9 @@ def conjugate_gradients(product: Product, diagonal: Tensor, rhs: Tensor, tol: Te
     s = inverse * r
     direction, size = s, (r * s).sum(-1, keepdim=True)
     goal = tol[:, None] ** 2 * size
+    look_every = _LOOK_EVERY if rhs.device.type == "cpu" else _LOOK_AT_DEVICE_EVERY
     for step in range(max_steps):
-        if step % _LOOK_EVERY == 0 and bool((size <= goal).all()):
+        if step % look_every == 0 and bool((size <= goal).all()):
             break
         image = product(direction)
         curvature = (direction * image).sum(-1, keepdim=True)

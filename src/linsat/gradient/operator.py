@@ -1,0 +1,298 @@
+r"""The projection as a registered operator: what a graph of torch.compile or torch.export holds in place of linsat.
+
+    linsat::project(scores, pattern, form, numbers, start, options) -> x, mu, codes, steps, solved_by, decided
+    linsat::project_backward(...) -> gradients
+
+Everything about the rows is in the arguments: ``pattern`` is row, column and sense (`SparsityPattern`), ``form`` the
+tensors of the `StandardForm`, ``numbers`` those of the objective, and ``options`` a text that says the rest. So a graph
+that was saved runs in any process that has imported linsat. ``decided`` is what presolve found (`Presolved`), packed.
+
+Importing this file registers the operators and costs next to nothing; what they do is imported when they first run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from linsat._transforms import transform_depth, transforming
+from linsat.errors import ConstraintError
+
+Tensor = torch.Tensor
+Tensors = Sequence[Tensor]
+
+
+class Arguments(NamedTuple):
+    """Of the operator `project`."""
+
+    scores: Tensor  # (N, l)
+    pattern: list[Tensor]  # row (nnz,), col (nnz,), senses (k,)
+    form: list[Tensor]  # (1 or N, .) each
+    numbers: list[Tensor]  # (1 or N, .) each
+    start: Tensor | None  # (N, k)
+    options: str  # see `linsat.gradient.rebuilt.Options`
+
+    @property
+    def decided_shape(self) -> tuple[int, int]:
+        """Of the packed `Presolved`: free and at_upper of the variables, three facts of each row, one of all."""
+        instances = next((t.shape[0] for t in self.form if t.shape[0] != 1), 1)
+        return instances, 2 * self.scores.shape[1] + 3 * self.pattern[2].shape[0] + 1
+
+
+class Answers(NamedTuple):
+    """Of the operator `project`."""
+
+    x: Tensor  # (N, l) of the dtype of the scores
+    mu: Tensor  # (N, k)
+    codes: Tensor  # (N,)
+    steps: Tensor  # (N,)
+    solved_by: Tensor  # (N,)
+    decided: Tensor  # (1 or N, .) bool
+
+
+def apply(arguments: Arguments) -> Answers:
+    """Run or record the operator, with gradients, in a graph or within function transforms."""
+    if not torch.compiler.is_compiling() and hasattr(arguments.scores, "fake_mode"):
+        arguments = _faked(arguments)
+    if not transforming():
+        return Answers(*torch.ops.linsat.project(*arguments))
+    scores, pattern, form, numbers, start, options = arguments
+    tensors = [scores, *form, *numbers]
+    if torch.compiler.is_compiling():  # which knows of views, not of tensors themselves, what a transform made of them
+        tensors = [tensor.view_as(tensor) for tensor in tensors]
+    if not _recorded(tensors):
+        return Answers(*torch.ops.linsat.project(*_arguments(options, len(form), pattern, start, tensors)))
+    if torch.compiler.is_compiling() and transform_depth() > 1:
+        raise ConstraintError(
+            "torch.compile cannot follow one function transform within another (jacrev of jacrev, vmap of jacrev) "
+            "through linsat. Fix: call it outside of torch.compile."
+        )
+    return Answers(*Transformed.apply(options, len(form), *pattern, start, *tensors))
+
+
+def _recorded(tensors: Tensors) -> bool:
+    """Whether a gradient may be asked for; torch.compile gives the functions below wrong arguments where it is not."""
+    if not torch.compiler.is_compiling():
+        return True
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _faked(arguments: Arguments) -> Arguments:
+    """The rows are real tensors; a fake mode takes fake ones only."""
+    mode = arguments.scores.fake_mode  # type: ignore[attr-defined]
+    if mode.allow_non_fake_inputs:
+        return arguments
+
+    def fake(tensor: Tensor) -> Tensor:
+        return tensor if hasattr(tensor, "fake_mode") else mode.from_tensor(tensor)
+
+    return Arguments(*tree_map_only(torch.Tensor, fake, tuple(arguments)))
+
+
+def _rebuilt() -> Any:
+    from linsat.gradient import rebuilt
+
+    return rebuilt
+
+
+_project = torch.library.custom_op(
+    "linsat::project",
+    lambda *arguments: tuple(_rebuilt().project(Arguments(*arguments))),
+    mutates_args=(),
+    schema="(Tensor scores, Tensor[] pattern, Tensor[] form, Tensor[] numbers, Tensor? start, str options)"
+    " -> (Tensor x, Tensor mu, Tensor codes, Tensor steps, Tensor solved_by, Tensor decided)",
+)
+_project_backward = torch.library.custom_op(
+    "linsat::project_backward",
+    lambda grad_x, grad_mu, mu, codes, decided, needed, *arguments: _rebuilt().pull_back(
+        Arguments(*arguments), _rebuilt().Point(mu, codes, decided), (grad_x, grad_mu), needed
+    ),
+    mutates_args=(),
+    schema="(Tensor? grad_x, Tensor? grad_mu, Tensor mu, Tensor codes, Tensor decided, bool[] needed,"
+    " Tensor scores, Tensor[] pattern, Tensor[] form, Tensor[] numbers, Tensor? start, str options) -> Tensor[]",
+)
+
+
+@_project.register_fake
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    given = Arguments(*arguments)
+    scores, count = given.scores, given.scores.shape[0]
+    whole = [scores.new_empty(count, dtype=torch.int64) for _ in range(3)]
+    mu = scores.new_empty((count, given.pattern[2].shape[0]), dtype=torch.float64)
+    return scores.new_empty(scores.shape), mu, *whole, scores.new_empty(given.decided_shape, dtype=torch.bool)
+
+
+@_project_backward.register_fake
+def _(grad_x: Any, grad_mu: Any, mu: Any, codes: Any, decided: Any, needed: Any, *arguments: Any) -> list[Tensor]:
+    given = Arguments(*arguments)
+    tensors = (given.scores, *given.form, *given.numbers)
+    return [t.new_empty(t.shape) for t, wants in zip(tensors, needed, strict=True) if wants]
+
+
+# ------------------------------------------------------------------ gradients
+
+
+def _keep(ctx: Any, arguments: Arguments, answers: Answers) -> None:
+    """What the gradient needs, for the operator and for `Transformed` alike."""
+    ctx.options, ctx.form = arguments.options, len(arguments.form)
+    kept = (arguments.scores, *arguments.pattern, *arguments.form, *arguments.numbers)
+    ctx.save_for_backward(*kept, answers.mu, answers.codes, answers.decided)
+    ctx.set_materialize_grads(False)
+
+
+def _pull(ctx: Any, grad_x: Tensor | None, grad_mu: Tensor | None, needed: list[bool]) -> list[Tensor | None]:
+    """Gradients to scores, form and numbers, None where not needed."""
+    *kept, mu, codes, decided = ctx.saved_tensors
+    scores, pattern, tensors = kept[0], kept[1:4], kept[4:]
+    if grad_x is None and grad_mu is None:
+        return [None] * len(needed)
+    if _recorded([t for t in (grad_x, grad_mu, mu, scores, *tensors) if t is not None]):
+        text = "".join("1" if wants else "0" for wants in needed)  # function transforms take no tuples
+        how = ctx.options, ctx.form, text, codes, decided, *pattern
+        found = iter(PulledBack.apply(*how, grad_x, grad_mu, mu, scores, *tensors))
+    else:
+        arguments = _arguments(ctx.options, ctx.form, pattern, None, (scores, *tensors))
+        found = iter(torch.ops.linsat.project_backward(grad_x, grad_mu, mu, codes, decided, needed, *arguments))
+    return [next(found) if wants else None for wants in needed]
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.mark_non_differentiable(*output[2:])
+    _keep(ctx, Arguments(*inputs), Answers(*output))
+
+
+def _backward(ctx: Any, grad_x: Tensor | None, grad_mu: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    wants = ctx.needs_input_grad
+    found = _pull(ctx, grad_x, grad_mu, [wants[0], *wants[2], *wants[3]])
+    end = 1 + ctx.form
+    return found[0], [None] * 3, found[1:end], found[end:], None, None
+
+
+_project.register_autograd(_backward, setup_context=_setup)
+
+
+class Transformed(torch.autograd.Function):
+    """The operator within function transforms (grad, jacrev, vmap), which do not see an operator's own formula."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        options: str, form: int, row: Tensor, col: Tensor, senses: Tensor, start: Tensor | None, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        return torch.ops.linsat.project(*_arguments(options, form, (row, col, senses), start, tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        options, form, row, col, senses, start, *tensors = inputs
+        ctx.mark_non_differentiable(*output[2:])
+        _keep(ctx, _arguments(options, form, (row, col, senses), start, tensors), Answers(*output))
+
+    @staticmethod
+    def backward(ctx: Any, grad_x: Tensor | None, grad_mu: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        return *[None] * 6, *_pull(ctx, grad_x, grad_mu, list(ctx.needs_input_grad[6:]))
+
+
+class PulledBack(torch.autograd.Function):
+    """Gradients of a projection, as functions of everything: one more derivative may follow."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(options: str, form: int, needed: str, *given: Any) -> tuple[Tensor, ...]:
+        codes, decided, row, col, senses, grad_x, grad_mu, mu, *tensors = given
+        arguments = _arguments(options, form, (row, col, senses), None, tensors)
+        wants = [digit == "1" for digit in needed]
+        return tuple(torch.ops.linsat.project_backward(grad_x, grad_mu, mu, codes, decided, wants, *arguments))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.options, ctx.form, ctx.needed, *given = inputs
+        ctx.save_for_backward(*given)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        codes, decided, row, col, senses, grad_x, grad_mu, mu, *tensors = ctx.saved_tensors
+        arguments = _arguments(ctx.options, ctx.form, (row, col, senses), None, tensors)
+        wants = [digit == "1" for digit in ctx.needed]
+        module = _rebuilt()
+        point = module.Point(mu, codes, decided)
+        return *[None] * 8, *module.differentiate(arguments, point, (grad_x, grad_mu), wants, grads)
+
+
+def _arguments(options: str, form: int, pattern: Tensors, start: Tensor | None, tensors: Tensors) -> Arguments:
+    """From scores, ``form`` tensors of the standard form, and numbers."""
+    end = 1 + form
+    return Arguments(tensors[0], list(pattern), list(tensors[1:end]), list(tensors[end:]), start, options)
+
+
+# ------------------------------------------------------------------ function transforms of the operator itself
+
+
+class _Join:
+    """Mapped instances join the ordinary batch: the solver sees one batch of mapped x instances."""
+
+    def __init__(self, mapped: int, scores: Tensor, dim: int | None) -> None:
+        self.mapped, self.count = mapped, _instances(scores, dim)
+
+    def each(self, tensor: Any, dim: int | None) -> Any:
+        """One for each mapped instance."""
+        if tensor is None:
+            return None
+        front = tensor.expand(self.mapped, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        whole = front.expand(self.mapped, self.count, *front.shape[2:])
+        return whole.reshape(self.mapped * self.count, *front.shape[2:])
+
+    def shared(self, tensor: Tensor, dim: int | None) -> Tensor:
+        """One for all where all share it, else one for each."""
+        return tensor if dim is None and tensor.shape[0] == 1 else self.each(tensor, dim)
+
+    def split(self, tensor: Tensor) -> Tensor:
+        return tensor.reshape(self.mapped, self.count, *tensor.shape[1:])
+
+
+def _instances(tensor: Tensor, dim: int | None) -> int:
+    """The first dimension of a tensor that is not mapped, or of each mapped one."""
+    return (tensor if dim is None else tensor.movedim(dim, 0)[0]).shape[0]
+
+
+@_project.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    given = Arguments(*arguments)
+    of_scores, _, of_form, of_numbers, of_start, _ = in_dims
+    join = _Join(info.batch_size, given.scores, of_scores)
+    joined = Arguments(
+        join.each(given.scores, of_scores),
+        given.pattern,
+        [*map(join.shared, given.form, of_form)],
+        [*map(join.shared, given.numbers, of_numbers)],
+        join.each(given.start, of_start),
+        given.options,
+    )
+    *answers, decided = torch.ops.linsat.project(*joined)
+    whole = [*map(join.split, answers), decided if decided.shape[0] == 1 else join.split(decided)]
+    return tuple(whole), (*[0] * len(answers), None if decided.shape[0] == 1 else 0)
+
+
+@_project_backward.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *everything: Any) -> tuple[Any, Any]:
+    (grad_x, grad_mu, mu, codes, decided, needed), given = everything[:6], Arguments(*everything[6:])
+    of_scores, _, of_form, of_numbers, *_ = in_dims[6:]
+    join = _Join(info.batch_size, given.scores, of_scores)
+    tensors, dims = [given.scores, *given.form, *given.numbers], [of_scores, *of_form, *of_numbers]
+    # A gradient is summed over the instances that share a number, not over the mapped ones: here they may not share it.
+    joined = [(join.each if wants else join.shared)(*pair) for *pair, wants in zip(tensors, dims, needed, strict=True)]
+    joined[0] = join.each(given.scores, of_scores)
+    found = torch.ops.linsat.project_backward(
+        *map(join.each, (grad_x, grad_mu, mu, codes), in_dims[:4]),
+        join.shared(decided, in_dims[4]),
+        needed,
+        *_arguments(given.options, len(given.form), given.pattern, None, joined),
+    )
+    alone = [_instances(t, dim) != join.count for t, dim, wants in zip(tensors, dims, needed, strict=True) if wants]
+    pairs = zip(map(join.split, found), alone, strict=True)
+    split = [whole.sum(1, keepdim=True) if shared else whole for whole, shared in pairs]
+    return split, [0] * len(split)

@@ -1,0 +1,81 @@
+"""What the operator `linsat::project` must know besides tensors, as a text that outlives the process."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from linsat._transforms import constant_field, constant_in_graphs
+from linsat.errors import ConstraintError
+from linsat.objectives import Objective
+from linsat.objectives.base import Kind, of_kind
+from linsat.solvers import Newton, Sinkhorn
+
+_SOLVERS: dict[str, Any] = {"Newton": Newton, "Sinkhorn": Sinkhorn}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything about a call but its tensors."""
+
+    objective: str  # the name of its class
+    fields: dict[str, Any]  # its fields that are no numbers
+    numbers: Sequence[str]  # the names of those that are
+    solver: str  # the name of its class
+    settings: dict[str, Any]  # its fields
+    on_failure: str
+    constant: bool  # whether rows and box are the same numbers in every call
+    presolves: bool
+    names: Sequence[str] | None  # of the rows, where the user gave any
+
+    def build_objective(self, numbers: list[Any]) -> Objective:
+        kind = (_objective_class(self.objective), tuple(self.fields.items()), tuple(self.numbers))
+        return of_kind(kind, numbers)
+
+    def build_solver(self) -> Newton | Sinkhorn:
+        return _SOLVERS[self.solver](**self.settings)
+
+
+def describe(
+    objective: Objective, solver: Newton | Sinkhorn, *, on_failure: str, constant: bool, names: tuple[str, ...] | None
+) -> str:
+    """The text of a call's options; objective and solver may be made inside the graph."""
+    settings = tuple((f.name, constant_field(getattr(solver, f.name))) for f in fields(solver))
+    kind = "Sinkhorn" if isinstance(solver, Sinkhorn) else "Newton"
+    return _written(objective.kind(), kind, settings, on_failure, constant, solver.presolves, names)
+
+
+@constant_in_graphs
+def _written(objective: Kind, solver: str, settings: Any, *others: Any) -> str:
+    made, kept, numbers = objective
+    options = Options(made.__name__, dict(kept), numbers, solver, dict(settings), *others)
+    try:
+        return json.dumps(asdict(options))
+    except TypeError:
+        listed = ", ".join(f"{name}={value!r}" for name, value in kept)
+        raise ConstraintError(
+            f"the objective {made.__name__} has the fields {listed}; a graph keeps plain numbers and texts only. "
+            f"Fix: return tensors from `parameters`."
+        ) from None
+
+
+@functools.lru_cache(maxsize=256)
+def read(text: str) -> Options:
+    return Options(**json.loads(text))
+
+
+def _objective_class(name: str) -> Any:
+    """The objective of that name among those that are imported."""
+    known: list[Any] = [Objective]
+    for kind in known:
+        known += kind.__subclasses__()
+    found = [kind for kind in known if kind.__name__ == name]
+    if not found:
+        raise ConstraintError(
+            f"the graph was made with the objective {name!r}, which this process does not know. "
+            f"Fix: import the module that defines it before running the graph."
+        )
+    return found[-1]

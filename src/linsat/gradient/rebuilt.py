@@ -1,0 +1,163 @@
+"""A call rebuilt from the arguments of the operator `linsat::project`, in this process or in the one that loads it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from linsat._forks import one_thread_after_a_fork
+from linsat._recent import MadeFrom
+from linsat.backends.run import settle
+from linsat.compile.compiled import CompiledConstraints
+from linsat.compile.presolve import everything_free, row_sides
+from linsat.compile.problem import Presolved, StandardForm, Tensor
+from linsat.compile.rows import RowMatrix
+from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.structure import BLOCKS
+from linsat.errors import ConstraintError
+from linsat.gradient.implicit import Call, Solved, gradients
+from linsat.gradient.operator import Answers, Arguments
+from linsat.gradient.options import Options, read
+from linsat.objectives import Objective
+from linsat.solving import Solve
+
+_KEPT = 32  # patterns and sets
+_patterns: MadeFrom[dict[str, Any]] = MadeFrom(_KEPT)
+_constant: MadeFrom[CompiledConstraints] = MadeFrom(_KEPT)
+
+Gradients = tuple[Tensor | None, Tensor | None]  # of x and of the duals
+
+
+class Point(NamedTuple):
+    """Where a backward pass starts from."""
+
+    mu: Tensor
+    codes: Tensor
+    decided: Tensor
+
+
+@one_thread_after_a_fork
+def project(arguments: Arguments) -> Answers:
+    """The operator itself; what it returns shares no memory with anything that is kept."""
+    call = _call(arguments)
+    with torch.no_grad():
+        result, presolved = call.solve(call.form, arguments.scores, call.objective)
+    return Answers(
+        x=result.x.to(arguments.scores.dtype).contiguous(),
+        mu=result.mu.contiguous(),
+        codes=result.codes.clone(),
+        steps=result.steps.clone(),
+        solved_by=result.solved_by.clone(),
+        decided=_pack(presolved, arguments.decided_shape[0]),
+    )
+
+
+def pull_back(arguments: Arguments, point: Point, grads: Gradients, needed: Sequence[bool]) -> list[Tensor]:
+    """Gradients to scores, form and numbers, those that are needed."""
+    call = _call(arguments)
+    presolved = settle(call.solve.compiled) if call.cache is not None else _unpack(point.decided, arguments)
+    solved = Solved(call, (arguments.scores, *call.tensors()), point.mu, point.codes, presolved)
+    with torch.no_grad():
+        found = gradients(solved, grads[1], grads[0], tuple(needed))
+    tensors = (arguments.scores, *arguments.form, *arguments.numbers)
+    wanted = [(g, t) for g, t, wants in zip(found, tensors, needed, strict=True) if wants]
+    return [torch.zeros_like(t) if g is None else g.to(t.dtype).reshape(t.shape).contiguous() for g, t in wanted]
+
+
+def differentiate(
+    arguments: Arguments, point: Point, grads: Gradients, needed: Sequence[bool], cotangents: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Gradients to those of x and the duals, the duals, scores, form and numbers: `pull_back` in torch operations."""
+    call = _call(arguments)
+    presolved = _unpack(point.decided, arguments)
+    given = [g for g in grads if g is not None]
+
+    def again(mu: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        given = iter(tensors)
+        grad_x, grad_mu = (None if g is None else next(given) for g in grads)
+        solved = Solved(call, tuple(given), mu, point.codes, presolved)
+        found = gradients(solved, grad_mu, grad_x, tuple(needed))
+        return tuple(g for g, wants in zip(found, needed, strict=True) if wants and g is not None)
+
+    inputs = (*given, arguments.scores, *arguments.form, *arguments.numbers)
+    to_mu, *others = torch.func.vjp(again, point.mu, *inputs)[1](tuple(cotangents))
+    rest = iter(others)
+    return [*(None if g is None else next(rest) for g in grads), to_mu, *rest]
+
+
+def _call(arguments: Arguments) -> Call:
+    scores, (row, col, senses), form, numbers, start, text = arguments
+    options = read(text)
+    make = functools.partial(_compile, arguments, options)
+    key = (text, scores.shape[1])
+    compiled = _constant.get_or_make(key, (row, col, senses, *form), make) if options.constant else make()
+    per_instance = any(tensor.shape[0] != 1 for tensor in form)
+    solve = Solve(compiled, options.build_solver(), options.on_failure, start, lambda i: i if per_instance else 0)
+    objective = options.build_objective(numbers)
+    return Call(compiled.form, objective, solve, compiled.cache if options.constant else None)
+
+
+def _compile(arguments: Arguments, options: Options) -> CompiledConstraints:
+    """As `linsat.compile.compiled`, from a standard form."""
+    row, col, senses = arguments.pattern
+    values, *others = arguments.form
+    shape = (senses.shape[0], arguments.scores.shape[1])
+    cache = _patterns.get_or_make(shape, (row, col), dict)
+    form = StandardForm(RowMatrix(row, col, values, shape, cache), *others)
+    objective = options.build_objective(arguments.numbers).probe(form.lower)
+    owner = functools.partial(_constraints, form, senses, options.names)
+    if not _usable(form, objective):
+        found = owner()  # says what is wrong with which number
+        if objective.finite_box:
+            found.require_finite_box()
+        raise ConstraintError("price holds a number that is not positive and finite; expected one per unit of a row.")
+    compiled = CompiledConstraints(owner, form, senses, objective, None if options.presolves else everything_free(form))
+    return replace(compiled, presolved=compiled.presolve(form)) if options.constant else compiled
+
+
+def _usable(form: StandardForm, objective: Objective) -> bool:
+    """Whether the numbers, at which nobody could look while the graph was made, are those of a set."""
+    good = torch.isfinite(form.rhs).all() & torch.isfinite(form.rows.values).all()
+    good = good & (form.lower <= form.upper).all() & (form.dual_lower < form.dual_upper).all()
+    if objective.finite_box:
+        good = good & torch.isfinite(form.lower).all() & torch.isfinite(form.upper).all()
+    return bool(good)
+
+
+def _constraints(form: StandardForm, senses: Tensor, names: Sequence[str] | None) -> Constraints:
+    """The set that a standard form came from, for a message about rows that contradict each other."""
+    rows, sides, hard = form.rows, row_sides(form, senses), ~form.soft[0]  # soft ones contradict nothing
+    kept = None if names is None else [name for name, counts in zip(names, hard.tolist(), strict=True) if counts]
+    arguments: dict[str, Any] = {"lower": form.lower.squeeze(0), "upper": form.upper.squeeze(0), "names": kept}
+    coefficients = {}
+    for matrix_name, side_name, sense in BLOCKS:
+        members = (senses == sense) & hard
+        if not bool(members.any()):
+            continue
+        entries, place = members[rows.row], members.cumsum(0) - 1
+        values = rows.values[:, entries]
+        index = torch.stack([place[rows.row[entries]], rows.col[entries]])
+        shape = (int(members.sum()), rows.shape[1])
+        ones = torch.ones_like(values[0])
+        arguments[matrix_name] = torch.sparse_coo_tensor(index, ones, shape, check_invariants=True)
+        arguments[side_name] = sides[:, members].squeeze(0)
+        coefficients[matrix_name] = values.squeeze(0)
+    found = Constraints(**arguments)
+    return found.with_coefficients(**coefficients) if coefficients else found
+
+
+def _pack(presolved: Presolved, instances: int) -> Tensor:
+    """Everything presolve decided as one tensor (1 or N, .)."""
+    p = presolved
+    parts = (p.free, p.at_upper, p.active, p.tight, p.tight_share > 0, p.infeasible[:, None])
+    return torch.cat([part.expand(instances, -1) for part in parts], -1)
+
+
+def _unpack(decided: Tensor, arguments: Arguments) -> Presolved:
+    l, k = arguments.scores.shape[1], arguments.pattern[2].shape[0]
+    free, at_upper, active, tight, share, infeasible = decided.split([l, l, k, k, k, 1], -1)
+    return Presolved(free, at_upper, active, tight, share.to(torch.float64), infeasible[:, 0])

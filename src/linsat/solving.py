@@ -1,0 +1,114 @@
+"""Solving one batch: everything that looks at numbers, out of sight of autograd, function transforms and graphs."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from linsat.backends.run import first_backend, judge_failures, presolve, reject_infeasible, run, settle
+from linsat.compile.compiled import CompiledConstraints
+from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
+from linsat.constraints.constraint_set import Constraints
+from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
+from linsat.objectives import Objective
+from linsat.solvers import Newton, Sinkhorn
+from linsat.solvers.result import SolverResult
+from linsat.status import Status
+
+
+@dataclass(frozen=True)
+class Solve:
+    """How the problems of one call are solved, and what happens where that fails."""
+
+    compiled: CompiledConstraints
+    solver: Newton | Sinkhorn
+    on_failure: str
+    start: Tensor | None  # (N, k) duals of the rows as written
+    own_instance: Callable[[int], int]  # which instance of the set an instance of the batch has its numbers from
+
+    def __call__(self, form: StandardForm, scores: Tensor, objective: Objective) -> tuple[SolverResult, Presolved]:
+        compiled = self.compiled
+        constant = form is compiled.form and compiled.presolved is not None
+        presolved = settle(compiled) if constant else presolve(compiled, form)
+        problem = form.problem(scores, objective, presolved, compiled.cache if constant else None)
+        start = None if self.start is None else self.start * form.scale
+        first = first_backend(problem, self.solver)
+        if first.name != "kernel":  # which looks at the numbers as it reads them
+            check_numbers(scores, objective, form, self._variable_name)
+        result = run(problem, self.solver, start, first)
+        if not result.solved:
+            check_numbers(scores, objective, form, self._variable_name)
+            self._failed(problem, result)
+        return result, presolved
+
+    def _variable_name(self, index: int) -> str:
+        return self.compiled.constraints.variable_name(index)
+
+    def _failed(self, problem: Problem, result: SolverResult) -> None:
+        judge_failures(problem, result)
+        if self.compiled.shared and bool((result.codes == Status.INFEASIBLE.code).any()):
+            reject_infeasible(self.compiled.constraints)
+        report(result, self.on_failure, self.compiled.constraints, self.own_instance)
+
+
+def report(result: SolverResult, on_failure: str, constraints: Constraints, own_instance: Callable[[int], int]) -> None:
+    """Raise, warn or put NaN where an instance was not solved, as the caller asked."""
+    failed = result.codes != Status.CONVERGED.code
+    if on_failure == "ignore" or not bool(failed.any()):
+        return
+    if on_failure == "nan":
+        result.x = result.x.masked_fill(failed[:, None], torch.nan)
+        return
+    first = int(failed.nonzero()[0])
+    status = Status.of(int(result.codes[first]))
+    text = (
+        f"{int(failed.sum())} of {len(failed)} instances were not solved; the first is instance {first}: {status}. "
+        f"{status.advice}"
+    )
+    if on_failure == "warn":
+        warnings.warn(text, LinSATWarning, stacklevel=_caller_level())
+        return
+    if status is Status.INFEASIBLE:
+        reject_infeasible(constraints, own_instance(first))
+    raise ConvergenceError(f'{text} To go on without such instances: on_failure="nan".')
+
+
+def _caller_level() -> int:
+    """Stack level of the first frame outside linsat and torch, so that a warning points at the user's line."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("linsat", "torch"):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def check_numbers(
+    scores: Tensor, objective: Objective, form: StandardForm, variable_name: Callable[[int], str]
+) -> None:
+    """Reject scores and numbers of the objective that no solver could use."""
+    scores = scores.detach()
+    largest = float(scores.abs().amax()) if scores.numel() else 0.0
+    if not math.isfinite(largest):
+        instance, variable = (int(i) for i in (~torch.isfinite(scores)).nonzero()[0])
+        raise ConstraintError(
+            f"y holds {float(scores[instance, variable])} (instance {instance}, variable "
+            f"{variable_name(variable)}); expected finite scores. Fix: clamp or mask the scores; to forbid "
+            f"a variable set its upper bound to its lower bound."
+        )
+    width = float((form.upper - form.lower).amax()) if objective.finite_box and form.lower.numel() else 0.0
+    if not math.isfinite(largest * width):
+        instance = int(scores.abs().amax(-1).argmax())
+        raise ConstraintError(
+            f"y of instance {instance}, times the width of the box, is beyond the range of float64. "
+            f"Fix: smaller scores, or a narrower box."
+        )
+    for name, value in objective.parameters().items():
+        wrong = ~torch.isfinite(value) | (value <= 0)
+        if bool(wrong.any()):
+            index = tuple(int(i) for i in wrong.nonzero()[0])
+            expected = "a positive, finite temperature. Fix: tau=0.1, say." if name == "tau" else "positive numbers."
+            raise ConstraintError(f"{name} is {float(value[index])}; expected {expected}")
