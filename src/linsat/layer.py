@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from linsat._transforms import outside_graphs
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
@@ -78,7 +77,6 @@ class LinSAT(nn.Module):
         numbers = {name: getattr(self, name) for name in self._numbers}
         return replace(self._objective, **numbers) if numbers else self._objective  # type: ignore[type-var]
 
-    @outside_graphs
     def forward(
         self,
         y: Any,
