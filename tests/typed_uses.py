@@ -1,6 +1,6 @@
 """Right and wrong uses of the public names, for type checkers; never run. `test_typing.py` reads the comments.
 
-``reveal_type(...)  # T`` expects the type T, ``# error`` that both checkers reject the line, nothing that both accept it.
+``reveal_type(...)  # T`` expects the type T, ``# error`` that both checkers reject the line; all else both accept.
 """
 
 import numpy as np
@@ -17,17 +17,18 @@ layer = linsat.LinSAT(cons, tau=0.1, on_failure="nan")
 # What comes in comes out.
 reveal_type(linsat.project(tensor, cons))  # Tensor
 reveal_type(linsat.project(array, cons, tau=0.1))  # ndarray
-reveal_type(linsat.project([0.1, 0.2, 0.3], cons))  # ndarray
+reveal_type(linsat.project({"works": tensor, "off": tensor}, cons))  # dict[str, Tensor]
+reveal_type(linsat.project({"works": array}, cons))  # dict[str, ndarray]
 reveal_type(linsat.project(tensor, cons, objective=linsat.Euclidean(), solver=linsat.Newton()))  # Tensor
 reveal_type(linsat.solve(tensor, cons))  # Solution[Tensor]
 reveal_type(linsat.solve(array, cons))  # Solution[ndarray]
 reveal_type(linsat.solve(tensor, cons).x)  # Tensor
-reveal_type(linsat.solve(array, cons).duals)  # ndarray
-reveal_type(linsat.solve(tensor, cons).violation)  # Tensor
 reveal_type(layer(tensor))  # Tensor
+reveal_type(layer(array, tau=0.01))  # ndarray
 reveal_type(layer.forward(tensor))  # Tensor
 reveal_type(linsat.project_each([tensor], [cons]))  # list[Tensor]
-reveal_type(cons.with_rhs(b=1.0))  # Constraints
+reveal_type(cons.with_rhs({"budget": 1.0}))  # Constraints
+reveal_type(cons.soften("budget", price=2.0))  # Constraints
 reveal_type(cons & cons)  # Constraints
 
 # What cannot work is rejected before it runs.
@@ -43,5 +44,5 @@ linsat.LinSAT("rows")  # error
 linsat.Entropy(slack="some")  # error
 linsat.Newton(backend="cuda")  # error
 linsat.Sinkhorn(gradient="none")  # error
-linsat.project_each(tensor, cons)  # error
+linsat.project_each([tensor], cons)  # error
 linsat.projct(tensor, cons)  # error

@@ -14,6 +14,7 @@ from linsat._registration import register_operators
 
 if TYPE_CHECKING:
     from linsat import constraints, decode
+    from linsat import jax as jax
     from linsat.constraints import Constraints, Variable, subject_to
     from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATError, LinSATWarning
     from linsat.files import load, save
@@ -76,14 +77,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"linsat.{name}")
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'linsat' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOME_OF[name]), name)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # type checkers see the imports above, and no other name
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f"linsat.{name}")
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'linsat' has no attribute {name!r}")
+        found = getattr(importlib.import_module(_HOME_OF[name]), name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -13,8 +13,9 @@ from torch import nn
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
-from linsat.projection import project
+from linsat.projection import compile_ahead, project
 from linsat.request import OnFailure, Solver, check_options, read_objective
+from linsat.solution import Scores
 
 
 class LinSAT(nn.Module):
@@ -58,7 +59,7 @@ class LinSAT(nn.Module):
         check_options(solver, on_failure)
         if objective.finite_box:
             constraints.require_finite_box()
-        constraints.check()
+        compile_ahead(constraints, objective)
         self.constraints = constraints
         self._objective = objective
         self.solver = solver
@@ -79,7 +80,7 @@ class LinSAT(nn.Module):
 
     def forward(
         self,
-        y: Any,
+        y: Scores,
         *,
         rhs: Mapping[str, Any] | None = None,
         A: Any = None,
@@ -91,7 +92,7 @@ class LinSAT(nn.Module):
         lower: Any = None,
         upper: Any = None,
         tau: Any = None,
-    ) -> Any:
+    ) -> Scores:
         """x like y: flat, in the shape of the set's variable, or a dict of several, as in `linsat.project`.
 
         Coefficients (as `Constraints.with_coefficients` takes them), right-hand sides, bounds or tau given here replace
@@ -119,6 +120,9 @@ class LinSAT(nn.Module):
                 )
             objective = objective.at(tau)
         return project(y, constraints, objective=objective, solver=self.solver, on_failure=self.on_failure)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def extra_repr(self) -> str:
         def shown(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from linsat.errors import ConstraintError
 from linsat.gradient.implicit import Call, differentiable
 from linsat.objectives import Objective
 from linsat.request import OnFailure, Request, Solver, read_objective, read_scores
-from linsat.solution import Solution
+from linsat.solution import Scores, Solution
 from linsat.solvers import Sinkhorn
 from linsat.solvers.result import SolverResult
 from linsat.solving import Solve, check_numbers, report
@@ -27,7 +28,7 @@ from linsat.status import Status
 
 @one_thread_after_a_fork
 def project(
-    y: Any,
+    y: Scores,
     constraints: Constraints,
     *,
     tau: Any = None,
@@ -35,7 +36,7 @@ def project(
     solver: Solver | None = None,
     on_failure: OnFailure = "raise",
     start: Any = None,
-) -> Any:
+) -> Scores:
     """The point of the constraint set that fits the scores best, differentiably.
 
     Solves, for each instance, ``max <y, x> - Omega(x)`` over the rows and the box; the objective says what Omega is.
@@ -69,7 +70,7 @@ def project(
 
 @one_thread_after_a_fork
 def solve(
-    y: Any,
+    y: Scores,
     constraints: Constraints,
     *,
     tau: Any = None,
@@ -77,13 +78,32 @@ def solve(
     solver: Solver | None = None,
     on_failure: OnFailure = "warn",
     start: Any = None,
-) -> Solution:
+) -> Solution[Scores]:
     """Like `project`, returning a `Solution`: x with status, violation, steps and duals of every instance.
 
     As the status says which instances were not solved, the default is to warn.
     """
     request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
     return request.solution(*_solve(request))
+
+
+def compile_ahead(constraints: Constraints, objective: Objective) -> None:
+    """Compile a set whose numbers all instances share, and solve it once at scores 0.
+
+    Raises:
+        InfeasibleError: the rows contradict each other.
+    """
+    if constraints.batch_shape or constraints.num_variables is None:
+        return
+    numbers = dict.fromkeys(objective.parameters(), torch.ones((), dtype=torch.float64))
+    shared = replace(objective, **numbers) if numbers else objective  # type: ignore[type-var]
+    with torch.no_grad():
+        solve(
+            torch.zeros(constraints.num_variables, dtype=torch.float64),
+            constraints,
+            objective=shared,
+            on_failure="ignore",
+        )
 
 
 def _solve(request: Request, *, duals: bool = True) -> tuple[SolverResult, StandardForm]:
@@ -126,14 +146,14 @@ def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardFor
 
 
 def project_each(
-    scores: Sequence[Any],
+    scores: Sequence[Scores],
     constraints: Sequence[Constraints],
     *,
     tau: Any = None,
     objective: Objective | None = None,
     solver: Solver | None = None,
     on_failure: OnFailure = "raise",
-) -> list[Any]:
+) -> list[Scores]:
     """Project instances of different shapes: ``scores[i]`` onto ``constraints[i]``, in the given order.
 
     Instances whose sets have the same box and non-zeros in the same places are solved together as one batch, also where
@@ -166,7 +186,7 @@ def _project_group(
     """Sets that differ in coefficients and right-hand sides alone, as one batch."""
     if len(scores) == 1:
         return [project(scores[0], sets[0], objective=objective, solver=solver, on_failure=on_failure)]
-    stack = torch.stack if isinstance(scores[0], torch.Tensor) else np.stack
+    stack: Any = torch.stack if isinstance(scores[0], torch.Tensor) else np.stack
     flat, _ = flatten("scores", scores[0], sets[0].layout, sets[0].num_variables, read_scores)
     joined = _joined(sets, flat.dim() - 1)
     return project(stack(scores), joined, objective=objective, solver=solver, on_failure=on_failure)

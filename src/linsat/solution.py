@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -17,9 +17,12 @@ from linsat.status import Status
 _HOLDS = 1e-8  # a soft row that is violated by less, relative to its size, is held
 _SHOWN = 6  # broken rows that the text lists
 
+# What scores may be, and with them x: an array, or one for each variable by name.
+Scores = TypeVar("Scores", torch.Tensor, np.ndarray, dict[str, torch.Tensor], dict[str, np.ndarray])
+
 
 @dataclass(frozen=True)
-class Solution:
+class Solution(Generic[Scores]):
     """A batch of projections; every field has the batch dimensions of the scores. numpy scores give numpy fields.
 
     Attributes:
@@ -35,7 +38,7 @@ class Solution:
         solver_codes: who solved each instance as positions in `linsat.solvers.result.SOLVERS`; see ``solved_by``.
     """
 
-    x: Any
+    x: Scores
     steps: Any
     duals: Any
     codes: Any
@@ -103,7 +106,7 @@ class Solution:
         if not order:
             return ["  every soft row holds"]
         names, many = self.constraints.names, len(amounts) > 1
-        lines = []
+        lines: list[str] = []
         for i in order[:_SHOWN]:
             where = f" at most, in {instances[i]} of {len(amounts)} instances" if many else ""
             lines.append(f"  {names[i]} is broken by {worst[i]:.3g}{where}")
