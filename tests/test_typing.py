@@ -18,7 +18,9 @@ REJECTED = {i for i, line in enumerate(LINES, 1) if line.endswith("# error")}
 def _plain(text: str) -> str:
     """A type without modules and without the parameters of numpy's arrays."""
     text = re.sub(r"(?:\w+\.)+(\w+)", r"\1", text)
-    return re.sub(r"ndarray\[tuple\[Any, \.\.\.\], dtype\[Any\]\]|ndarray\[[^\[\]]*(\[[^\[\]]*\])*[^\[\]]*\]", "ndarray", text)
+    return re.sub(
+        r"ndarray\[tuple\[Any, \.\.\.\], dtype\[Any\]\]|ndarray\[[^\[\]]*(\[[^\[\]]*\])*[^\[\]]*\]", "ndarray", text
+    )
 
 
 def _mypy() -> tuple[dict[int, str], set[int]]:

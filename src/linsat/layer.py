@@ -121,8 +121,9 @@ class LinSAT(nn.Module):
             objective = objective.at(tau)
         return project(y, constraints, objective=objective, solver=self.solver, on_failure=self.on_failure)
 
-    if TYPE_CHECKING:
-        __call__ = forward
+    if TYPE_CHECKING:  # nn.Module declares that a call may return anything
+
+        def __call__(self, y: Scores, **replaced: Any) -> Scores: ...
 
     def extra_repr(self) -> str:
         def shown(value: Any) -> str:
