@@ -384,7 +384,8 @@ def test_the_solution_says_which_rows_were_broken():
 
 def test_the_set_says_which_rows_are_soft():
     cons = linsat.constraints.capacity_assignment(3, 2, 2.0)
-    soft = cons.soften("capacity", price=[1.5, 2.0]).soften("item in one bin", price=torch.tensor([[4.0], [5.0]]))
+    soft = cons.soften("capacity", price=[1.5, 2.0])
+    soft = soft.soften("item in one bin", price=torch.tensor([[4.0], [5.0]]))
     lines = repr(soft).splitlines()
     assert lines[0].endswith("5 rows: 2 <=, 3 ==, 5 of them soft, batch (2,))")
     assert lines[1].endswith("<= 2 (soft, price 1.5)")
@@ -525,7 +526,7 @@ def test_batches_of_prices_that_do_not_fit():
 
 
 def test_rows_by_position_and_name():
-    names = ["staffed[0]", "staffed[1, 2]", "few", "staffed more", "bin[Ann]", "bin[Bob]"]
+    names = ["staffed[0]", "staffed[1, 2]", "staffed", "staffed more", "bin[0]", "bin[12]"]
     cons = linsat.Constraints(A=np.eye(6), b=1.0, names=names)
 
     def soft(rows):

@@ -34,7 +34,7 @@ def families(names: Sequence[str]) -> dict[str, list[int]]:
 
 
 def rows_named(constraints: Constraints, name: str) -> list[int]:
-    """Positions of all rows of that name, or else of that family: ``"capacity"`` finds ``capacity[0]`` and so on.
+    """Positions of all rows of that name or family: ``"capacity"`` finds ``capacity``, ``capacity[0]`` and so on.
 
     Raises:
         ConstraintError: there is none; the message says which names there are.
@@ -44,7 +44,7 @@ def rows_named(constraints: Constraints, name: str) -> list[int]:
         exact: dict[str, list[int]] = {}
         for position, other in enumerate(names):
             exact.setdefault(other, []).append(position)
-        cache["families"] = families(names) | exact
+        cache["families"] = exact | families(names)
     found: dict[str, list[int]] = cache["families"]
     if not isinstance(name, str) or name not in found:
         # A name with an index is compared with those that have one.
