@@ -532,7 +532,7 @@ def test_rows_by_position_and_name():
     def soft(rows):
         return cons.soften(rows).soft.nonzero().squeeze(-1).tolist()
 
-    assert soft("staffed") == [0, 1]
+    assert soft("staffed") == [0, 1, 2]
     assert soft("bin") == [4, 5]
     assert soft("staffed more") == [3]
     assert soft(-1) == [5]
