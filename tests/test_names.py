@@ -241,6 +241,8 @@ def test_families_of_rows_are_found_by_name():
     assert rows_named(cons, "cap[1, 0]") == [3]
     assert rows_named(cons, "total") == [6]
     assert rows_named(linsat.Constraints(A=np.eye(2), b=1.0), "A") == [0, 1]
+    mixed = linsat.Constraints(A=np.eye(3), b=1.0, names=["cap", "cap[0]", "cap more"])
+    assert rows_named(mixed, "cap") == [0, 1]  # all that share the name
     assert family_shape(cons.names[:6]) == (2, 3)
     assert family_shape(cons.names[1:6]) == (5,)  # one is missing: no array
     assert family_shape(["total"]) == ()
