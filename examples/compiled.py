@@ -1,4 +1,4 @@
-"""torch.compile around a network and the layer: the network is compiled, the solver is called as it is.
+"""torch.compile around a network and the layer: one graph, in which the projection is one operator.
 
 python examples/compiled.py
 """
@@ -23,7 +23,7 @@ def main(backend: str = "inductor") -> float:
         return (x @ values[..., None]).square().mean()
 
     values = torch.randn(32, n)
-    compiled = torch.compile(loss, backend=backend)
+    compiled = torch.compile(loss, backend=backend, fullgraph=True)
     found = []
     for function in (loss, compiled):
         net.zero_grad()

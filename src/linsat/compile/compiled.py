@@ -101,7 +101,17 @@ def _key(objective: Objective, width: int, device: Any, gamma_shift: float, pres
 def _keep_in_graphs(constraints: Constraints, kind: Kind, how: Any) -> str:
     """The same while torch.compile traces, which may itself have made the objective."""
     objective = of_kind(kind, [1.0] * len(kind[2]))
-    return constraints.in_graphs.put(_key(objective, *how), _keep(constraints, objective, *how))
+    compiled = _keep(constraints, objective, *how)
+    with plain_tensors():
+        form = compiled.form.with_tensors(tuple(map(_whole, compiled.form.tensors())))
+    return constraints.in_graphs.put(_key(objective, *how), replace(compiled, form=form))
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """The tensor as all of its memory, as torch.export saves them; a bound for all variables is often one number."""
+    if tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _compile(

@@ -75,9 +75,9 @@ def apply(arguments: Arguments) -> Answers:
 
 def _recorded(tensors: Tensors) -> bool:
     """Whether a gradient may be asked for; torch.compile gives the functions below wrong arguments where it is not."""
-    if not torch.compiler.is_compiling():
-        return True
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if not torch.is_grad_enabled():
+        return False
+    return not torch.compiler.is_compiling() or any(tensor.requires_grad for tensor in tensors)
 
 
 def _faked(arguments: Arguments) -> Arguments:
