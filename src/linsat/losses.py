@@ -27,14 +27,13 @@ import torch.nn.functional as F
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import outside_graphs
 from linsat.compile.compiled import compile_constraints
-from linsat.compile.problem import Presolved, Problem, Tensor
+from linsat.compile.problem import Problem, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.errors import ConstraintError
 from linsat.exact import argmax
 from linsat.objectives import Entropy, Euclidean, Objective
 from linsat.request import OnFailure, Request, Solver, read_objective
-from linsat.solvers.result import SolverResult
 from linsat.solving import Solve
 from linsat.status import Status
 
@@ -90,18 +89,24 @@ def fenchel_young_loss(
         )
     request = Request.read(y, constraints, objective, solver, on_failure, None)
     _reject_learned(constraints)
-    t = _read_target(target, request)
-    result, problem = _solved(request)
+    t, solve = _read_target(target, request), _solve_of(request)
+    form = request.form(solve.compiled)
+    room = form.rhs - form.rows.matvec(t)  # B - A t
+    if not _surely_inside(t, room, form):
+        _reject_outside(t, request)
+    with torch.no_grad():
+        detached = request.scores.detach().reshape(t.shape)
+        result, presolved = solve(form, detached, request.objective)
+    problem = form.problem(_flat_scores(request), request.objective, presolved)
     failed = None if result.solved else result.codes != Status.CONVERGED.code
     if any(getattr(number, "requires_grad", False) for number in request.objective.parameters().values()):
-        loss = _loss_at(result.mu, t, problem)
+        loss = _loss_at(result.mu, t, room, problem)
     else:
         with torch.no_grad():
-            value, direction = _loss_at(result.mu, t, problem), result.x - t
+            value, direction = _loss_at(result.mu, t, room, problem), result.x - t
             if failed is not None:
                 direction = direction.masked_fill(failed[:, None], 0.0)  # where x may be NaN
         loss = _with_gradient(value, problem.objective.linear(problem.scores), direction)
-    loss = loss - loss.detach().clamp_max(0.0)  # rounding, without a gradient
     if failed is not None:
         loss = torch.where(failed, torch.nan if on_failure == "nan" else loss.detach(), loss)
     return _finished(loss, request, reduction)
@@ -141,6 +146,7 @@ def perturbed_fenchel_young_loss(
         raise ConstraintError(f"samples is {samples!r}; expected a positive integer. Fix: samples=1.")
     request = Request.read(y, constraints, Euclidean(), None, "raise", None)
     t = _read_target(target, request)
+    _reject_outside(t, request)
     scores = _flat_scores(request)
     with torch.no_grad():
         noise = torch.randn((samples, *scores.shape), generator=generator, dtype=torch.float64).to(scores.device)
@@ -158,15 +164,12 @@ def _with_gradient(value: Tensor, scores: Tensor, direction: Tensor) -> Tensor:
     return value + (linear - linear.detach())
 
 
-def _loss_at(mu: Tensor, t: Tensor, problem: Problem) -> Tensor:
+def _loss_at(mu: Tensor, t: Tensor, room: Tensor, problem: Problem) -> Tensor:
     """The loss (N,) at duals mu, which are constants: at the optimum their derivative vanishes."""
     p, objective = problem.presolved, problem.objective
     u = problem.adjusted(mu)
     terms = (_entropic_terms if isinstance(objective, Entropy) else _euclidean_terms)(u, t, problem)
     loss = torch.where(p.free, terms, 0.0).sum(-1)
-    if not mu.shape[-1]:
-        return loss
-    room = problem.rhs - problem.rows.matvec(t)  # B - A t
     rows = _row_terms(mu, room, problem)
     if objective.entropic_slack:
         mass, tau = problem.slack, objective.temperature
@@ -174,16 +177,18 @@ def _loss_at(mu: Tensor, t: Tensor, problem: Problem) -> Tensor:
         share = torch.where(entropic, room / torch.where(entropic, mass, 1.0), 0.5).clamp(0.0, 1.0)
         paid = (mass / problem.scale) * tau * _binary_divergence(share, mu / tau)
         rows = torch.where(entropic, paid, rows)
-    return loss + torch.where(p.active, rows, 0.0).sum(-1)
+    loss = loss + torch.where(p.active, rows, 0.0).sum(-1)
+    return loss - loss.detach().clamp_max(0.0)  # rounding, without a gradient
 
 
 def _row_terms(mu: Tensor, room: Tensor, problem: Problem) -> Tensor:
     """mu (a t - b) of each row, and what the target pays for soft rows that it breaks, (N, k)."""
-    p = problem.presolved
-    excess = problem.slack * torch.where(p.tight, p.tight_share, 0.0) - room
-    price = torch.where(excess > 0, -problem.dual_lower, problem.dual_upper)
-    paid = torch.where(problem.soft, torch.where(problem.soft, price, 0.0) * excess.abs(), 0.0)
-    return mu * excess / problem.scale + paid
+    p, soft = problem.presolved, problem.soft
+    excess = -room
+    if problem.objective.entropic_slack:
+        excess = excess + problem.slack * torch.where(p.tight, p.tight_share, 0.0)
+    price = torch.where(soft, torch.where(excess > 0, -problem.dual_lower, problem.dual_upper), 0.0)
+    return mu * excess / problem.scale + price * excess.abs()
 
 
 def _entropic_terms(u: Tensor, t: Tensor, problem: Problem) -> Tensor:
@@ -208,8 +213,8 @@ def _binary_divergence(share: Tensor, logit: Tensor) -> Tensor:
     return F.softplus(logit, threshold=40.0) - share * logit + entropy
 
 
-def _solved(request: Request) -> tuple[SolverResult, Problem]:
-    """The solve of one call, and its problem with scores and numbers that carry gradients."""
+def _solve_of(request: Request) -> Solve:
+    """How the problems of one call are solved."""
     compiled = compile_constraints(
         request.constraints,
         request.objective,
@@ -218,13 +223,7 @@ def _solved(request: Request) -> tuple[SolverResult, Problem]:
         gamma_shift=request.solver.gamma_shift,
         presolve=request.solver.presolves,
     )
-    form = request.form(compiled)
-    solve = Solve(compiled, request.solver, request.on_failure, request.start, request.own_instance)
-    detached = request.scores.detach().reshape(-1, request.scores.shape[-1])
-    presolved: Presolved
-    with torch.no_grad():
-        result, presolved = solve(form, detached, request.objective)
-    return result, form.problem(_flat_scores(request), request.objective, presolved)
+    return Solve(compiled, request.solver, request.on_failure, request.start, request.own_instance)
 
 
 def _flat_scores(request: Request) -> Tensor:
@@ -233,7 +232,7 @@ def _flat_scores(request: Request) -> Tensor:
 
 
 def _read_target(target: Any, request: Request) -> Tensor:
-    """Targets (N, l) in float64 on the device of the scores; rejects those outside the set."""
+    """Targets (N, l) in float64 on the device of the scores."""
     constraints = request.constraints
 
     def read(name: str, value: Any) -> Tensor:
@@ -253,17 +252,28 @@ def _read_target(target: Any, request: Request) -> Tensor:
         raise ConstraintError(
             f"target has shape {tuple(t.shape)} but y has {shape}, flat; expected one target for each instance."
         ) from None
-    if t.numel():
-        violation = constraints.violation(t).reshape(-1)
-        wrong = ~(violation <= _FEASIBLE)  # also where it is NaN
-        if bool(wrong.any()):
-            first = int(wrong.nonzero()[0])
-            raise ConstraintError(
-                f"target of instance {first} is not in the set: a row or bound is violated by "
-                f"{float(violation[first]):.2g}. Fix: targets that satisfy the rows, such as linsat.project(t, ...) "
-                f"with linsat.Euclidean()."
-            )
     return t.reshape(-1, t.shape[-1])
+
+
+def _surely_inside(t: Tensor, room: Tensor, form: StandardForm) -> bool:
+    """Whether every row and bound holds to the tolerance without regard to its size, which is quickly seen."""
+    above = (room >= -_FEASIBLE) | torch.isfinite(form.dual_lower)  # a finite dual: a row the other way, or soft
+    below = (room <= form.slack + _FEASIBLE) | torch.isfinite(form.dual_upper)
+    boxed = (t >= form.lower - _FEASIBLE) & (t <= form.upper + _FEASIBLE)
+    return bool((above & below).all()) and bool(boxed.all())
+
+
+def _reject_outside(t: Tensor, request: Request) -> None:
+    """Raise where a target is not in the set, rows and bounds measured as everywhere."""
+    violation = request.constraints.violation(t.reshape(*request.batch_shape, t.shape[-1])).reshape(-1)
+    wrong = ~(violation <= _FEASIBLE)  # also where it is NaN
+    if bool(wrong.any()):
+        first = int(wrong.nonzero()[0])
+        raise ConstraintError(
+            f"target of instance {first} is not in the set: a row or bound is violated by "
+            f"{float(violation[first]):.2g}. Fix: targets that satisfy the rows, such as linsat.project(t, ...) with "
+            f"linsat.Euclidean()."
+        )
 
 
 def _reject_learned(constraints: Constraints) -> None:
