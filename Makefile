@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch==2.13.0
 
-.PHONY: help demo test test-all test-matrix fuzz bench bench-quick bench-page lint docs clean
+.PHONY: help demo test test-all test-matrix fuzz bench bench-quick bench-page arena lint docs clean
 help:
 	@echo "make demo   a guided tour: the layer, its peers, three studies (out/demo/index.html)"
 	@echo "make test   run the tests"
 	@echo "make test-all  the slow ones too; LINSAT_DATA=folder adds the linear programs of lp/netlib and lp/miplib3"
 	@echo "make bench  time the layer against its peers, 20 minutes (make bench-quick: three)"
 	@echo "make bench-page  docs/performance.md and the table of the README from the last make bench"
+	@echo "make arena  other projects' benchmarks with linsat beside them, half an hour, and docs/arena.md"
 	@echo "make fuzz   random systems against HiGHS and Clarabel; FUZZ=\"--minutes 5 --seed 1\" sets how long"
 	@echo "make test-matrix  the tests with the oldest and newest versions, and without any extra"
 	@echo "make lint   ruff, mypy and the direction of imports"
@@ -53,6 +54,16 @@ bench-quick: $(VENV)/.peers
 
 bench-page: $(VENV)/.peers
 	@$(BIN)/python benchmarks/page.py
+
+# qpth declares numpy below 2, although it runs with 2.
+$(VENV)/.arena: $(VENV)/.installed
+	@$(PIP) -e ".[arena]"
+	@$(PIP) --no-deps qpth==0.0.18
+	@touch $@
+
+# Goes on where it was stopped; ARENA=--fresh begins anew, ARENA=--quick takes a few minutes and writes no page.
+arena: $(VENV)/.arena
+	@cd benchmarks && ../$(BIN)/python -m arena $(ARENA)
 
 lint: $(VENV)/.tools
 	@$(BIN)/ruff check .

@@ -114,12 +114,21 @@ class Recipe:
     """How long and how fast to train; chosen on validation instances."""
 
     batch: int = 256
-    rate: float = 3e-3
-    epochs: int = 20
+    rate: float = 3e-2
+    epochs: int = 10
     look_every: int = 8  # steps between two looks at the validation instances
 
 
-def train(problem: Family, kind: str, project: Projection, recipe: Recipe, *, seed: int, goal: float) -> dict[str, Any]:
+def train(
+    problem: Family,
+    kind: str,
+    project: Projection,
+    recipe: Recipe,
+    *,
+    seed: int,
+    goal: float,
+    stop_at_goal: bool = False,
+) -> dict[str, Any]:
     """Train a network with a projection on the objective; seconds do not count the looks at validation instances.
 
     Args:
@@ -129,6 +138,7 @@ def train(problem: Family, kind: str, project: Projection, recipe: Recipe, *, se
         recipe: batch, rate and epochs.
         seed: of weights and batches.
         goal: mean validation objective whose first time is recorded.
+        stop_at_goal: whether to end there.
     """
     torch.manual_seed(seed)
     parts = {name: torch.from_numpy(x) for name, x in problem.splits.items()}
@@ -149,6 +159,8 @@ def train(problem: Family, kind: str, project: Projection, recipe: Recipe, *, se
     for _ in range(recipe.epochs):
         order = torch.randperm(len(parts["train"]))
         for chosen in order[: len(order) // recipe.batch * recipe.batch].split(recipe.batch):
+            if stop_at_goal and reached is not None:
+                break
             begin = time.perf_counter()
             x = parts["train"][chosen]
             optimizer.zero_grad()
