@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracles import System, nearest_point
 
 import linsat
+from oracles import System, nearest_point
 
 NEAREST = linsat.Euclidean()
 
@@ -51,7 +51,7 @@ def test_sparsemax() -> None:
 
 
 def test_limited_multi_label_projection() -> None:
-    """cvxpylayers' examples (Amos, Koltun and Kolter): entropies over the box with a sum of k; all equal gives k / n."""
+    """cvxpylayers' examples (Amos, Koltun and Kolter): entropies over the box with a sum of k; all equal: k / n."""
     cons = linsat.Constraints(E=np.ones((1, 5)), f=[2.0])
     assert np.allclose(linsat.project(np.full(5, 0.7), cons, tau=1.0), 0.4, atol=1e-12)
     y = np.array([1.0, 0.5, 0.0, -0.5, -1.0])
@@ -85,7 +85,7 @@ def test_optnets_equality_only_projection() -> None:
 
 @pytest.mark.parametrize(("inequalities", "equalities"), [(1, 0), (4, 0), (4, 2), (10, 3)])
 def test_optnets_random_programs_with_a_known_point(inequalities: int, equalities: int) -> None:
-    """qpth's tests: G and A normal, h = G x0 + s0 with s0 >= 0, b = A x0; values by Clarabel, gradients by differences."""
+    """qpth's tests: G and A normal, h = G x0 + s0 with s0 >= 0, b = A x0; values by Clarabel."""
     rng = np.random.default_rng(inequalities + equalities)
     point = rng.normal(size=10)
     G, A = rng.normal(size=(inequalities, 10)), rng.normal(size=(equalities, 10))
@@ -121,7 +121,7 @@ def test_proxqps_first_example() -> None:
 
 
 def test_proxqps_layer_on_infeasible_rows() -> None:
-    """QPLayer's structural example: rows that cannot hold are relaxed; here by a price, to the least total violation."""
+    """QPLayer's structural example: rows that cannot hold are relaxed; here at a price."""
     cons = linsat.Constraints(E=[[1.0, 0.0], [1.0, 0.0]], f=[0.0, 2.0], lower=-5.0, upper=5.0).soften(price=100.0)
     x = linsat.project(np.array([0.5, 0.0]), cons, objective=NEAREST)
     assert x == pytest.approx([0.5, 0.0])  # any first entry in [0, 2] breaks the rows by 2 in all; the nearest is kept

@@ -40,8 +40,8 @@ Problems as other projects publish them, with linsat beside those projects in on
 `make arena` from its records; nothing on it is typed by hand. The run took {seconds / 60:.0f} minutes on
 {platform.machine()} with {_cores()} cores, Python {platform.python_version()}, {", ".join(versions)}.
 
-What is compared is a layer or a loss inside somebody else's benchmark: `linsat.project` with `linsat.Euclidean` on DC3's
-family, `linsat.fenchel_young_loss` on PyEPO's, a projection with hard capacities as a router.
+What is compared is a layer or a loss inside somebody else's benchmark: `linsat.project` with `linsat.Euclidean` on
+DC3's family, `linsat.fenchel_young_loss` on PyEPO's, a projection with hard capacities as a router.
 """
 
 
@@ -62,9 +62,9 @@ def _quadratic(results: Results) -> list[str]:
         """
 ## Quadratic programs (DC3, HardNet, Pinet)
 
-100 variables, 50 equalities with a right-hand side per instance, 50 inequalities, no box, 10,000 instances, seed 17: the
-draw of DC3's code. A network (two layers of 200) sees the right-hand sides, its output is projected onto the rows, and the
-objective is the loss. The first two columns are over the 833 test instances.
+100 variables, 50 equalities with a right-hand side per instance, 50 inequalities, no box, 10,000 instances, seed 17:
+the draw of DC3's code. A network (two layers of 200) sees the right-hand sides, its output is projected onto the
+rows, and the objective is the loss. The first two columns are over the 833 test instances.
 """
     ]
     parts += [_training(results, kind, float(best["test"])) for kind in ("convex", "non-convex")]
@@ -75,15 +75,15 @@ objective is the loss. The first two columns are over the 833 test instances.
     return [
         *parts,
         """
-**What this shows.** The rows hold to rounding with linsat, at every step of the training. Trained on the same objective for
-the same number of instances, exact projections with exact gradients get as close to the optimum as approximate ones, or
-closer.
+**What this shows.** What an exact projection with an exact gradient costs and gains as the last layer of a network that
+learns to solve this family, next to layers that stop earlier or solve each instance with a general solver.
 
-**What it does not show.** That a network is a good way to solve this family: in its own metric the convex problem *is* a
-projection, and `linsat.project(-p / q, constraints, objective=linsat.Euclidean(weights=q))` gives the optimum of every
-instance without any network. The rates of linsat and of "our recipe" were chosen on validation instances of this family.
-Pinet stops after a fixed number of iterations, which trades violation for time; more iterations would lower both the
-violation and the speed. JAX compiles before the clock starts.
+**What it does not show.** That a network is a good way to solve this family: in its own metric the convex problem
+*is* a projection, and `linsat.project(-p / q, constraints, objective=linsat.Euclidean(weights=q))` gives the optimum
+of every instance without any network. The rates of linsat and of "our recipe" were chosen on validation instances of
+this family.
+Pinet stops after a fixed number of iterations, which trades violation for time: more iterations would lower the violation
+and the speed. JAX compiles before the clock starts.
 """,
     ]
 
@@ -126,7 +126,10 @@ def _training(results: Results, kind: str, optimum: float) -> str:
         "runs",
     )
     known = ", ".join(f"{name} {value}" for name, value in published.items())
-    lead = f"**{kind.capitalize()}**; {solver} {reference:.3f}; published on this draw: {known}. Within 1 % means {0.99 * reference:.3f} on validation instances."
+    lead = (
+        f"**{kind.capitalize()}**; {solver} {reference:.3f}; published on this draw: {known}. "
+        f"Within 1 % means {0.99 * reference:.3f}, reached on validation instances."
+    )
     return f"{lead}\n\n{_table(head, rows)}"
 
 
@@ -155,11 +158,12 @@ def _decisions(results: Results) -> list[str]:
         """
 ## Predict, then decide (PyEPO)
 
-A linear predictor of costs, trained by different losses; the regret is what deciding by the predicted costs loses against
-deciding by the true ones, relative to the latter, on 1,000 test instances. Data, models, rivals' losses and the regret are
-PyEPO's, with OR-Tools as the solver. Batches of 32, 20 epochs, Adam 1e-2. linsat's objective and temperature were chosen
-on two other draws. *Fenchel-Young* is `linsat.fenchel_young_loss(-costs, best_decision, constraints)`; *at 2p - c* puts it
-where SPO+ asks its solver; *layer, regret* is the true cost of `linsat.project(-costs, constraints)`.
+A linear predictor of costs, trained by different losses; the regret is what deciding by the predicted costs loses
+against deciding by the true ones, relative to the latter, on 1,000 test instances. Data, models, rivals' losses and
+the regret are PyEPO's, with OR-Tools as the solver. Batches of 32, 20 epochs, Adam 1e-2. linsat's objective and
+temperature were chosen on two other draws. *Fenchel-Young* is `linsat.fenchel_young_loss(-costs, best_decision,
+constraints)`; *at 2p - c* puts it where SPO+ asks its solver; *layer, regret* is the true cost of
+`linsat.project(-costs, constraints)`.
 """
     ]
     for task in plan.TASKS:
@@ -169,15 +173,15 @@ where SPO+ asks its solver; *layer, regret* is the true cost of `linsat.project(
     published = ", ".join(f"{name} {regret} % in {s:,} s" for name, (regret, s) in decisions.PUBLISHED.items())
     parts.append(
         f"""
-Published in PyEPO's notebook for draw 42, with Gurobi on its machine: {published}. The package's own settings are PFYL and
-AI-MLE with 3 samples and sigma 1, as in its README.
+Published in PyEPO's notebook for draw 42, with Gurobi on its machine: {published}. PFYL and AI-MLE have 3 samples and
+sigma 1 here, as in PyEPO's README.
 
-**What this shows.** A regularised decision with an exact gradient is worth at least as much as sampled or solver-based ones,
-for a batched projection instead of thousands of solver calls.
+**What this shows.** What losses from a batched projection are worth against losses from solver calls, and what each takes,
+on draws that all losses share.
 
 **What it does not show.** Wall time depends on the solver behind PyEPO: Gurobi, or a dynamic program for the grid, would
-change the rivals' seconds. The losses of linsat work on the linear relaxation, which is exact for shortest paths and not
-for knapsacks.
+change the rivals' seconds. All losses train on the linear relaxation, which is exact for shortest paths and not for
+knapsacks.
 """
     )
     return parts
@@ -246,25 +250,26 @@ def _routing(results: Results) -> list[str]:
     text = """
 ## Mixture-of-experts routing
 
-A byte-level language model (width 256, one attention block, 64 experts of 256 -> 1,024 -> 256, top-1, 4,096 tokens a step)
-on the language reference that ships with Python, 150 steps. Loads are in units of the even share. *Batch*: routed as in
-training, with the whole batch in view. *Inference*: every token by itself, without a capacity; linsat by the duals it has
-kept as a bias per expert. Expert choice has no such mode.
+A byte-level language model (width 256, one attention block, 64 experts of 256 -> 1,024 -> 256, top-1, 4,096 tokens a
+step) on the language reference that ships with Python, 150 steps. Loads are in units of the even share. *Batch*:
+routed as in training, with the whole batch in view. *Inference*: every token by itself, without a capacity; linsat by
+the duals it has kept as a bias per expert. Expert choice has no such mode.
 """
     parts = [text, _table(head, rows)]
     ours = found.get("linsat")
     if ours:
         layer = ours["forward"] + ours["backward"]
         parts.append(
-            f"The layer takes {100 * layer / ours['step']:.1f} % of linsat's step ({1e3 * ours['forward']:.0f} ms forward, "
-            f"{1e3 * ours['backward']:.0f} ms backward), the hard decision another {100 * ours['decision'] / ours['step']:.1f} %."
+            f"The layer takes {100 * layer / ours['step']:.1f} % of the step ({1e3 * ours['forward']:.0f} ms forward, "
+            f"{1e3 * ours['backward']:.0f} ms backward), the hard decision another "
+            f"{100 * ours['decision'] / ours['step']:.1f} %."
         )
     parts.append(
         """
-**What this shows.** Hard capacities can be kept exactly, with no token dropped, at a small share of the step.
+**What this shows.** How evenly each router uses its experts, how many tokens it leaves without one, and what it takes.
 
-**What it does not show.** That the loss of a large model improves: 150 steps of a small one are too few to rank routers by
-their losses. Without a capacity at inference the loads are as uneven as the table says.
+**What it does not show.** That the loss of a large model improves: 150 steps of a small one are too few to rank
+routers by their losses. Without a capacity at inference the loads are as uneven as the table says.
 """
     )
     return parts

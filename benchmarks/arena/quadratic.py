@@ -3,12 +3,13 @@
     minimise  z'Qz / 2 + p'z          (convex)      over  A z = x,  G z <= h
     minimise  z'Qz / 2 + p'sin(z)     (non-convex)
 
-The numbers follow the rules of DC3's code (Donti, Rolnick and Kolter, 2021) from the same seed: numpy's legacy generator
-gives the same draw, so published figures are about these very instances.
+The numbers follow the rules of DC3's code (Donti, Rolnick and Kolter, 2021) from the same seed: numpy's legacy
+generator gives the same draw, so published figures are about these very instances.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ class Network(torch.nn.Module):
         super().__init__()
         sizes = [inputs, width, width, outputs]
         layers: list[torch.nn.Module] = []
-        for i, (a, b) in enumerate(zip(sizes[:-1], sizes[1:])):
+        for i, (a, b) in enumerate(itertools.pairwise(sizes)):
             layers += [torch.nn.Linear(a, b)] + ([torch.nn.ReLU()] if i < 2 else [])
         self.layers = torch.nn.Sequential(*layers)
 

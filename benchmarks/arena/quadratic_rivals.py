@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,8 +34,14 @@ def pinet(problem: Family, settings: PinetSettings) -> Callable[[Any, Any], Any]
     """The projection as a JAX function of scores (batch, n) and right-hand sides (batch, equalities)."""
     import jax
     import jax.numpy as jnp
-    from pinet import AffineInequalityConstraint, EqualityConstraint, EqualityConstraintsSpecification
-    from pinet import EquilibrationParams, Project, ProjectionInstance
+    from pinet import (
+        AffineInequalityConstraint,
+        EqualityConstraint,
+        EqualityConstraintsSpecification,
+        EquilibrationParams,
+        Project,
+        ProjectionInstance,
+    )
 
     jax.config.update("jax_enable_x64", settings.double)
     dtype = jnp.float64 if settings.double else jnp.float32
@@ -101,7 +108,7 @@ def train_pinet(
     # The start of torch.nn.Linear.
     weights = [
         tuple(jnp.asarray(rng.uniform(-1, 1, shape) / np.sqrt(a), dtype) for shape in ((a, b), (b,)))
-        for a, b in zip(sizes[:-1], sizes[1:])
+        for a, b in itertools.pairwise(sizes)
     ]
     steps = recipe.epochs * (len(parts["train"]) // recipe.batch)
     rate = optax.cosine_onecycle_schedule(max(steps, 2), recipe.rate, pct_start=0.1)

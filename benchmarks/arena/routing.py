@@ -3,13 +3,13 @@
 A byte-level model with one causal attention block (width 256, sequences of 256) and one mixture of 64 experts
 (256 -> 1,024 -> 256), top-1, on batches of 4,096 tokens. All that differs is who sends which token where:
 
-    top-1, auxiliary loss   softmax, argmax, a balancing loss; tokens beyond 1.25 times the even share are dropped (Switch)
-    Sinkhorn                argmax of a Sinkhorn-normalised matrix, sigmoid gates; the same capacity (S-BASE)
+    top-1, auxiliary loss   softmax, argmax, a balancing loss; tokens beyond 1.25 times the even share are dropped
+    (Switch) Sinkhorn                argmax of a Sinkhorn-normalised matrix, sigmoid gates; the same capacity (S-BASE)
     expert choice           every expert takes its best tokens; a token may be taken by several or by none
     linsat                  a projection with hard capacities, no slack; the decision from its duals; nobody is dropped
 
-The duals of the capacities are a bias per expert that outlives the batch: the start of the next solve, and the router for
-causal inference, where a token must not wait for those after it.
+The duals of the capacities are a bias per expert that outlives the batch: the start of the next solve, and the router
+for causal inference, where a token must not wait for those after it.
 """
 
 from __future__ import annotations

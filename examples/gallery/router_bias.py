@@ -1,4 +1,4 @@
-"""A router that remembers: the duals of the experts' capacities, kept from batch to batch, balance tokens one by one."""
+"""A router that remembers: duals of the experts' capacities, kept from batch to batch, balance tokens one by one."""
 
 import sys
 
@@ -19,7 +19,7 @@ bias = torch.zeros(experts, dtype=torch.float64)  # one number per expert: all t
 loads, biases, steps = [], [], {"cold": [], "warm": []}
 for batch in range(batches):
     scores = torch.randn(tokens, experts) + popularity + batch * drift
-    # Causal: a token takes the best expert by score and bias, whoever comes after it. The bias knows earlier batches only.
+    # Causal: a token takes the best expert by score and bias, and the bias knows earlier batches only.
     top, causal = (torch.bincount((scores + b).argmax(-1), minlength=experts) for b in (0.0, bias))
     # The whole batch, with hard capacities; it starts from the bias, and from the token duals that go with it.
     token_duals = -tau * torch.logsumexp((scores + bias) / tau, -1)
@@ -33,9 +33,7 @@ for batch in range(batches):
 
 largest = torch.stack(loads).amax(-1)  # (batches, 3)
 late = largest[batches // 2 :].mean(0)
-print(
-    f"largest load, in units of the fair share: top-1 {late[0]:.2f}, causal with bias {late[1]:.2f}, layer {late[2]:.2f}"
-)
+print(f"largest load, in fair shares: top-1 {late[0]:.2f}, causal with bias {late[1]:.2f}, layer {late[2]:.2f}")
 print(f"Newton steps: {sum(steps['cold']) / batches:.1f} cold, {sum(steps['warm']) / batches:.1f} from the bias")
 print(f"bias after the last batch: {[round(b, 2) for b in bias.tolist()]}")
 
