@@ -40,6 +40,7 @@ from linsat.constraints.soft import (
     repriced,
     softened,
 )
+from linsat.constraints.statement import Statement
 from linsat.constraints.structure import (
     BLOCKS,
     EQUAL,
@@ -245,6 +246,32 @@ class Constraints:
             lower=self.lower.to(device, torch.float64),
             upper=self.upper.to(device, torch.float64),
             price=full_price(self._soft, len(self), device),
+        )
+
+    def statement(self) -> Statement:
+        """All numbers as plain numpy arrays.
+
+        Raises:
+            ConstraintError: a number is a tensor that requires gradients or belongs to a transform or graph of torch.
+        """
+        if not self.fixed:
+            held = ", ".join(self.learned_tensors()) or "of a transform or graph"
+            raise ConstraintError(
+                f"The set holds tensors that torch follows ({held}); expected constants. "
+                f"Fix: build it from arrays, or from tensor.detach()."
+            )
+        numbers, pattern = self.numbers("cpu"), self._structure
+        return Statement(
+            row=pattern.row.numpy(),
+            col=pattern.col.numpy(),
+            senses=pattern.senses.numpy(),
+            values=numbers.values.numpy(),
+            rhs=numbers.rhs.numpy(),
+            lower=numbers.lower.numpy(),
+            upper=numbers.upper.numpy(),
+            price=None if numbers.price is None else numbers.price.numpy(),
+            num_variables=self.num_variables,
+            batch_shape=tuple(self.batch_shape),
         )
 
     def row_violation(self, x: Any) -> Any:
