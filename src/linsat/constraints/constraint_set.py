@@ -9,17 +9,21 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from linsat._forks import one_thread_after_a_fork
+from linsat._optional import is_tensor
 from linsat._transforms import Kept, mapped, tracing
 from linsat.constraints.arrays import (
-    Tensor,
+    Array,
+    Numbers,
+    Shape,
     check_bound,
     check_finite,
     followed,
     read_bound,
     read_right_side,
+    spread,
+    to_tensor,
 )
 from linsat.constraints.by_name import read_bound_of, right_sides_by_name
 from linsat.constraints.checks import (
@@ -29,43 +33,32 @@ from linsat.constraints.checks import (
     check_names,
     joint_batch_shape,
 )
-from linsat.constraints.coefficients import Matrix, join, read_matrix
-from linsat.constraints.layout import Layout, flatten, holds_tensors
-from linsat.constraints.soft import (
-    SoftRows,
-    check_price,
-    from_full_price,
-    full_price,
-    learned_price,
-    repriced,
-    softened,
-)
+from linsat.constraints.coefficients import Matrix, read_matrix
+from linsat.constraints.joining import joined
+from linsat.constraints.layout import Layout
+from linsat.constraints.numbers import own_tensor, right_sides, sparse_matrix, statement, values_on
+from linsat.constraints.soft import SoftRows, check_price, from_full_price, learned_price, repriced, softened
 from linsat.constraints.statement import Statement
-from linsat.constraints.structure import (
-    BLOCKS,
-    EQUAL,
-    GREATER,
-    SparsityPattern,
-    Values,
-    joint_width,
-    sparse_matrix,
-    stack_last,
-    stack_rows,
-)
+from linsat.constraints.structure import BLOCKS, SparsityPattern, Values, joint_width, stack_rows
 from linsat.constraints.text import SENSE_TEXT, row_text, summary
 from linsat.constraints.variables import read_layout
+from linsat.constraints.violations import row_violation, soft_violation, violation
 from linsat.errors import ConstraintError, LinSATWarning
 
 if TYPE_CHECKING:
+    import torch
+
     from linsat.compile.diagnosis import NamedBound
+
+    Tensor = torch.Tensor
 
 
 class Constraints:
     """Linear rows ``A x <= b``, ``C x >= d``, ``E x = f`` and a box ``lower <= x <= upper``.
 
     Args:
-        A, C, E: coefficient matrices (rows, variables); any of them may be left out. torch (dense, COO, CSR), numpy,
-            scipy.sparse or nested lists; any sign. ``(batch..., rows, variables)`` for instances that differ: dense,
+        A, C, E: coefficient matrices (rows, variables); any of them may be left out. numpy, scipy.sparse, torch (dense,
+            COO, CSR), JAX or nested lists; any sign. ``(batch..., rows, variables)`` for instances that differ: dense,
             or CSR with one pattern for all.
         b, d, f: right-hand sides, a scalar, ``(rows,)`` or ``(batch..., rows)`` for instances that differ.
         lower, upper: the box, a scalar, ``(variables,)`` or ``(batch..., variables)``. ``-inf`` for lower and ``inf``
@@ -100,7 +93,7 @@ class Constraints:
     ) -> None:
         given = {"A": A, "b": b, "C": C, "d": d, "E": E, "f": f}
         self._matrices: dict[str, Matrix] = {}
-        self._right_sides: dict[str, Tensor] = {}
+        self._right_sides: dict[str, Numbers] = {}
         for matrix_name, side_name, _ in BLOCKS:
             if (given[matrix_name] is None) != (given[side_name] is None):
                 missing, present = (side_name, matrix_name) if given[side_name] is None else (matrix_name, side_name)
@@ -112,8 +105,8 @@ class Constraints:
             matrix = read_matrix(matrix_name, given[matrix_name])
             self._matrices[matrix_name] = matrix
             self._right_sides[side_name] = read_right_side(side_name, given[side_name], matrix)
-        self.lower = read_bound("lower", lower)
-        self.upper = read_bound("upper", upper)
+        self._lower = read_bound("lower", lower)
+        self._upper = read_bound("upper", upper)
         self._layout = read_layout(variables)
         self._structure = self._stacked()
         self._names = check_names(names, len(self))
@@ -121,8 +114,15 @@ class Constraints:
         self._soft: tuple[SoftRows, ...] = ()
         self._settle()
 
-    def _bounds(self) -> dict[str, Tensor]:
-        return {"lower": self.lower, "upper": self.upper}
+    def _bounds(self) -> dict[str, Numbers]:
+        return {"lower": self._lower, "upper": self._upper}
+
+    def _rows_of(self, side: str) -> int:
+        return next(self._matrices[matrix].shape[0] for matrix, name, _ in BLOCKS if name == side)
+
+    def _sides(self) -> dict[str, Numbers]:
+        """The right-hand sides (batch..., rows) as they are kept."""
+        return {n: spread(side, (*side.shape[:-1], self._rows_of(n))) for n, side in self._right_sides.items()}
 
     def _stacked(self) -> SparsityPattern:
         return stack_rows(self._matrices, self._width())
@@ -130,21 +130,23 @@ class Constraints:
     def _width(self) -> int | None:
         return joint_width(self._matrices, self._bounds(), None if self._layout is None else self._layout.size)
 
-    def _settle(self) -> None:
+    def _settle(self, *, same_bounds: bool = False) -> None:
         """Check what right-hand sides and bounds must agree on; begin without anything compiled."""
-        check_bounds(self.lower, self.upper, self._layout)
+        if not same_bounds:
+            check_bounds(self._lower, self._upper, self._layout)
         check_empty_rows(self._structure, self._matrices, self._right_sides)
         numbers = self._right_sides | self._bounds()
         numbers |= {f"price {i}" if i else "price": block.price for i, block in enumerate(reversed(self._soft))}
         own = {name: matrix.batch_shape for name, matrix in self._matrices.items()}
-        self._batch_shape = joint_batch_shape(own | {name: tensor.shape[:-1] for name, tensor in numbers.items()})
+        self._batch_shape = joint_batch_shape(own | {name: tuple(n.shape[:-1]) for name, n in numbers.items()})
         # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.
         self._compiled: dict[Any, Any] = {}
         self.in_graphs = Kept()
         live = any(matrix.live for matrix in self._matrices.values())
         self._followed = tuple(self.learned_tensors())  # kept by reference: their numbers may change
         self._fixed = not live and not any(map(followed, numbers.values()))
-        self.fixed_box = not live and not followed(self.lower) and not followed(self.upper)
+        self.fixed_bounds = not followed(self._lower) and not followed(self._upper)
+        self.fixed_box = not live and self.fixed_bounds
         self.box_cache: dict[Any, Any] = {}  # what follows from coefficients and bounds alone
 
     # ------------------------------------------------------------------ what a user asks of it
@@ -158,7 +160,7 @@ class Constraints:
         return self._structure.num_variables
 
     @property
-    def batch_shape(self) -> torch.Size:
+    def batch_shape(self) -> Shape:
         """Leading dimensions of per-instance numbers (all but scores); empty when all instances share them."""
         return self._batch_shape
 
@@ -186,7 +188,7 @@ class Constraints:
 
         For a network whose last layer gives the scores of all variables at once: ``layer(cons.unstack(scores))``.
         """
-        vector = x if isinstance(x, torch.Tensor) else np.asarray(x)
+        vector = x if is_tensor(x) else np.asarray(x)
         if self._layout is None or not vector.ndim or vector.shape[-1] != self._layout.size:
             raise ConstraintError(
                 f"x has shape {tuple(vector.shape)}; expected (..., {self.num_variables}), and a set whose variables "
@@ -200,6 +202,16 @@ class Constraints:
         return self._names
 
     @property
+    def lower(self) -> Tensor:
+        """The lower bounds: a scalar, (variables,) or (batch..., variables)."""
+        return own_tensor(self._lower)
+
+    @property
+    def upper(self) -> Tensor:
+        """The upper bounds: a scalar, (variables,) or (batch..., variables)."""
+        return own_tensor(self._upper)
+
+    @property
     def rhs(self) -> Tensor:
         """All right-hand sides stacked, (batch..., rows), in float64."""
         return self.numbers().rhs
@@ -208,13 +220,12 @@ class Constraints:
     def price(self) -> Tensor:
         """What breaking each row costs per unit, (batch..., rows) in float64; infinite where a row is hard."""
         found = self.numbers().price
-        return torch.full((len(self),), torch.inf, dtype=torch.float64) if found is None else found
+        return to_tensor(np.full(len(self), np.inf)) if found is None else found
 
     @property
     def right_sides(self) -> dict[str, Tensor]:
         """The right-hand sides (batch..., rows) by name (``b``, ``d``, ``f``), those that the set has."""
-        rows = {side: self._matrices[matrix].shape[0] for matrix, side, _ in BLOCKS if matrix in self._matrices}
-        return {name: side.expand(*side.shape[:-1], rows[name]) for name, side in self._right_sides.items()}
+        return right_sides(self)
 
     @property
     def matrix(self) -> Tensor:
@@ -228,7 +239,7 @@ class Constraints:
         (batch..., rows, variables), or (batch..., non-zeros), row by row, for rows that were stated by their non-zeros:
         sparse matrices, formulas, most ready-made sets.
         """
-        return {name: matrix.stated() for name, matrix in self._matrices.items()}
+        return {name: own_tensor(matrix.stated()) for name, matrix in self._matrices.items()}
 
     @property
     def blocks(self) -> Mapping[str, Matrix]:
@@ -237,48 +248,19 @@ class Constraints:
 
     def numbers(self, device: torch.device | str | None = None) -> Values:
         """Coefficients, right-hand sides and bounds in float64 on ``device``, with gradients where asked for."""
-        values = [m.values() for m in self._matrices.values()]
-        if device is None:
-            device = values[0].device if values else self.lower.device
-        return Values(
-            values=stack_last(values, device),
-            rhs=stack_last(list(self.right_sides.values()), device),
-            lower=self.lower.to(device, torch.float64),
-            upper=self.upper.to(device, torch.float64),
-            price=full_price(self._soft, len(self), device),
-        )
+        return values_on(self, device)
 
     def statement(self) -> Statement:
-        """All numbers as plain numpy arrays.
+        """All numbers as plain numpy arrays, which may share memory with the set: do not write to them.
 
         Raises:
-            ConstraintError: a number is a tensor that requires gradients or belongs to a transform or graph of torch.
+            ConstraintError: a number is a tensor that requires gradients, or belongs to a graph or transform of torch.
         """
-        if not self.fixed:
-            held = ", ".join(self.learned_tensors()) or "of a transform or graph"
-            raise ConstraintError(
-                f"The set holds tensors that torch follows ({held}); expected constants. "
-                f"Fix: build it from arrays, or from tensor.detach()."
-            )
-        numbers, pattern = self.numbers("cpu"), self._structure
-        return Statement(
-            row=pattern.row.numpy(),
-            col=pattern.col.numpy(),
-            senses=pattern.senses.numpy(),
-            values=numbers.values.numpy(),
-            rhs=numbers.rhs.numpy(),
-            lower=numbers.lower.numpy(),
-            upper=numbers.upper.numpy(),
-            price=None if numbers.price is None else numbers.price.numpy(),
-            num_variables=self.num_variables,
-            batch_shape=tuple(self.batch_shape),
-        )
+        return statement(self)
 
     def row_violation(self, x: Any) -> Any:
         """How far each row, hard or soft, is from holding, (batch..., rows), in the units of the row; 0: it holds."""
-        as_numpy = not holds_tensors(x)
-        gap, _ = self._row_gaps(self._read_point(x))
-        return gap.detach().cpu().numpy() if as_numpy else gap
+        return row_violation(self, x)
 
     def violation(self, x: Any) -> Any:
         """The worst violation of any hard row or bound at ``x`` (in any shape that `project` takes), per instance.
@@ -287,39 +269,11 @@ class Constraints:
         relative to its size there, ``max(1, sum_j |a_ij x_j|)``, a bound's to ``max(1, |x_j|)``. A measure, without
         gradients; `row_violation` has them.
         """
-        as_numpy = not holds_tensors(x)
-        point = self._read_point(x).detach()
-        lower, upper = (bound.detach().to(point.device, torch.float64) for bound in (self.lower, self.upper))
-        outside = torch.maximum(lower - point, point - upper).clamp_min(0.0) / point.abs().clamp_min(1.0)
-        gap, size = self._row_gaps(point)
-        worst = outside.amax(-1)
-        if len(self):
-            gap = torch.where(self.soft.to(gap.device), 0.0, gap.detach())
-            worst = torch.maximum(worst, (gap / size.clamp_min(1.0)).amax(-1))
-        return worst.cpu().numpy() if as_numpy else worst
+        return violation(self, x)
 
     def soft_violation(self, x: Tensor, tol: float) -> Tensor:
         """`row_violation` of the soft rows, 0 for the others and where it is at most ``tol`` times the row's size."""
-        gap, size = self._row_gaps(self._read_point(x))
-        held = gap.detach() <= tol * size.clamp_min(1.0)  # not for NaN, which stays
-        return torch.where(held | ~self.soft.to(gap.device), 0.0, gap)
-
-    def _row_gaps(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        """By how much each row is violated, and sum_j |a_ij x_j|, both (batch..., rows)."""
-        numbers = self.numbers(point.device)
-        row = self._structure.row.to(point.device)
-        terms = point[..., self._structure.col.to(point.device)] * numbers.values  # (batch..., nnz)
-        zeros = terms.new_zeros((*terms.shape[:-1], len(self)))
-        excess = zeros.index_add(-1, row, terms) - numbers.rhs
-        senses = self._structure.senses.to(point.device)
-        gap = torch.where(senses == GREATER, -excess, torch.where(senses == EQUAL, excess.abs(), excess))
-        return gap.clamp_min(0.0), zeros.index_add(-1, row, terms.detach().abs())
-
-    def _read_point(self, x: Any) -> Tensor:
-        def read(name: str, part: Any) -> Tensor:
-            return part if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part, dtype=np.float64))
-
-        return flatten("x", x, self._layout, self.num_variables, read)[0].to(torch.float64)
+        return soft_violation(self, x, tol)
 
     def row_text(self, index: int, *, instance: int | None = None, terms: int = 6) -> str:
         """One row as a user would write it, shortened to ``terms`` terms; with the numbers of one instance."""
@@ -331,9 +285,8 @@ class Constraints:
     # ------------------------------------------------------------------ making new sets from old ones
 
     def _arguments(self) -> dict[str, Any]:
-        arguments: dict[str, Any] = {"lower": self.lower, "upper": self.upper}
-        arguments |= {"names": self._names, "variables": self._layout}
-        return arguments | self._matrices | self._right_sides
+        own = self._bounds() | self._matrices | self._right_sides
+        return {**own, "names": self._names, "variables": self._layout}
 
     def with_rhs(
         self, by_name: Mapping[str, Any] | None = None, /, *, b: Any = None, d: Any = None, f: Any = None
@@ -409,19 +362,19 @@ class Constraints:
         """
         return self._derived(soft=softened(self, self._soft, rows, price))
 
-    def with_full_price(self, price: Tensor) -> Constraints:
+    def with_full_price(self, price: Numbers) -> Constraints:
         """The same rows, soft at prices (batch..., rows) where these are finite and hard elsewhere."""
         return self._derived(soft=from_full_price(price))
 
     def instances(self, start: int, stop: int) -> Constraints:
         """The set of some instances of a single batch dimension; what they share stays shared."""
 
-        def cut(tensor: Tensor) -> Tensor:
-            return tensor[start:stop] if tensor.dim() > 1 else tensor
+        def cut(numbers: Numbers) -> Numbers:
+            return numbers[start:stop] if numbers.ndim > 1 else numbers
 
         return self._derived(
             sides={name: cut(side) for name, side in self._right_sides.items()},
-            bounds={name: cut(bound) for name, bound in self._bounds().items() if bound.dim() > 1},
+            bounds={name: cut(bound) for name, bound in self._bounds().items() if bound.ndim > 1},
             matrices={
                 name: matrix.with_coefficients(matrix.stated()[start:stop])
                 for name, matrix in self._matrices.items()
@@ -433,8 +386,8 @@ class Constraints:
     def _derived(
         self,
         *,
-        sides: dict[str, Tensor] | None = None,
-        bounds: dict[str, Tensor] | None = None,
+        sides: dict[str, Numbers] | None = None,
+        bounds: dict[str, Numbers] | None = None,
         matrices: dict[str, Matrix] | None = None,
         soft: tuple[SoftRows, ...] | None = None,
     ) -> Constraints:
@@ -449,11 +402,11 @@ class Constraints:
         made._named_bounds = tuple(bound for bound in self._named_bounds if bound.side not in bounds)
         made._matrices = self._matrices | matrices
         made._right_sides = self._right_sides | sides
-        made.lower, made.upper = (self._bounds() | bounds).values()
+        made._lower, made._upper = (self._bounds() | bounds).values()
         moved = any(matrix.row is not self._matrices[name].row for name, matrix in made._matrices.items())
         if moved or (bounds and made._width() != self.num_variables):
             made._structure = made._stacked()
-        made._settle()
+        made._settle(same_bounds=not bounds)
         if not bounds and not matrices and self.fixed_box:
             made.box_cache = self.box_cache
         return made
@@ -465,58 +418,7 @@ class Constraints:
         """
         if not isinstance(other, Constraints):
             return NotImplemented
-        widths = {self.num_variables, other.num_variables} - {None}
-        if len(widths) > 1:
-            raise ConstraintError(
-                f"Cannot join sets over {self.num_variables} and {other.num_variables} variables. "
-                f"Fix: build both over the same variables (linsat.Variable stacks several into one vector)."
-            )
-        joint_batch_shape({"the left set": self.batch_shape, "the right set": other.batch_shape})
-        for side, s in (("left", self), ("right", other)):
-            learned = [name for name, t in s.learned_tensors().items() if t.is_leaf]
-            if learned:
-                raise ConstraintError(
-                    f"The {side} set has learned numbers ({', '.join(learned)}), which a joined set could not follow. "
-                    f"Fix: join first, then put them in with with_rhs, with_bounds, with_coefficients or soften."
-                )
-        arguments: dict[str, Any] = {
-            "lower": torch.maximum(self.lower, other.lower),
-            "upper": torch.minimum(self.upper, other.upper),
-            "variables": self._layout or other._layout,
-        }
-        names: list[str] = []
-        prices: list[Tensor] = []
-        for matrix_name, side_name, _ in BLOCKS:
-            parts = [s for s in (self, other) if matrix_name in s._matrices]
-            if not parts:
-                continue
-            arguments[matrix_name] = join(matrix_name, [s._matrices[matrix_name] for s in parts])
-            sides = [s.right_sides[side_name].to(torch.float64) for s in parts]
-            batch = torch.broadcast_shapes(*(side.shape[:-1] for side in sides))
-            arguments[side_name] = torch.cat([side.expand(*batch, -1) for side in sides], dim=-1)
-            for s in parts:
-                here = [i for i, block in enumerate(s._row_blocks()) if block == matrix_name]
-                names += [s.names[i] for i in here]
-                prices.append(s.price[..., here])
-        if self._names is not None or other._names is not None:
-            arguments["names"] = names
-        joined = Constraints(**arguments)
-        if self._soft or other._soft:
-            batch = torch.broadcast_shapes(*(price.shape[:-1] for price in prices))
-            joined = joined.with_full_price(torch.cat([price.expand(*batch, -1) for price in prices], dim=-1))
-        joined._named_bounds = tuple(
-            bound for s in (self, other) for bound in s._named_bounds if s._binds(joined, bound)
-        )
-        return joined
-
-    def _binds(self, joined: Constraints, bound: NamedBound) -> bool:
-        """Whether a bound of this set is also that of a set it was joined into."""
-        own, theirs = getattr(self, bound.side), getattr(joined, bound.side)
-        pick = [t.detach()[..., bound.variable] if t.dim() and t.shape[-1] > 1 else t.detach() for t in (own, theirs)]
-        return bool((pick[0] == pick[1]).all())
-
-    def _row_blocks(self) -> list[str]:
-        return [name for name, matrix in self._matrices.items() for _ in range(matrix.shape[0])]
+        return joined(self, other)
 
     # ------------------------------------------------------------------ from and to other libraries
 
@@ -569,9 +471,11 @@ class Constraints:
     @property
     def mapped(self) -> bool:
         """Whether a function transform maps over some number of the set, so that its instances may differ."""
-        sources = (matrix.source for matrix in self._matrices.values())
-        prices = (block.price for block in self._soft)
-        return any(map(mapped, (*sources, *self._right_sides.values(), self.lower, self.upper, *prices)))
+        return any(is_tensor(numbers) and mapped(numbers) for numbers in self._sources())
+
+    def _sources(self) -> list[Numbers]:
+        matrices = (matrix.source for matrix in self._matrices.values())
+        return [*matrices, *self._right_sides.values(), self._lower, self._upper, *(s.price for s in self._soft)]
 
     def check_numbers(self) -> None:
         """Check again what may have changed since the set was made: tensors that were kept by reference."""
@@ -579,9 +483,9 @@ class Constraints:
             check_finite(name, side)
         for name, matrix in self._matrices.items():
             check_finite(name, matrix.values())
-        check_bound("lower", self.lower)
-        check_bound("upper", self.upper)
-        check_bounds(self.lower, self.upper, self._layout)
+        check_bound("lower", self._lower)
+        check_bound("upper", self._upper)
+        check_bounds(self._lower, self._upper, self._layout)
         for block in self._soft:
             check_price(block.price)
 
@@ -633,13 +537,13 @@ class Constraints:
         Raises:
             ConstraintError: names the first variable without a finite bound and the fix.
         """
-        check_finite_box(self.lower, self.upper, self._layout)
+        check_finite_box(self._lower, self._upper, self._layout)
 
     def learned_tensors(self) -> dict[str, Tensor]:
         """The user's tensors that require gradients, by argument name."""
         sources = {name: m.source for name, m in self._matrices.items()}
         sources |= self._right_sides | self._bounds() | learned_price(self._soft)
-        return {name: t for name, t in sources.items() if t.requires_grad}
+        return {name: t for name, t in sources.items() if is_tensor(t) and t.requires_grad}
 
     @property
     def fixed(self) -> bool:
@@ -653,7 +557,13 @@ class Constraints:
     @property
     def soft(self) -> Tensor:
         """(rows,) bool, on the CPU: which rows may be broken."""
-        found = torch.zeros(len(self), dtype=torch.bool)
+        import torch
+
+        return torch.from_numpy(self._soft_mask())
+
+    def _soft_mask(self) -> Array:
+        """(rows,) bool."""
+        found = np.zeros(len(self), dtype=bool)
         for block in self._soft:
             found[block.rows] = True
         return found
