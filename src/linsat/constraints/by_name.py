@@ -24,10 +24,10 @@ from linsat.constraints.structure import BLOCKS
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
-    from linsat.constraints.constraint_set import Constraints
+    from linsat.constraints.rows_and_box import RowsAndBox
 
 
-def right_sides_by_name(constraints: Constraints, values: Any) -> dict[str, Numbers]:
+def right_sides_by_name(constraints: RowsAndBox, values: Any) -> dict[str, Numbers]:
     """The right-hand sides ``b``, ``d``, ``f`` that change when rows of these names get these numbers.
 
     Args:
@@ -92,7 +92,7 @@ def _replaced(side: Numbers, columns: list[int], numbers: Numbers) -> Numbers:
         ) from None
 
 
-def read_bound_of(constraints: Constraints, side: str, value: Any) -> Numbers:
+def read_bound_of(constraints: RowsAndBox, side: str, value: Any) -> Numbers:
     """One side of the box for all variables of a set: flat, in the shape of its variable, or a dict of several.
 
     Variables that a dict leaves out keep their bounds.
@@ -122,7 +122,7 @@ def _is_parameter(value: Any) -> bool:
     return isinstance(value, Parameter)
 
 
-def _bound_by_name(constraints: Constraints, side: str, values: Mapping[str, Any]) -> Numbers:
+def _bound_by_name(constraints: RowsAndBox, side: str, values: Mapping[str, Any]) -> Numbers:
     layout: Layout | None = constraints.layout
     if layout is None or not layout.variables[0].name:
         raise ConstraintError(f"{side} is a dict, but the set has no named variables. Fix: one array (..., variables).")

@@ -18,12 +18,12 @@ from linsat.errors import ConstraintError
 if TYPE_CHECKING:
     import torch
 
-    from linsat.constraints.constraint_set import Constraints
+    from linsat.constraints.rows_and_box import RowsAndBox
 
     Tensor = torch.Tensor
 
 
-def values_on(constraints: Constraints, device: torch.device | str | None) -> Values:
+def values_on(constraints: RowsAndBox, device: torch.device | str | None) -> Values:
     """The numbers on a device, by default that of the coefficients, with gradients where asked for."""
     values = [to_tensor(matrix.values(), device) for matrix in constraints.blocks.values()]
     lower, upper = (to_tensor(bound, device) for bound in constraints._bounds().values())
@@ -47,7 +47,7 @@ def _stacked(parts: Sequence[Tensor], device: torch.device | str) -> Tensor:
     return side_by_side([to_tensor(part, device) for part in parts])
 
 
-def right_sides(constraints: Constraints) -> dict[str, Tensor]:
+def right_sides(constraints: RowsAndBox) -> dict[str, Tensor]:
     """The right-hand sides (batch..., rows) by name, as tensors; the user's own where they are followed."""
     return {
         name: spread(own_tensor(side), (*side.shape[:-1], constraints._rows_of(name)))
@@ -60,7 +60,7 @@ def own_tensor(numbers: Numbers) -> Tensor:
     return numbers if is_tensor(numbers) else to_tensor(numbers)
 
 
-def present(constraints: Constraints) -> Statement:
+def present(constraints: RowsAndBox) -> Statement:
     """All numbers as they are now, learned ones too; arrays may share memory with the set."""
     pattern, soft = constraints.structure, constraints._soft
     bounds = {name: as_array(bound) for name, bound in constraints._bounds().items()}
@@ -83,7 +83,7 @@ def _stacked_arrays(parts: Sequence[Numbers]) -> Array:
     return side_by_side([as_array(part).astype(np.float64, copy=False) for part in parts]) if parts else np.zeros(0)
 
 
-def statement(constraints: Constraints) -> Statement:
+def statement(constraints: RowsAndBox) -> Statement:
     """See `Constraints.statement`."""
     if not constraints.fixed:
         held = ", ".join(constraints.learned_tensors()) or "of a graph or a function transform"

@@ -15,7 +15,7 @@ from linsat.constraints.numbers import present, values_on
 if TYPE_CHECKING:
     import torch
 
-    from linsat.constraints.constraint_set import Constraints
+    from linsat.constraints.rows_and_box import RowsAndBox
 
     Tensor = torch.Tensor
 
@@ -27,12 +27,12 @@ class RowGaps(NamedTuple):
     size: Numbers  # (batch..., rows) sum_j |a_ij x_j|
 
 
-def row_violation(constraints: Constraints, x: Any) -> Any:
+def row_violation(constraints: RowsAndBox, x: Any) -> Any:
     """See `Constraints.row_violation`."""
     return _row_gaps(constraints, read_point(constraints, x)).gap
 
 
-def violation(constraints: Constraints, x: Any) -> Any:
+def violation(constraints: RowsAndBox, x: Any) -> Any:
     """See `Constraints.violation`."""
     point = read_point(constraints, x)
     point = point.detach() if is_tensor(point) else point
@@ -49,7 +49,7 @@ def violation(constraints: Constraints, x: Any) -> Any:
     return worst.detach() if is_tensor(worst) else np.asarray(worst)
 
 
-def soft_violation(constraints: Constraints, x: Tensor, tol: float) -> Tensor:
+def soft_violation(constraints: RowsAndBox, x: Tensor, tol: float) -> Tensor:
     """See `Constraints.soft_violation`."""
     import torch
 
@@ -58,7 +58,7 @@ def soft_violation(constraints: Constraints, x: Tensor, tol: float) -> Tensor:
     return torch.where(held | positions_on(gap, ~constraints._soft_mask()), 0.0, gap)
 
 
-def read_point(constraints: Constraints, x: Any) -> Numbers:
+def read_point(constraints: RowsAndBox, x: Any) -> Numbers:
     """x (batch..., variables) in float64: a tensor where x holds one, else an array."""
     tensors = holds_tensors(x)
 
@@ -71,12 +71,12 @@ def read_point(constraints: Constraints, x: Any) -> Numbers:
     return point.double() if is_tensor(point) else point
 
 
-def _numbers(constraints: Constraints, point: Numbers) -> Any:
+def _numbers(constraints: RowsAndBox, point: Numbers) -> Any:
     """The numbers of the set where the point is: tensors on its device, or arrays."""
     return values_on(constraints, point.device) if is_tensor(point) else present(constraints)
 
 
-def _row_gaps(constraints: Constraints, point: Numbers) -> RowGaps:
+def _row_gaps(constraints: RowsAndBox, point: Numbers) -> RowGaps:
     pattern, numbers, xp = constraints.structure, _numbers(constraints, point), namespace(point)
     row, col, senses = pattern.on(point.device) if is_tensor(point) else (pattern.row, pattern.col, pattern.senses)
     terms = point[..., col] * numbers.values  # (batch..., nnz)
