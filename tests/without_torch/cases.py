@@ -193,7 +193,7 @@ def test_check_agrees_with_highs_and_its_certificate_is_exact():
         combined = [sum(w * Fraction(rows[i, j]) for w, i in zip(v, used, strict=True)) for j in range(3)]
         least = sum(min(entry, Fraction(0)) for entry in combined)  # over the box [0, 1]
         assert least > sum(w * Fraction(b[i]) for w, i in zip(v, used, strict=True))
-        assert caught.value.rows == [f"row {i}" for i in used]
+        assert caught.value.rows == tuple(f"row {i}" for i in used)
         assert all(name in str(caught.value) for name in caught.value.rows)
     assert 5 <= sum(verdicts) <= 35
 
