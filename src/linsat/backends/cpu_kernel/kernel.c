@@ -30,11 +30,15 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include "team.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline, unused))
-#define ABI_VERSION 2
+#define ABI_VERSION 3
 
 enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE };
 enum { ENTROPY, EUCLIDEAN };
@@ -43,9 +47,9 @@ enum { LESS = -1, GREATER = 1 };
 /* The constants of linsat/solvers/newton.py and linsat/compile/presolve.py, which explain them. */
 typedef struct {
     double loose_residual, cooling, start_temperature, least_damping, first_damping, largest_damping;
-    double first_ridge, largest_ridge, refined_ridge, shorten, decrease, rounding, held, largest_stride, gap;
+    double first_ridge, largest_ridge, refined_ridge, shorten, decrease, rounding, held, largest_stride, gap, fine;
     double contradiction, vacuous, forced, row_rounding;
-    int64_t backtracks, certificate_every;
+    int64_t backtracks, certificate_every, sweeps;
 } Constants;
 
 /* A run of coefficients (or of pairs): at, at + 1, ... belong to variables col, col + 1, ... and to one target (step 0)
@@ -201,15 +205,24 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 INLINE vec V(load)(const double *from) { return *(const vec *)from; }
 INLINE void V(store)(double *to, vec value) { *(vec *)to = value; }
 INLINE vec V(all)(double value) { return value - (vec){0}; }
-INLINE vec V(pick)(mask which, vec first, vec second) { return (vec)((which & (mask)first) | (~which & (mask)second)); }
 INLINE vec V(size_of)(vec value) { return (vec)((mask)value & (INT64_MAX - (mask){0})); }
+INLINE vec V(minus_size_of)(vec value) { return (vec)((mask)value | (INT64_MIN - (mask){0})); }
+#if LANES == 4 /* one instruction each; compilers do not find it */
+INLINE vec V(pick)(mask which, vec first, vec second) { return (vec)_mm256_blendv_pd((__m256d)second, (__m256d)first, (__m256d)which); }
+INLINE vec V(larger)(vec first, vec second) { return (vec)_mm256_max_pd((__m256d)first, (__m256d)second); }
+INLINE vec V(smaller)(vec first, vec second) { return (vec)_mm256_min_pd((__m256d)first, (__m256d)second); }
+#else
+INLINE vec V(pick)(mask which, vec first, vec second) { return (vec)((which & (mask)first) | (~which & (mask)second)); }
 INLINE vec V(larger)(vec first, vec second) { return V(pick)(first > second, first, second); }
 INLINE vec V(smaller)(vec first, vec second) { return V(pick)(first < second, first, second); }
+#endif
 
 INLINE double V(sum_of)(vec value) {
-    double total = 0.0;
-    for (int i = 0; i < LANES; i++) total += value[i];
-    return total;
+#if LANES == 4
+    return (value[0] + value[2]) + (value[1] + value[3]);
+#else
+    return value[0] + value[1];
+#endif
 }
 
 INLINE double V(largest_of)(vec value) {
@@ -225,10 +238,12 @@ INLINE vec V(exp_of_negative)(vec x) {
     vec shifted = x * 1.4426950408889634 + magic;
     vec whole = shifted - magic;
     vec r = (x - whole * 0.6931471803691238) - whole * 1.9082149292705877e-10;
-    vec e = 1.0 / 3628800 + r * (1.0 / 39916800 + r * (1.0 / 479001600));
-    e = 1.0 / 5040 + r * (1.0 / 40320 + r * (1.0 / 362880 + r * e));
-    e = 1.0 / 24 + r * (1.0 / 120 + r * (1.0 / 720 + r * e));
-    e = 1.0 + r * (1.0 + r * (1.0 / 2 + r * (1.0 / 6 + r * e)));
+    /* Taylor's polynomial, in short chains of products that the processor works on at once. */
+    const vec r2 = r * r, r4 = r2 * r2;
+    const vec first = (1.0 / 2 + r * (1.0 / 6)) + r2 * (1.0 / 24 + r * (1.0 / 120));
+    const vec second = (1.0 / 720 + r * (1.0 / 5040)) + r2 * (1.0 / 40320 + r * (1.0 / 362880));
+    const vec third = (1.0 / 3628800 + r * (1.0 / 39916800)) + r2 * (1.0 / 479001600);
+    const vec e = 1.0 + (r + r2 * (first + r4 * (second + r4 * third)));
     return e * (vec)(((mask)shifted + 1023) << 52);
 }
 
@@ -239,27 +254,40 @@ INLINE vec V(log_of_one_and)(vec e) {
     return 2.0 * s * total;
 }
 
-/* Sum of a_i b_i for arrays at any address; the order depends on the count alone. */
+/* ---- loops over arrays at any address; what is left of a vector is done number by number ---- */
+
+#define loose V(loose)
+typedef double loose __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
+
+INLINE vec V(load_at)(const double *from) { return (vec)(*(const loose *)from); }
+INLINE void V(store_at)(double *to, vec value) { *(loose *)to = (loose)value; }
+
+/* Sum of a_i b_i; the order depends on the count alone. */
 INLINE double V(dot)(const double *a, const double *b, int64_t count) {
-    typedef double loose __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
     vec total[BLOCK] = {{0}};
     int64_t i = 0;
     for (; i + 8 <= count; i += 8)
-        for (int h = 0; h < BLOCK; h++)
-            total[h] += (vec)(*(const loose *)(a + i + h * LANES)) * (vec)(*(const loose *)(b + i + h * LANES));
+        for (int h = 0; h < BLOCK; h++) total[h] += V(load_at)(a + i + h * LANES) * V(load_at)(b + i + h * LANES);
+    for (; i + LANES <= count; i += LANES) total[0] += V(load_at)(a + i) * V(load_at)(b + i);
     double rest = 0.0;
     for (; i < count; i++) rest += a[i] * b[i];
     for (int h = 1; h < BLOCK; h++) total[0] += total[h];
     return rest + V(sum_of)(total[0]);
 }
 
-INLINE void V(add_product)(double *restrict to, const double *restrict values, double factor, int64_t count) {
-    for (int64_t i = 0; i < count; i++) to[i] += values[i] * factor;
+/* to = from + values * factor, where `to` and `from` may be the same array */
+INLINE void V(add_product)(double *to, const double *from, const double *values, double factor, int64_t count) {
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) V(store_at)(to + i, V(load_at)(from + i) + V(load_at)(values + i) * factor);
+    for (; i < count; i++) to[i] = from[i] + values[i] * factor;
 }
 
-INLINE void V(add_products)(double *restrict to, const double *restrict values, const double *restrict factors,
-                            int64_t count) {
-    for (int64_t i = 0; i < count; i++) to[i] += values[i] * factors[i];
+/* to = from + values * factors, likewise */
+INLINE void V(add_products)(double *to, const double *from, const double *values, const double *factors, int64_t count) {
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        V(store_at)(to + i, V(load_at)(from + i) + V(load_at)(values + i) * V(load_at)(factors + i));
+    for (; i < count; i++) to[i] = from[i] + values[i] * factors[i];
 }
 
 #include "matrix.h"
@@ -294,12 +322,14 @@ typedef struct {
     const Constants *constants;
     Team *team;                                  /* who shares the work on an instance; NULL: nobody */
     int objective, entropic, has_slack, bounded; /* bounded: some dual has a finite bound */
+    int fixed;                                   /* presolve has fixed a variable */
+    int reusable;                                /* H was factored at this temperature, for all rows, nearby */
     int64_t l, k;                                /* rounded up to multiples of eight */
     double tau, reach;
     double *coefficients, *pair_values;            /* c, and products of two of one variable */
     double *linear, *b, *s, *low, *high, *whole;   /* b: right-hand side; whole: what a row can reach, 0: not to be swept */
     double *totals, *taken, *negative;             /* sums of c; what fixed variables take of b; negative coefficients */
-    double *lower, *upper, *weights;               /* Euclidean only: bounds of p, q */
+    double *lower, *upper, *weights;               /* bounds of x; q, Euclidean only */
     uint8_t *moving, *active;
     State now, next;
     double *d, *direction, *rhs, *scratch, *q, *again;
@@ -336,16 +366,27 @@ static void V(adjust_tile)(const Work *w, int64_t t, const double *restrict mu, 
     const Layout *a = w->layout;
     const double *restrict c = w->coefficients;
     const int64_t start = a->tile_start[t], count = a->tile_start[t + 1] - start;
-    if (from) memcpy(to + start, from + start, count * sizeof(double));
-    else memset(to + start, 0, count * sizeof(double));
-    if (a->entry_runs) {
+    if (a->entry_runs && from) {
+        int64_t filled = start; /* runs of every variable's first row come first, in order: they need no copy */
         for (int64_t n = a->tile_entry_runs[t]; n < a->tile_entry_runs[t + 1]; n++) {
             const Run run = a->runs_of_entries[n];
-            if (run.step) V(add_products)(to + run.col, c + run.at, mu + run.target, run.count);
-            else V(add_product)(to + run.col, c + run.at, mu[run.target], run.count);
+            const double *base = run.col >= filled ? from : to;
+            if (run.col > filled) memcpy(to + filled, from + filled, (run.col - filled) * sizeof(double));
+            if (run.col >= filled) filled = run.col + run.count;
+            if (run.step) V(add_products)(to + run.col, base + run.col, c + run.at, mu + run.target, run.count);
+            else V(add_product)(to + run.col, base + run.col, c + run.at, mu[run.target], run.count);
         }
+        if (filled < start + count) memcpy(to + filled, from + filled, (start + count - filled) * sizeof(double));
         return;
     }
+    if (from) memcpy(to + start, from + start, count * sizeof(double));
+    else memset(to + start, 0, count * sizeof(double));
+    for (int64_t n = a->tile_entry_runs[t]; a->entry_runs && n < a->tile_entry_runs[t + 1]; n++) {
+        const Run run = a->runs_of_entries[n];
+        if (run.step) V(add_products)(to + run.col, to + run.col, c + run.at, mu + run.target, run.count);
+        else V(add_product)(to + run.col, to + run.col, c + run.at, mu[run.target], run.count);
+    }
+    if (a->entry_runs) return;
     for (int64_t e = a->tile_entries[t]; e < a->tile_entries[t + 1]; e++) to[a->entry_col[e]] += c[e] * mu[a->entry_row[e]];
 }
 
@@ -357,7 +398,7 @@ static void V(apply_tile)(const Work *w, int64_t t, const double *restrict p, do
     if (a->entry_runs) {
         for (int64_t n = a->tile_entry_runs[t]; n < a->tile_entry_runs[t + 1]; n++) {
             const Run run = a->runs_of_entries[n];
-            if (run.step) V(add_products)(to + run.target, c + run.at, p + run.col, run.count);
+            if (run.step) V(add_products)(to + run.target, to + run.target, c + run.at, p + run.col, run.count);
             else to[run.target] += V(dot)(c + run.at, p + run.col, run.count);
         }
         return;
@@ -401,7 +442,7 @@ static void V(sigmoids)(const State *at, double T, int64_t start, int64_t stop, 
         for (int64_t j = start; j < end; j += 8) {
             for (int h = 0; h < BLOCK; h++) {
                 const vec t = V(load)(at->u + j + h * LANES) * inverse;
-                const vec e = V(exp_of_negative)(-V(size_of)(t));
+                const vec e = V(exp_of_negative)(V(minus_size_of)(t));
                 const vec tail = 1.0 + e, share = 1.0 / tail;
                 const mask up = t >= 0.0;
                 V(store)(at->p + j + h * LANES, V(pick)(up, share, e * share));
@@ -443,7 +484,7 @@ static void V(slacks)(const Work *w, State *at, double T) {
     vec total = {0};
     for (int64_t i = 0; i < w->k; i += LANES) {
         const vec t = V(load)(at->mu + i) * inverse, s = V(load)(w->s + i);
-        const vec e = V(exp_of_negative)(-V(size_of)(t));
+        const vec e = V(exp_of_negative)(V(minus_size_of)(t));
         const vec share = 1.0 / (1.0 + e);
         const mask up = t >= 0.0;
         const vec z = V(pick)(up, share, e * share);
@@ -566,7 +607,7 @@ static void V(assemble_part)(void *argument, int64_t t) {
         for (int64_t n = a->tile_pair_runs[t]; n < a->tile_pair_runs[t + 1]; n++) {
             const Run run = a->runs_of_pairs[n];
             double *to = (run.target < diagonals ? first : H) + run.target;
-            if (run.step) V(add_products)(to, values + run.at, d + run.col, run.count);
+            if (run.step) V(add_products)(to, to, values + run.at, d + run.col, run.count);
             else *to += V(dot)(values + run.at, d + run.col, run.count);
         }
         return;
@@ -620,10 +661,10 @@ static int V(factor)(Work *w, const State *at, double T, double damping, double 
         double *at_diagonal = i < first ? H + i : diagonal + (i - first);
         const int moves = w->moving[i];
         *at_diagonal = moves ? V(diagonal_entry)(w, at, i, *at_diagonal, T, damping, ridge) : 1.0;
-        if (i < first) w->root[i] = moves ? 1.0 / sqrt(*at_diagonal) : 0.0;
-        else w->keep[i - first] = moves;
+        if (i >= first) w->keep[i - first] = moves;
         any_held |= i >= first && !moves;
     }
+    for (int64_t i = 0; i < first; i++) w->root[i] = w->moving[i] / sqrt(H[i]);
     if (rest == 0) return 0;
     for (int64_t g = 0; g < rest && any_held; g++)
         for (int64_t h = g & ~(int64_t)7; h < ld; h += LANES)
@@ -646,7 +687,7 @@ static void V(reduce_part)(void *argument, int64_t chunk) {
     double *restrict y = w->parts + chunk * w->part;
     memset(y, 0, ld * sizeof(double));
     for (int64_t i = start; i < stop; i++)
-        V(add_product)(y, w->H + rounded_up(a->leading) + ld + i * ld, pass->from[i] * w->root[i], ld);
+        V(add_product)(y, y, w->H + rounded_up(a->leading) + ld + i * ld, pass->from[i] * w->root[i], ld);
 }
 
 /* The leading rows' part of a solution, from that of the others. */
@@ -875,18 +916,22 @@ static void V(fold_rows)(Work *w, const Problem *problem, int64_t n) {
     }
 }
 
-/* Bounds and weights of Euclidean variables. */
+/* Bounds and weights. Both bounds of a fixed variable are its value (Entropy), or 0 (Euclidean: it adds nothing to theta). */
 static void V(fold_variables)(Work *w, const Problem *problem, int64_t n) {
     const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
-    const uint8_t *free_ = bytes(problem->free, n);
+    const uint8_t *free_ = bytes(problem->free, n), *at_upper = bytes(problem->at_upper, n);
     const double *weights = w->weights ? doubles(problem->parameter, n) : NULL;
-    w->dense.constant = w->layout->dense;
+    int unbounded = 1, fixed = 0;
     for (int64_t j = 0; j < w->layout->variables; j++) {
-        w->lower[j] = free_[j] ? lower[j] : 0.0;
-        w->upper[j] = free_[j] ? upper[j] : 0.0;
+        const double value = w->objective == EUCLIDEAN ? 0.0 : at_upper[j] ? upper[j] : lower[j];
+        w->lower[j] = free_[j] ? lower[j] : value;
+        w->upper[j] = free_[j] ? upper[j] : value;
         if (weights) w->weights[j] = weights[j];
-        w->dense.constant &= w->lower[j] == -INFINITY && w->upper[j] == INFINITY;
+        fixed |= !free_[j];
+        unbounded &= w->lower[j] == -INFINITY && w->upper[j] == INFINITY;
     }
+    w->fixed = fixed;
+    w->dense.constant = w->layout->dense && unbounded;
     w->dense.ready &= !problem->parameter.step;
 }
 
@@ -900,34 +945,49 @@ static void V(fold)(Work *w, const Problem *p, int64_t n, int first) {
         p->free.step || p->at_upper.step)
         V(fold_rows)(w, p, n);
     w->dense.ready &= !(p->dual_lower.step || p->dual_upper.step || p->tight.step);
-    if (w->objective == EUCLIDEAN && (first || p->lower.step || p->upper.step || p->free.step || p->parameter.step))
+    if (first || p->lower.step || p->upper.step || p->free.step || p->at_upper.step || (w->weights && p->parameter.step))
         V(fold_variables)(w, p, n);
+}
+
+/* Numbers from and to the arrays of a call, which are float or double. */
+INLINE void V(read)(double *restrict to, const void *restrict from, int single, int64_t at, int64_t count) {
+    if (single)
+        for (int64_t j = 0; j < count; j++) to[j] = ((const float *)from)[at + j];
+    else memcpy(to, (const double *)from + at, count * sizeof(double));
+}
+
+INLINE void V(write)(void *restrict to, const double *restrict from, int single, int64_t at, int64_t count) {
+    if (single)
+        for (int64_t j = 0; j < count; j++) ((float *)to)[at + j] = (float)from[j];
+    else memcpy((double *)to + at, from, count * sizeof(double));
 }
 
 /* The linear term, the temperature and the reach of the scores; returns whether everything is finite. */
 static int V(read_scores)(Work *w, const Problem *problem, const void *scores, int single, int64_t n) {
     const int64_t l = w->layout->variables;
-    const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
-    const uint8_t *free_ = bytes(problem->free, n);
     const int entropy = w->objective == ENTROPY;
     w->tau = entropy ? *doubles(problem->parameter, n) : 1.0;
-    w->reach = 0.0;
-    int finite = isfinite(w->tau) && w->tau > 0.0;
-    for (int64_t j = 0; j < l; j++) {
-        const double y = single ? ((const float *)scores)[n * l + j] : ((const double *)scores)[n * l + j];
-        finite &= isfinite(y) != 0;
-        double term = y;
+    V(read)(w->linear, scores, single, n * l, l);
+    vec reach = {0};
+    mask finite = ~(mask){0};
+    for (int64_t j = 0; j < w->l; j += LANES) {
+        const vec y = V(load)(w->linear + j), wide = V(load)(w->upper + j) - V(load)(w->lower + j);
+        vec term = y;
         if (entropy) {
-            term = (upper[j] - lower[j]) * y;
-            if (free_[j]) w->reach = fabs(term) > w->reach ? fabs(term) : w->reach;
+            term = wide * y;
+            reach = V(larger)(V(size_of)(term), reach);
         } else if (w->weights) {
-            finite &= isfinite(w->weights[j]) && w->weights[j] > 0.0;
-            term = w->weights[j] * y;
+            const vec q = V(load)(w->weights + j);
+            finite &= (q > 0.0) & (q < INFINITY);
+            term = q * y;
         }
-        finite &= isfinite(term) != 0;
-        w->linear[j] = entropy && !free_[j] ? -1e200 : term; /* fixed: it has a share of nothing */
+        finite &= (V(size_of)(y) < INFINITY) & (V(size_of)(term) < INFINITY);
+        if (entropy) term = V(pick)(wide > 0.0, term, V(all)(-1e200)); /* fixed: it has a share of nothing */
+        V(store)(w->linear + j, term);
     }
-    return finite;
+    w->reach = V(largest_of)(reach);
+    for (int i = 1; i < LANES; i++) finite[0] &= finite[i];
+    return finite[0] && isfinite(w->tau) && w->tau > 0.0;
 }
 
 INLINE double *V(take)(double **from, int64_t count) {
@@ -939,13 +999,9 @@ INLINE double *V(take)(double **from, int64_t count) {
 /* Point to the work arrays, one after another from `at` on; returns where they end. */
 static double *V(arrange)(Work *w, const Layout *a, const Problem *problem, double *at) {
     const int64_t ld = a->width, first = a->leading, lead = rounded_up(first), rows_of_panels = a->dense ? a->variables : first;
-    double **variables[] = {&w->linear, &w->now.u, &w->now.p, &w->next.u, &w->next.p, &w->d};
+    double **variables[] = {&w->linear, &w->lower, &w->upper, &w->now.u, &w->now.p, &w->next.u, &w->next.p, &w->d};
     for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, w->l);
-    if (w->objective == EUCLIDEAN) {
-        w->lower = V(take)(&at, w->l);
-        w->upper = V(take)(&at, w->l);
-        if (problem->parameter.at) w->weights = V(take)(&at, w->l);
-    }
+    if (w->objective == EUCLIDEAN && problem->parameter.at) w->weights = V(take)(&at, w->l);
     double **rows[] = {&w->b,       &w->s,      &w->low,    &w->high,   &w->totals,    &w->taken, &w->negative,
                        &w->whole,   &w->now.mu, &w->now.z,  &w->now.r,  &w->next.mu,   &w->next.z, &w->next.r,
                        &w->direction, &w->rhs,  &w->scratch, &w->q,     &w->again};
@@ -1032,10 +1088,10 @@ static double V(largest)(const double *values, int64_t count) {
     return V(largest_of)(found);
 }
 
-/* One Sinkhorn sweep over the groups of disjoint rows, kept if it lowers the potential. */
-static void V(sweep)(Work *w, double T) {
+/* One Sinkhorn sweep over the groups of disjoint rows, kept if it lowers the potential; returns whether it does. */
+static int V(sweep)(Work *w, double T) {
     const Layout *a = w->layout;
-    if (a->groups == 0) return;
+    if (a->groups == 0) return 0;
     const double cap = 10.0 * T + 0.5 * w->reach;
     State *at = &w->next;
     memcpy(at->mu, w->now.mu, w->k * sizeof(double));
@@ -1052,7 +1108,9 @@ static void V(sweep)(Work *w, double T) {
         V(clip)(w, at->mu);
         V(evaluate)(w, at, T);
     }
-    if (at->theta <= w->now.theta) V(swap)(w);
+    if (!(at->theta <= w->now.theta)) return 0;
+    V(swap)(w);
+    return 1;
 }
 
 static void V(drift_part)(void *argument, int64_t t) {
@@ -1136,11 +1194,21 @@ static void V(keep_better)(Work *w, double T) {
 }
 
 /* One undamped step, then duals that a step along -r would put to a bound, put there. */
-static void V(polish)(Work *w, double T, double ridge) {
-    V(find_direction)(w, T, T, 0.0, ridge, 1e300);
-    for (int64_t i = 0; i < w->k; i += LANES)
-        V(store)(w->next.mu + i, V(load)(w->now.mu + i) + V(load)(w->direction + i));
-    V(keep_better)(w, T);
+static void V(polish)(Work *w, double T, double ridge, double tol) {
+    const double fine = w->constants->fine * tol;
+    if (w->now.error > fine && w->reusable) { /* close to where H was factored, that factor is as good as a new one */
+        V(solve)(w, w->now.r, w->direction);
+        for (int64_t i = 0; i < w->k; i += LANES)
+            V(store)(w->next.mu + i, V(load)(w->now.mu + i) - V(load)(w->direction + i));
+        V(keep_better)(w, T);
+    }
+    if (w->now.error > fine) {
+        V(find_direction)(w, T, T, 0.0, ridge, 1e300);
+        for (int64_t i = 0; i < w->k; i += LANES)
+            V(store)(w->next.mu + i, V(load)(w->now.mu + i) + V(load)(w->direction + i));
+        V(keep_better)(w, T);
+    }
+    w->reusable = 0;
     if (!w->bounded) return;
     int changed = 0;
     for (int64_t i = 0; i < w->k; i++) {
@@ -1152,45 +1220,57 @@ static void V(polish)(Work *w, double T, double ridge) {
     if (changed) V(keep_better)(w, T);
 }
 
-/* x of variable j from its p. */
-INLINE double V(answer)(const Work *w, const double *lower, const double *upper, const uint8_t *free_,
-                        const uint8_t *at_upper, int64_t j) {
-    if (!free_[j]) return at_upper[j] ? upper[j] : lower[j];
-    if (w->objective == EUCLIDEAN) return w->now.p[j];
-    const double x = lower[j] + (upper[j] - lower[j]) * w->now.p[j];
-    return x < upper[j] ? x : upper[j];
-}
-
 /* x into the work array d. */
 static void V(answers)(Work *w, const Problem *problem, int64_t n) {
-    const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
-    const uint8_t *free_ = bytes(problem->free, n), *at_upper = bytes(problem->at_upper, n);
-    for (int64_t j = 0; j < w->layout->variables; j++) w->d[j] = V(answer)(w, lower, upper, free_, at_upper, j);
+    if (w->objective == EUCLIDEAN) {
+        const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
+        const uint8_t *free_ = bytes(problem->free, n), *at_upper = bytes(problem->at_upper, n);
+        memcpy(w->d, w->now.p, w->l * sizeof(double));
+        for (int64_t j = 0; w->fixed && j < w->layout->variables; j++)
+            if (!free_[j]) w->d[j] = at_upper[j] ? upper[j] : lower[j];
+        return;
+    }
+    for (int64_t j = 0; j < w->l; j += LANES) {
+        const vec lower = V(load)(w->lower + j), upper = V(load)(w->upper + j);
+        V(store)(w->d + j, V(smaller)(lower + (upper - lower) * V(load)(w->now.p + j), upper));
+    }
+}
+
+/* How far row i is from holding, and what it adds to the duality gap. */
+INLINE double V(row_error)(const Work *w, int64_t i, double *gap) {
+    const double mu = w->now.mu[i], r = w->now.r[i], there = mu - r;
+    const double way = fabs(mu - (r > 0 ? w->low[i] : w->high[i])); /* of a soft row: to its price */
+    *gap += (way < fabs(mu) ? way : fabs(mu)) * fabs(r);
+    return fabs(there < w->low[i] ? mu - w->low[i] : there > w->high[i] ? mu - w->high[i] : r);
 }
 
 /* Whether rows hold relative to their size at x, and the duality gap is small. */
 static int V(optimal)(Work *w, const Problem *problem, const Solve *call, int64_t n) {
     const Layout *a = w->layout;
     const double *values = doubles(problem->values, n), *scale = doubles(problem->scale, n);
+    const double most = w->constants->gap * call->tol;
+    double gap = 0.0, value = 0.0;
+    int holds = 1;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const double rho = scale[a->order[i]];
+        holds &= V(row_error)(w, i, &gap) * (rho > 1.0 ? rho : 1.0) <= call->tol;
+    }
+    if (holds && gap <= most) return 1; /* whatever the size of rows and objective */
     V(answers)(w, problem, n);
     memset(w->scratch, 0, w->k * sizeof(double));
     for (int64_t e = 0; e < a->entries; e++)
         w->scratch[a->entry_row[e]] += fabs(values[a->entry[e]] * w->d[a->entry_col[e]]);
-    double gap = 0.0, value = 0.0;
+    gap = 0.0;
     for (int64_t i = 0; i < a->rows; i++) {
-        const double mu = w->now.mu[i], r = w->now.r[i], there = mu - r;
-        const double moved = there < w->low[i] ? mu - w->low[i] : there > w->high[i] ? mu - w->high[i] : r;
         const double factor = scale[a->order[i]] / (w->scratch[i] > 1.0 ? w->scratch[i] : 1.0);
-        if (!(fabs(moved) * (factor > 1.0 ? factor : 1.0) <= call->tol)) return 0;
-        const double way = fabs(mu - (r > 0 ? w->low[i] : w->high[i])); /* of a soft row: to its price */
-        gap += (way < fabs(mu) ? way : fabs(mu)) * fabs(r);
+        if (!(V(row_error)(w, i, &gap) * (factor > 1.0 ? factor : 1.0) <= call->tol)) return 0;
     }
     for (int64_t j = 0; j < a->variables; j++) {
         const int64_t at = n * a->variables + j;
         const double y = call->single ? ((const float *)call->scores)[at] : ((const double *)call->scores)[at];
         value += fabs((w->weights ? w->weights[j] * y : y) * w->d[j]);
     }
-    return gap <= w->constants->gap * call->tol * (1.0 + value);
+    return gap <= most * (1.0 + value);
 }
 
 /* Whether the duals, as weights of the rows, prove that nothing in the box satisfies them. */
@@ -1237,7 +1317,8 @@ static double V(start)(Work *w, const double *start) {
         }
     }
     V(evaluate)(w, &w->now, T);
-    if (!start && w->objective == ENTROPY) V(sweep)(w, T);
+    for (int64_t i = 0; !start && w->objective == ENTROPY && i < w->constants->sweeps; i++)
+        if (!V(sweep)(w, T)) break;
     return T;
 }
 
@@ -1255,7 +1336,7 @@ static int V(newton)(Work *w, const Problem *problem, const Solve *call, int64_t
     int searching = 0, cooled = 0, stalled = !isfinite(w->now.theta);
     for (int64_t number = 0; number <= call->max_steps * c->backtracks; number++) {
         if (w->now.error <= call->tol && T <= w->tau && !stalled) {
-            V(polish)(w, T, ridge);
+            V(polish)(w, T, ridge, call->tol);
             if (V(optimal)(w, problem, call, n)) return CONVERGED;
         }
         if (stalled) return STALLED;
@@ -1266,6 +1347,7 @@ static int V(newton)(Work *w, const Problem *problem, const Solve *call, int64_t
             double cooler = T;
             if (cools) cooler = c->cooling * T > w->tau ? c->cooling * T : w->tau;
             const double size = w->now.error < 1.0 ? w->now.error : 1.0;
+            w->reusable = !cools && !w->bounded && w->now.error <= c->loose_residual;
             if (V(find_direction)(w, T, cooler, damping * size / T, ridge, stride))
                 ridge = 100 * ridge < c->largest_ridge ? 100 * ridge : c->largest_ridge; /* from the next step on */
             T = cooler;
@@ -1305,10 +1387,7 @@ static void V(forward_one)(Work *w, const Problem *problem, const Solve *call, i
         memset(w->now.p, 0, w->l * sizeof(double));
     }
     V(answers)(w, problem, n);
-    for (int64_t j = 0; j < a->variables; j++) {
-        if (call->single) ((float *)call->x)[n * a->variables + j] = (float)w->d[j];
-        else ((double *)call->x)[n * a->variables + j] = w->d[j];
-    }
+    V(write)(call->x, w->d, (int)call->single, n * a->variables, a->variables);
     for (int64_t i = 0; i < a->rows; i++) call->mu[n * a->rows + a->order[i]] = w->now.mu[i];
     call->codes[n] = code;
     if (code != CONVERGED) __atomic_fetch_add(call->unsolved, 1, __ATOMIC_RELAXED);
@@ -1351,22 +1430,21 @@ static void V(to_parameter)(const Work *w, const Pull *call, const double *g, co
 }
 
 /* q and dL/dy of one instance: H q = C (d g) + dL/dmu on the rows whose dual lies strictly inside its bounds. */
-static void V(pull_back)(Work *w, const Problem *problem, const Pull *call, int64_t n) {
+static void V(pull_back)(Work *w, const Pull *call, int64_t n) {
     const Layout *a = w->layout;
     State *at = &w->now;
-    const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
-    const uint8_t *free_ = bytes(problem->free, n);
-    const int entropy = w->objective == ENTROPY;
     for (int64_t i = 0; i < a->rows; i++) at->mu[i] = call->mu[n * a->rows + a->order[i]];
     V(evaluate)(w, at, w->tau);
     V(slopes)(w, at, w->tau);
     double *g = w->next.u, *pulled = w->next.p;
-    for (int64_t j = 0; j < a->variables; j++) {
-        const int64_t from = n * a->variables + j;
-        const double given = call->single ? ((const float *)call->grad_x)[from] : ((const double *)call->grad_x)[from];
-        g[j] = !free_[j] ? 0.0 : entropy ? (upper[j] - lower[j]) * given : given;
-        if (!free_[j]) w->d[j] = 0.0;
-        pulled[j] = w->d[j] * g[j];
+    V(read)(g, call->grad_x, (int)call->single, n * a->variables, a->variables);
+    for (int64_t j = 0; j < w->l; j += LANES) {
+        const vec wide = V(load)(w->upper + j) - V(load)(w->lower + j);
+        const mask free_ = wide > 0.0; /* the slope of a Euclidean variable without room is zero, too */
+        const vec given = V(load)(g + j) * (w->objective == ENTROPY ? wide : V(all)(1.0));
+        V(store)(g + j, (vec)(free_ & (mask)given));
+        V(store)(w->d + j, (vec)(free_ & (mask)V(load)(w->d + j)));
+        V(store)(pulled + j, V(load)(w->d + j) * V(load)(g + j));
     }
     V(apply)(w, pulled, w->rhs);
     for (int64_t i = 0; i < a->rows; i++) {
@@ -1392,13 +1470,13 @@ static void V(pull_back)(Work *w, const Problem *problem, const Pull *call, int6
     V(pull)(w, w->q, pulled);
     for (int64_t i = 0; i < a->rows; i++) call->q[n * a->rows + a->order[i]] = w->q[i];
     if (call->grad_parameter) V(to_parameter)(w, call, g, pulled, n);
-    for (int64_t j = 0; j < a->variables; j++) {
-        double found = w->d[j] * (g[j] - pulled[j]);
-        if (entropy) found = free_[j] ? found * (upper[j] - lower[j]) : 0.0;
-        else if (w->weights) found *= w->weights[j];
-        if (call->single) ((float *)call->grad_y)[n * a->variables + j] = (float)found;
-        else ((double *)call->grad_y)[n * a->variables + j] = found;
+    for (int64_t j = 0; j < w->l; j += LANES) {
+        vec found = V(load)(w->d + j) * (V(load)(g + j) - V(load)(pulled + j));
+        if (w->objective == ENTROPY) found *= V(load)(w->upper + j) - V(load)(w->lower + j);
+        else if (w->weights) found *= V(load)(w->weights + j);
+        V(store)(g + j, found);
     }
+    V(write)(call->grad_y, g, (int)call->single, n * a->variables, a->variables);
 }
 
 /* An instance that was not solved has no gradient. */
@@ -1426,7 +1504,7 @@ static int V(backward)(const Layout *a, const Problem *problem, const Pull *call
             continue;
         }
         V(read_scores)(&w, problem, call->scores, (int)call->single, n);
-        V(pull_back)(&w, problem, call, n);
+        V(pull_back)(&w, call, n);
     }
     if (call->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
     free(block);
@@ -1529,6 +1607,7 @@ static int V(presolve)(const Layout *a, const Problem *problem, const Presolve *
 #undef vec
 #undef mask
 #undef BLOCK
+#undef loose
 #undef State
 #undef Work
 #undef Pass
