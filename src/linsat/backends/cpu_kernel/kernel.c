@@ -225,26 +225,43 @@ INLINE double V(sum_of)(vec value) {
 #endif
 }
 
+INLINE double V(product_of)(vec value) {
+    double found = value[0];
+    for (int i = 1; i < LANES; i++) found *= value[i];
+    return found;
+}
+
 INLINE double V(largest_of)(vec value) {
     double found = value[0];
     for (int i = 1; i < LANES; i++) found = value[i] > found ? value[i] : found;
     return found;
 }
 
+/* Constants of exp_of_negative, as vectors in memory: a compiler that knows them makes them anew before every short loop. */
+#define FOUR(value) {value, value, value, value}
+#define TERMS V(terms)
+__attribute__((visibility("hidden"), aligned(32))) double TERMS[16][4] = {
+    FOUR(1.0 / 2),     FOUR(1.0 / 6),       FOUR(1.0 / 24),       FOUR(1.0 / 120),       FOUR(1.0 / 720),
+    FOUR(1.0 / 5040),  FOUR(1.0 / 40320),   FOUR(1.0 / 362880),   FOUR(1.0 / 3628800),   FOUR(1.0 / 39916800),
+    FOUR(1.0 / 479001600), FOUR(-700.0),    FOUR(1.4426950408889634), FOUR(6755399441055744.0),
+    FOUR(0.6931471803691238), FOUR(1.9082149292705877e-10),
+};
+
 /* exp(x) for x <= 0: full precision down to exp(-700), constant below. */
 INLINE vec V(exp_of_negative)(vec x) {
-    const double magic = 6755399441055744.0; /* 1.5 * 2^52: adding it rounds to a whole number, kept in the low bits */
-    x = V(larger)(x, V(all)(-700.0));
-    vec shifted = x * 1.4426950408889634 + magic;
-    vec whole = shifted - magic;
-    vec r = (x - whole * 0.6931471803691238) - whole * 1.9082149292705877e-10;
+#define TERM(n) V(load)(TERMS[n])
+    const vec magic = TERM(13); /* 1.5 * 2^52: adding it rounds to a whole number, kept in the low bits */
+    x = V(larger)(x, TERM(11));
+    const vec shifted = x * TERM(12) + magic, whole = shifted - magic;
+    const vec r = (x - whole * TERM(14)) - whole * TERM(15);
     /* Taylor's polynomial, in short chains of products that the processor works on at once. */
     const vec r2 = r * r, r4 = r2 * r2;
-    const vec first = (1.0 / 2 + r * (1.0 / 6)) + r2 * (1.0 / 24 + r * (1.0 / 120));
-    const vec second = (1.0 / 720 + r * (1.0 / 5040)) + r2 * (1.0 / 40320 + r * (1.0 / 362880));
-    const vec third = (1.0 / 3628800 + r * (1.0 / 39916800)) + r2 * (1.0 / 479001600);
+    const vec first = (TERM(0) + r * TERM(1)) + r2 * (TERM(2) + r * TERM(3));
+    const vec second = (TERM(4) + r * TERM(5)) + r2 * (TERM(6) + r * TERM(7));
+    const vec third = (TERM(8) + r * TERM(9)) + r2 * TERM(10);
     const vec e = 1.0 + (r + r2 * (first + r4 * (second + r4 * third)));
     return e * (vec)(((mask)shifted + 1023) << 52);
+#undef TERM
 }
 
 /* log(1 + e) for 0 <= e <= 1, as 2 artanh(e / (2 + e)). */
@@ -323,6 +340,7 @@ typedef struct {
     Team *team;                                  /* who shares the work on an instance; NULL: nobody */
     int objective, entropic, has_slack, bounded; /* bounded: some dual has a finite bound */
     int fixed;                                   /* presolve has fixed a variable */
+    int paired;                                  /* evaluate_pairs serves */
     int reusable;                                /* H was factored at this temperature, for all rows, nearby */
     int64_t l, k;                                /* rounded up to multiples of eight */
     double tau, reach;
@@ -451,13 +469,109 @@ static void V(sigmoids)(const State *at, double T, int64_t start, int64_t stop, 
             }
         }
         for (int h = 1; h < BLOCK; h++) product[0] *= product[h];
-        double whole = 1.0;
-        for (int i = 0; i < LANES; i++) whole *= product[0][i];
-        logs += log(whole);
+        logs += log(V(product_of)(product[0]));
     }
     for (int h = 1; h < BLOCK; h++) linear[0] += linear[h];
     sums[0] = V(sum_of)(linear[0]);
     sums[1] = logs;
+}
+
+/* What one pass over the variables of two runs needs; see evaluate_pairs. */
+typedef struct {
+    const double *linear, *one, *many, *mu; /* coefficients of the row they share and of a row each, and these rows' duals */
+    double *u, *p, *r;
+    double dual, inverse; /* of the row they share; 1 / T */
+} V(Pair);
+
+/* u (where asked for), p and what LANES variables contribute to sums. */
+INLINE void V(evaluate_vector)(const V(Pair) *a, int64_t i, int whole, vec *total, vec *linear, vec *product) {
+    const vec one = V(load_at)(a->one + i), many = V(load_at)(a->many + i);
+    vec u = V(load_at)(a->u + i);
+    if (whole) {
+        u = V(load_at)(a->linear + i) + one * a->dual + many * V(load_at)(a->mu + i);
+        V(store_at)(a->u + i, u);
+    }
+    const vec t = u * a->inverse, e = V(exp_of_negative)(V(minus_size_of)(t));
+    const vec tail = 1.0 + e, share = 1.0 / tail;
+    const mask up = t >= 0.0;
+    const vec p = V(pick)(up, share, e * share);
+    V(store_at)(a->p + i, p);
+    V(store_at)(a->r + i, V(load_at)(a->r + i) + many * p);
+    *total += one * p;
+    *linear += (vec)(up & (mask)t);
+    *product *= tail;
+}
+
+/* The same for the last, fewer than LANES, variables of a run: the others have no coefficients and a share of nothing. */
+static void V(evaluate_rest)(const V(Pair) *a, int64_t from, int64_t count, int whole, vec *sums) {
+    double room[7][LANES] = {{0}};
+    const size_t size = count * sizeof(double);
+    for (int i = 0; i < LANES; i++) room[0][i] = room[4][i] = -1e200;
+    const double *given[] = {a->linear, a->one, a->many, a->mu, a->u, NULL, a->r};
+    for (int n = 0; n < 7; n++)
+        if (given[n]) memcpy(room[n], given[n] + from, size);
+    const V(Pair) b = {room[0], room[1], room[2], room[3], room[4], room[5], room[6], a->dual, a->inverse};
+    V(evaluate_vector)(&b, 0, whole, sums, sums + 1, sums + 2);
+    memcpy(a->u + from, room[4], size);
+    memcpy(a->p + from, room[5], size);
+    memcpy(a->r + from, room[6], size);
+}
+
+/* adjust_tile (where asked for), sigmoids and apply_tile in one pass, where every variable is in two rows: one that the
+ * run shares, and one of neighbouring rows. */
+INLINE void V(evaluate_pairs)(const Work *w, int64_t t, State *at, double T, int whole, double *r, double *sums) {
+    const Layout *a = w->layout;
+    const int64_t start = a->tile_entry_runs[t], half = (a->tile_entry_runs[t + 1] - start) / 2;
+    vec linear = {0}, product = V(all)(1.0);
+    double logs = 0.0;
+    int64_t factors = 0;
+    memset(r, 0, w->k * sizeof(double));
+    for (int64_t n = start; n < start + half; n++) {
+        const Run *one = a->runs_of_entries + n, *many = one + half;
+        if (one->step) many = one, one += half;
+        const V(Pair) pair = {w->linear + one->col,   w->coefficients + one->at, w->coefficients + many->at,
+                              at->mu + many->target,  at->u + one->col,          at->p + one->col,
+                              r + many->target,       at->mu[one->target],       1.0 / T};
+        vec total = {0};
+        const int64_t count = one->count;
+        int64_t i = 0;
+        while (i + LANES <= count) {
+            const int64_t stop = i + 256 < count ? i + 256 : count;
+            if (factors > 256) { /* each is at most 2 */
+                logs += log(V(product_of)(product));
+                product = V(all)(1.0);
+                factors = 0;
+            }
+            factors += stop - i;
+            for (; i + LANES <= stop; i += LANES) V(evaluate_vector)(&pair, i, whole, &total, &linear, &product);
+        }
+        if (i < count) {
+            vec added[] = {total, linear, product};
+            const V(Pair) copy = pair; /* its address is taken: stores could change it */
+            V(evaluate_rest)(&copy, i, count - i, whole, added);
+            total = added[0], linear = added[1], product = added[2];
+            factors += count - i;
+        }
+        r[one->target] += V(sum_of)(total);
+    }
+    sums[0] = V(sum_of)(linear);
+    sums[1] = logs + log(V(product_of)(product));
+}
+
+/* Whether evaluate_pairs can take every tile: each run of the first half has its like in the second. */
+static int V(are_paired)(const Layout *a) {
+    int64_t covered = 0;
+    for (int64_t t = 0; t < a->tiles && a->entry_runs; t++) {
+        const int64_t start = a->tile_entry_runs[t], half = (a->tile_entry_runs[t + 1] - start) / 2;
+        if ((a->tile_entry_runs[t + 1] - start) & 1) return 0;
+        for (int64_t n = start; n < start + half; n++) {
+            const Run first = a->runs_of_entries[n], second = a->runs_of_entries[n + half];
+            if (first.col != second.col || first.count != second.count || first.step == second.step) return 0;
+            if (first.col != covered) return 0;
+            covered += first.count;
+        }
+    }
+    return covered == a->variables && a->entries == 2 * a->variables;
 }
 
 /* p = x = clip(u / q) from start to stop; the sums of x (u - q x / 2) and of its size into sums. */
@@ -511,6 +625,12 @@ static void V(evaluate_part)(void *argument, int64_t t) {
     Work *w = pass->w;
     State *at = pass->at;
     const int64_t start = w->layout->tile_start[t], stop = w->layout->tile_start[t + 1];
+    if (w->paired) {
+        double *r = V(part_of)(w, t, at->r);
+        if (pass->whole) V(evaluate_pairs)(w, t, at, pass->T, 1, r, w->sums + 2 * t);
+        else V(evaluate_pairs)(w, t, at, pass->T, 0, r, w->sums + 2 * t);
+        return;
+    }
     if (pass->whole) V(adjust_tile)(w, t, at->mu, w->linear, at->u);
     if (w->objective == ENTROPY) V(sigmoids)(at, pass->T, start, stop, w->sums + 2 * t);
     else V(clips)(w, at, start, stop, w->sums + 2 * t);
@@ -1055,6 +1175,7 @@ static void *V(begin)(Work *w, const Layout *a, const Problem *problem, const Co
     w->entropic = (int)problem->entropic_slack;
     w->l = rounded_up(a->variables);
     w->k = rounded_up(a->rows);
+    w->paired = w->objective == ENTROPY && V(are_paired)(a);
     double *origin = (double *)64;
     void *block = V(zeroed)((size_t)((char *)V(arrange)(w, a, problem, origin) - (char *)origin) + 64);
     if (!block) return NULL;
@@ -1607,6 +1728,8 @@ static int V(presolve)(const Layout *a, const Problem *problem, const Presolve *
 #undef vec
 #undef mask
 #undef BLOCK
+#undef TERMS
+#undef FOUR
 #undef loose
 #undef State
 #undef Work
