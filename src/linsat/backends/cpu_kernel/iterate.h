@@ -127,7 +127,8 @@ static void V(polish)(Work *w, double T, double ridge, double tol) {
         V(solve)(w, w->now.r, w->direction);
         for (int64_t i = 0; i < w->k; i += LANES)
             V(store)(w->next.mu + i, V(load)(w->now.mu + i) - V(load)(w->direction + i));
-        V(keep_better)(w, T);
+        V(evaluate)(w, &w->next, T);
+        if (isfinite(w->next.theta) && w->next.error <= fine) V(swap)(w);
     }
     if (w->now.error > fine) {
         V(find_direction)(w, T, T, 0.0, ridge, 1e300);
