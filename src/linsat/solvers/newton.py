@@ -10,10 +10,11 @@ Per instance, with the letters of `linsat.compile.problem`:
     mu <- clip(mu + alpha p, dual bounds), alpha = 1, SHORTEN, SHORTEN^2, ...  until theta falls, or has not risen again
     damping / 4 after a full step, * 4 otherwise
 
-Objectives with a temperature begin hot (START_TEMPERATURE of the largest score) with SWEEPS of Sinkhorn, and cool by COOLING whenever
-e <= LOOSE_RESIDUAL, along the tangent of the path mu(T) (the drift). A step is at most a few temperatures times a
-stride that doubles while whole steps succeed. Theta is convex, so a step at whose end the slope still falls has lowered
-it, also where rounding hides the fall. Whatever is not solved so goes to `linsat.solvers.interior_point`.
+Objectives with a temperature begin hot (START_TEMPERATURE of the largest score) with SWEEPS of Sinkhorn, and cool by
+COOLING whenever e <= LOOSE_RESIDUAL, along the tangent of the path mu(T) (the drift). A step is at most a few
+temperatures times a stride that doubles while whole steps succeed. Theta is convex, so a step at whose end the slope
+still falls has lowered it, also where rounding hides the fall. Whatever is not solved so goes to
+`linsat.solvers.interior_point`.
 
 Every back end takes these constants from here.
 """
