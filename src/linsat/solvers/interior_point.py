@@ -34,7 +34,8 @@ from linsat.solvers.sparse_system import REGULARISATION, SMALLEST, SparseSystem
 Array = np.ndarray
 
 _MAX_STEPS = 200
-_PATIENCE = 20  # steps without an improvement of the worst of the three residuals
+_PATIENCE = 20  # steps without progress
+_PROGRESS = 0.9  # the worst of the three residuals, or that of the rows, falls to this share of what it was
 _BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and the patience there
 _JAMMED = 1e-2  # a step this short is stopped by a bound that was approached too fast
 _CORRECTORS = 2
@@ -229,13 +230,16 @@ class _Path:
         nothing = np.zeros(self.num_variables), np.zeros(self.num_rows)
         best = _Scaled(*nothing, np.inf, np.inf, np.inf)
         since = steps = 0
+        mark = (np.inf, np.inf)
         while steps < _MAX_STEPS:
             residuals = self._residuals(point)
             measured = self._measure(point, residuals)
             if not np.isfinite(measured.error):
                 break
-            since = 0 if measured.error < best.error else since + 1
-            best = measured if since == 0 else best
+            best = measured if measured.error < best.error else best
+            since += 1
+            if best.error < _PROGRESS * mark[0] or measured.infeasibility < _PROGRESS * mark[1]:
+                since, mark = 0, (min(best.error, mark[0]), min(measured.infeasibility, mark[1]))
             patience = _PATIENCE_BEYOND if best.error < tol else _PATIENCE
             if measured.error < aim or since > patience or (length < 1e-8 and since > 2):
                 break
@@ -353,11 +357,23 @@ class _Path:
             system.level = max(system.level - 1, 0)
         system.factor(curvature)
         found = solve()
-        while not system.quality <= _INACCURATE and system.level < len(REGULARISATION) - 1:
-            system.level += 1
+        if system.quality <= _INACCURATE or system.orthogonal:
+            return found
+        # Too little regularisation loses digits to rounding, too much keeps refinement from converging: try the others.
+        reached = {system.level: system.quality}
+        for level in sorted(range(len(REGULARISATION)), key=lambda level: (level < system.level, abs(level - system.level))):
+            if level in reached:
+                continue
+            system.level = level
             system.factor(curvature)
             found = solve()
-        return found
+            reached[level] = system.quality
+            if system.quality <= _INACCURATE:
+                return found
+        system.orthogonal = system.can_be_orthogonal
+        system.level = min(reached, key=lambda level: reached[level] if np.isfinite(reached[level]) else np.inf)
+        system.factor(curvature)
+        return solve()
 
     def _longest(self, point: _Point, direction: _Point) -> float:
         """How far t and z stay positive, at most 1."""
