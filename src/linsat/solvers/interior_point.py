@@ -88,7 +88,7 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
     row_scale, column_scale = _equilibrate(matrix)
     scaled = sp.csr_array(sp.diags(row_scale) @ matrix @ sp.diags(column_scale))
     free = ~fixed
-    path = _Path(
+    best, steps = _followed(
         Program(
             matrix=scaled,
             row_lower=(program.row_lower[kept_rows] - base) * row_scale,
@@ -99,9 +99,9 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
             quadratic=program.quadratic[free] * column_scale**2,
             entropy=program.entropy[free] * column_scale,
             row_entropy=program.row_entropy[kept_rows] / row_scale,
-        )
+        ),
+        tol,
     )
-    best, steps = path.follow(tol)
     x[free] = np.clip(best.x * column_scale, program.lower[free], program.upper[free])
     duals = np.zeros(len(program.row_lower))
     duals[kept_rows] = best.duals * row_scale
@@ -110,6 +110,17 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
     outside = np.maximum(program.row_lower - values, values - program.row_upper) / size
     infeasibility = max(best.infeasibility, float(outside.max(initial=0.0)))
     return Optimum(x, duals, steps, infeasibility, best.stationarity, best.gap)
+
+
+def _followed(program: Program, tol: float) -> tuple[_Scaled, int]:
+    """The end of the path; where that is not good enough, of the path with orthogonal factorisations all the way."""
+    path = _Path(program)
+    best, steps = path.follow(tol)
+    if best.error <= tol or not path.system.can_be_orthogonal:
+        return best, steps
+    path.system.orthogonal = True
+    other, more = path.follow(tol)
+    return min(best, other, key=lambda end: end.error), steps + more
 
 
 def _equilibrate(matrix: Any) -> tuple[Array, Array]:
