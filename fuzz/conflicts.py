@@ -70,7 +70,8 @@ def _add_soft(rng: Rng, case: Case) -> None:
     """Make rows soft that the proof does not need; they may say anything."""
     sides = case.sides
     soften(rng, case)
-    assert case.price is not None and case.weights is not None
+    assert case.price is not None
+    assert case.weights is not None
     soft = np.isfinite(case.price) & (case.weights == 0)
     case.sides = np.where(soft, case.sides, sides)
     case.price = np.where(soft, case.price, np.inf) if soft.any() else None
@@ -88,7 +89,9 @@ def _with_conflict(rng: Rng, rows: Rows, kind: str, coarse: bool = False) -> tup
     sign = np.array([_sign(rng, rows.senses[i]) for i in picked])
     weights[picked] = sign * rng.uniform(0.3, 2.0, len(picked)) / size
     if coarse:
-        weights = np.where(weights == 0, 0.0, np.sign(weights) * 2.0 ** np.round(np.log2(np.abs(weights) + (weights == 0))))
+        weights = np.where(
+            weights == 0, 0.0, np.sign(weights) * 2.0 ** np.round(np.log2(np.abs(weights) + (weights == 0)))
+        )
     if kind == "twin":  # the same row again, the other way round
         weights = np.where(np.arange(k) == picked[0], weights, 0.0)
     if kind in ("cancelling", "twin"):

@@ -118,7 +118,9 @@ def _of_rows(case: Case, system: int, x: Array, duals: Array) -> tuple[Array, Ar
     off = evaluation_rounding(case, system, x) + np.abs(A) @ spacing(case, x)
     added, loss = np.abs(duals * gap), np.abs(duals) * off
     if case.price is not None:
-        broken = np.where(senses == "<=", np.maximum(gap, 0), np.where(senses == ">=", np.maximum(-gap, 0), np.abs(gap)))
+        broken = np.where(
+            senses == "<=", np.maximum(gap, 0), np.where(senses == ">=", np.maximum(-gap, 0), np.abs(gap))
+        )
         price = np.where(case.hard, 0.0, case.price)
         added = np.where(case.hard, added, np.abs(price * broken + duals * gap))
         loss = loss + price * off
@@ -128,9 +130,7 @@ def _of_rows(case: Case, system: int, x: Array, duals: Array) -> tuple[Array, Ar
     return added, loss, tight & case.hard
 
 
-def _add_slack(
-    case: Case, system: int, gap: Array, off: Array, duals: Array, added: Array, loss: Array
-) -> None:
+def _add_slack(case: Case, system: int, gap: Array, off: Array, duals: Array, added: Array, loss: Array) -> None:
     """The hard inequalities of the paper's layer: tau S / scale times the relative entropy of their slack share.
 
     a x + S z = b with S = b - least; c x + S z = d + S with S = most - d, or g (d - least), g = floor((most - least) /
@@ -151,7 +151,7 @@ def _add_slack(
             need = side[i] - least[i]
             S = np.floor((most[i] - least[i]) / need * (1 + 1e-12)) * need if (A[i] >= 0).all() else most[i] - side[i]
             share = S - gap[i]
-        if S <= 1e-9 * scale[i]:  # no room but rounding: an equation
+        if 1e-9 * scale[i] >= S:  # no room but rounding: an equation
             continue
         z = np.clip(share / S, 0.0, 1.0)
         v = np.longdouble(scale[i] * duals[i] / case.tau)

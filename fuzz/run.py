@@ -94,7 +94,9 @@ def _print(record: Record, path: Path, console: Console) -> None:
     console.print(f"Seed {record.seed}: {record.row_sets:,} sets of rows, {record.seconds:,.0f} s of processor time")
     for family, counts in sorted(record.statuses.items()):
         listed = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()))
-        console.print(f"  {family:<21} {listed}; worst violation {record.worst[family]:.1e}, gap {record.gap[family]:.1e}")
+        console.print(
+            f"  {family:<21} {listed}; worst violation {record.worst[family]:.1e}, gap {record.gap[family]:.1e}"
+        )
     for option, counts in sorted(record.options.items()):
         listed = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()))
         console.print(f"  {option:<26} {listed}")

@@ -121,9 +121,7 @@ def _only_variables(case: Case, keep: list[int]) -> Case:
     """The dropped variables stay where the known point has them (infeasible systems: at their lower bound)."""
     gone = [j for j in range(case.matrix.shape[1]) if j not in keep]
     at = np.where(np.isfinite(case.lower), case.lower, 0.0)
-    taken = [
-        case.matrix_of(i)[:, gone] @ (at if point is None else point)[gone] for i, point in enumerate(case.points)
-    ]
+    taken = [case.matrix_of(i)[:, gone] @ (at if point is None else point)[gone] for i, point in enumerate(case.points)]
     return replace(
         case,
         matrix=case.matrix[:, keep],

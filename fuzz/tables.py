@@ -46,10 +46,9 @@ def feasible_text(record: dict[str, Any]) -> str:
         lines.append(_row(family, record["statuses"][family], *worst))
     lines += [
         "",
-        "Worst violation: of hard rows called converged, relative to `max(1, sum_j |a_ij x_j|)`, beyond rounding. Worst "
-        "gap: relative to 1 plus",
-        "the sum of the terms of the objective, beyond rounding. The same systems by what was asked (an instance has "
-        "several options):",
+        "Worst violation: of hard rows called converged, relative to `max(1, sum_j |a_ij x_j|)`, beyond rounding.",
+        "Worst gap: relative to 1 plus the sum of the terms of the objective, beyond rounding.",
+        "The same systems by what was asked; a system may count in several lines:",
         "",
         "| option | systems | converged | `step_limit` | `stalled` | rejected (dtype) |",
         "|---|---|---|---|---|---|",

@@ -387,7 +387,10 @@ class TestTheRun:
     def test_the_command_writes_a_record(self, tmp_path: Path) -> None:
         command = [sys.executable, str(FOLDER / "run.py"), "--seed", "2", "--out", str(tmp_path)]
         done = subprocess.run(
-            [*command, "--feasible", "20", "--structured", "8", "--infeasible", "3"], capture_output=True, text=True, check=False
+            [*command, "--feasible", "20", "--structured", "8", "--infeasible", "3"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         record = json.loads((tmp_path / "seed-2.json").read_text())

@@ -28,7 +28,9 @@ def test_licence_origin_and_hash(folder):
 def test_every_load_reads_plain_data():
     """No call of torch.load in the project may run code from a file."""
     calls = []
-    for path in (p for folder in ("src", "examples", "benchmarks", "reliability") for p in (ROOT / folder).rglob("*.py")):
+    for path in (
+        p for folder in ("src", "examples", "benchmarks", "reliability") for p in (ROOT / folder).rglob("*.py")
+    ):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
                 options = {word.arg: ast.unparse(word.value) for word in node.keywords}

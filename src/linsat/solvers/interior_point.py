@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from linsat.solvers.sparse_system import REGULARISATION, SMALLEST, SparseSystem
+from linsat.compile.system import time_left
+from linsat.solvers.sparse_system import SMALLEST, SparseSystem
 
 Array = np.ndarray
 
@@ -40,7 +41,6 @@ _BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and
 _JAMMED = 1e-2  # a step this short is stopped by a bound that was approached too fast
 _CORRECTORS = 2
 _TO_BOUNDARY = 0.995  # share of the way to the nearest bound that a step may go
-_ACCURATE, _INACCURATE = 1e-9, 1e-6  # relative residual of the linear system
 
 
 @dataclass(frozen=True)
@@ -243,6 +243,7 @@ class _Path:
         since = steps = 0
         mark = (np.inf, np.inf)
         while steps < _MAX_STEPS:
+            time_left()
             residuals = self._residuals(point)
             measured = self._measure(point, residuals)
             if not np.isfinite(measured.error):
@@ -338,7 +339,7 @@ class _Path:
                 dz.append(np.where(side.present, (target - slope * dt[-1]) / t, 0.0))
             return _Point(dx, dmu, (dt[0], dt[1]), (dz[0], dz[1]))
 
-        predictor = self._accurate(curvature, lambda: towards((-products[0], -products[1])))
+        predictor = self.system.accurately(curvature, lambda: towards((-products[0], -products[1])))
         length = self._longest(point, predictor)
         ahead = sum(np.abs(p).sum() for p in self._products(point.moved(predictor, length)))
         centring = min(1.0, max((ahead / max(gap, SMALLEST)) ** 3, 1e-8))
@@ -360,31 +361,6 @@ class _Path:
         if not self.num_bounds:
             return direction, 1.0
         return direction, min(0.9995, _TO_BOUNDARY * length if length < 1 else 1.0)
-
-    def _accurate(self, curvature: Array, solve: Any) -> _Point:
-        """Factor with as little regularisation as leaves the solution of the first system accurate."""
-        system = self.system
-        if system.quality < _ACCURATE:
-            system.level = max(system.level - 1, 0)
-        system.factor(curvature)
-        found = solve()
-        if system.quality <= _INACCURATE or system.orthogonal:
-            return found
-        # Too little regularisation loses digits to rounding, too much keeps refinement from converging: try the others.
-        reached = {system.level: system.quality}
-        for level in sorted(range(len(REGULARISATION)), key=lambda level: (level < system.level, abs(level - system.level))):
-            if level in reached:
-                continue
-            system.level = level
-            system.factor(curvature)
-            found = solve()
-            reached[level] = system.quality
-            if system.quality <= _INACCURATE:
-                return found
-        system.orthogonal = system.can_be_orthogonal
-        system.level = min(reached, key=lambda level: reached[level] if np.isfinite(reached[level]) else np.inf)
-        system.factor(curvature)
-        return solve()
 
     def _longest(self, point: _Point, direction: _Point) -> float:
         """How far t and z stay positive, at most 1."""

@@ -6,12 +6,14 @@ matrix is small enough, an orthogonal factorisation of D^-1/2 A' takes over then
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
 Array = np.ndarray
+Found = TypeVar("Found")
 
 # Regularisation of the rows, relative to the diagonal of A D^-1 A' + E; the least that solves accurately is used.
 REGULARISATION = (1e-13, 1e-11, 1e-9, 1e-7, 1e-5)
@@ -19,6 +21,7 @@ _FIRST_LEVEL = 2
 LARGEST_DENSE = 250_000  # entries of the matrix that is factored by rows and columns, slacks included
 _RANK = 1e-14  # of the largest column of a triangular factor: smaller ones are rows that depend on others
 SMALLEST = 1e-300
+_ACCURATE, _INACCURATE = 1e-9, 1e-6  # relative residual of the linear system
 
 
 class SparseSystem:
@@ -54,6 +57,32 @@ class SparseSystem:
         else:
             self._factor_sparse(gram)
 
+    def accurately(self, curvature: Array, solve: Callable[[], Found]) -> Found:
+        """Factor with as little regularisation as leaves the solution of the first system accurate."""
+        if self.quality < _ACCURATE:
+            self.level = max(self.level - 1, 0)
+        self.factor(curvature)
+        found = solve()
+        if self.quality <= _INACCURATE or self.orthogonal:
+            return found
+        # Too little regularisation loses digits to rounding, too much keeps refinement from converging: try the others.
+        reached = {self.level: self.quality}
+        for level in sorted(
+            range(len(REGULARISATION)), key=lambda level: (level < self.level, abs(level - self.level))
+        ):
+            if level in reached:
+                continue
+            self.level = level
+            self.factor(curvature)
+            found = solve()
+            reached[level] = self.quality
+            if self.quality <= _INACCURATE:
+                return found
+        self.orthogonal = self.can_be_orthogonal
+        self.level = min(reached, key=lambda level: reached[level] if np.isfinite(reached[level]) else np.inf)
+        self.factor(curvature)
+        return solve()
+
     def _factor_sparse(self, gram: Array) -> None:
         import qdldl
 
@@ -69,10 +98,15 @@ class SparseSystem:
         """Q R of [D^-1/2 A'; E^1/2] with columns of norm one, its largest rows first: their sizes differ by decades."""
         from scipy.linalg import qr
 
-        rows = np.vstack([(self.matrix * self.column_weight).T.toarray(), np.diag(np.sqrt(self.slack))[self.slack_rows]])
+        rows = np.vstack(
+            [(self.matrix * self.column_weight).T.toarray(), np.diag(np.sqrt(self.slack))[self.slack_rows]]
+        )
         rows = rows * self.row_weight
+        self.rank = 0
+        if not np.isfinite(rows).all():
+            return
         order = np.argsort(-np.abs(rows).max(1, initial=0.0), kind="stable")
-        q, self.r, self.pivots = qr(rows[order], mode="economic", pivoting=True)
+        q, self.r, self.pivots = qr(rows[order], mode="economic", pivoting=True, check_finite=False)
         self.q = np.empty_like(q)
         self.q[order] = q
         sizes = np.abs(np.diag(self.r))
@@ -84,6 +118,8 @@ class SparseSystem:
 
         l, rank = self.num_variables, self.rank
         pull, primal = self.column_weight * rest[:l], (self.row_weight * rest[l:])[self.pivots[:rank]]
+        if not rank:
+            return np.concatenate([self.column_weight * pull, np.zeros(self.matrix.shape[0])])
         q, r = self.q[:l, :rank], self.r[:rank, :rank]
         gained = solve_triangular(r, primal, trans="T", check_finite=False) - q.T @ pull
         duals = np.zeros(self.matrix.shape[0])
