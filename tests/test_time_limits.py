@@ -61,7 +61,7 @@ def test_advice_names_box_width_and_scale():
     cons, scores = linsat.constraints.doubly_stochastic(3), torch.arange(9.0) ** 2
     with pytest.raises(linsat.ConvergenceError) as caught:
         linsat.project(scores, cons, tau=1e-3, solver=linsat.Newton(max_steps=1))
-    for words in ("max_steps", "box width * largest score / tau", "narrow the box", "similar scale"):
+    for words in ("max_steps", "box width * largest score / tau", "Narrow the box", "similar scale"):
         assert words in str(caught.value)
 
 
