@@ -91,7 +91,8 @@ def _entropic(case: Case, u: Array, x: Array) -> tuple[Array, float, Array]:
     p = np.clip((x - case.lower) / np.where(free, width, 1.0), 0.0, 1.0)
     v = (width * u / case.tau).astype(np.longdouble)
     terms = np.where(free, case.tau * _relative_entropy(p, v), 0.0)
-    ends = (p <= _AT_END) | (p >= 1 - _AT_END)
+    near = _AT_END + spacing(case, x) / np.where(free, width, 1.0)
+    ends = (p <= near) | (p >= 1 - near)
     return terms, case.tau * float(np.where(free, _entropy(p), 0.0).sum()), ends
 
 

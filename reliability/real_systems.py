@@ -114,7 +114,9 @@ def main() -> int:
     torch.set_num_threads(1)
     results = []
     for folder, collection in COLLECTIONS.items():
-        for path in sorted((options.data / "lp" / folder).glob(f"*{options.only}*.mps.gz")):
+        for path in sorted((options.data / "lp" / folder).glob("*.mps.gz")):
+            if options.only not in path.name:
+                continue
             program = read(path)
             for asked, (part, objective) in cases(program, program.boxed()[0]).items():
                 found = {"collection": collection, "name": path.name.removesuffix(".mps.gz"), "asked": asked}
