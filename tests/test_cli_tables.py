@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("typer")
-pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyarrow.parquet")
+
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from linsat import __version__
