@@ -3,8 +3,8 @@
     python scripts/release_check.py                       everything, about five minutes
     python scripts/release_check.py --torch torch==2.13.0 --where .release
 
-Builds sdist and wheel, checks their metadata, installs the wheel into an empty environment and there, where the sources
-are out of reach, runs the first example of the README and the core tests that the sdist brought along; then installs the
+Builds sdist and wheel, checks their metadata, installs the wheel into an empty environment and there, with the sources
+out of reach, runs the first example of the README and the core tests that the sdist brings along; then installs the
 extras ``cli`` and ``explore`` and runs the command. Exit code 0: all passed; 1: something failed.
 """
 

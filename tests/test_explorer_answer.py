@@ -238,7 +238,7 @@ def test_hostile_labels_stay_strings_in_exported_code():
         ({"text": "a <= 1", "tau": None}, "tau is None"),
         (
             {"text": "a <= 1", "objective": "euclid"},
-            "objective is 'euclid'; expected one of entropy, slack-free-entropy",
+            "objective is 'euclid'; expected one of entropy, slack-free",
         ),
         ({"text": "a <= 1", "objective": ["entropy"]}, "objective is ['entropy']"),
         ({"text": "a <= 1, price 0"}, "line 1, column 15: expected one positive number after 'price'"),

@@ -282,7 +282,8 @@ def test_it_fits_a_narrow_screen(page):
         wide = page.browser.execute_script("return document.documentElement.scrollWidth")
         assert wide <= 390
         for table in ("#row-table", "#answers"):
-            inside = "const box = document.querySelector(arguments[0]).parentElement; return box.scrollWidth <= box.clientWidth"
-            assert page.browser.execute_script(inside, table), table
+            box = page.one(table).find_element("xpath", "..")
+            inside = page.browser.execute_script("return arguments[0].scrollWidth <= arguments[0].clientWidth", box)
+            assert inside, table
     finally:
         page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -14,7 +14,8 @@ _SAME_POINT = 1e-9  # corners closer than this share of the box are one
 def polygon(problem: Problem) -> list[list[float]]:
     """Corners of the feasible set of two variables, in order around it; two for a segment, one for a point, or none.
 
-    Soft rows do not limit it. The box is clipped by one half-plane after another (an equality is two). Cost: O(rows^2) at worst.
+    Soft rows do not limit it. The box is clipped by one half-plane after another (an equality is two). Cost: O(rows^2)
+    at worst.
     """
     (left, bottom), (right, top) = problem.lower, problem.upper
     corners = np.array([[left, bottom], [right, bottom], [right, top], [left, top]], dtype=float)
