@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -246,3 +247,47 @@ def test_stopped_while_the_table_is_written_and_resumed(ending, tmp_path, monkey
     assert again.out.read_bytes() == expected
     assert not again.part.exists()
     assert list(tmp_path.glob("*.new")) == []
+
+
+class _Killed(BaseException):
+    """Raised by every call to the disk from some moment on, cleaning up included, as after SIGKILL."""
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_killed_at_every_call_to_the_disk_and_resumed(ending, tmp_path, monkeypatch):
+    lines = "\n".join(f"u{i},{math.sin(i)},{math.cos(i)}" for i in range(20))
+    _write(tmp_path, SET, "id,a,b\n" + lines)
+
+    def job(name: str) -> Job:
+        return Job(tmp_path / "set.json", tmp_path / "y.csv", tmp_path / f"{name}.{ending}", chunk=7, resume=True)
+
+    run(job("expected"))
+    expected = job("expected").out.read_bytes()
+    for moment in range(100):
+        count = 0
+
+        def counted(call, moment=moment):
+            def wrapper(*arguments, **options):
+                nonlocal count
+                if count >= moment:
+                    raise _Killed
+                count += 1
+                return call(*arguments, **options)
+
+            return wrapper
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", counted(os.fsync))
+            patch.setattr(Path, "replace", counted(Path.replace))
+            patch.setattr(Path, "unlink", counted(Path.unlink))
+            try:
+                run(job(f"killed{moment}"))
+                break
+            except _Killed:
+                pass
+        assert run(job(f"killed{moment}")).status == {"converged": 20}
+        assert job(f"killed{moment}").out.read_bytes() == expected, moment
+        left = [path.name for path in tmp_path.iterdir() if path.suffix in (".part", ".new")]
+        assert left == []
+    # Three chunks, each synced and recorded (synced, replaced, cleaned up); the first record; the table, likewise.
+    assert moment == 3 * 4 + 3 + 4

@@ -168,3 +168,21 @@ def test_lines_longer_than_a_block_are_read(tmp_path, monkeypatch):
     path = tmp_path / "y.csv"
     path.write_text("\n".join(",".join(map(repr, row)) for row in wide.tolist()))
     assert np.array_equal(np.concatenate(list(open_scores(path).read(0, 2))), wide)
+
+
+def test_a_csv_file_is_not_held_in_memory(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "y.csv"
+    line = ",".join(["0.123456789"] * 50) + "\n"
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(130):
+            file.write(line * 1000)  # 78 MB
+    pool = arrow.system_memory_pool()
+    before = arrow.default_memory_pool()
+    arrow.set_memory_pool(pool)  # counts from zero
+    try:
+        scores = open_scores(path)
+        assert sum(len(piece) for piece in scores.read(0, 5000)) == scores.instances == 130_000
+        assert pool.max_memory() < 50 * 2**20
+    finally:
+        arrow.set_memory_pool(before)

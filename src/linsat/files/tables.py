@@ -14,7 +14,7 @@ from linsat._optional import require
 from linsat.errors import ConstraintError
 
 _LONGEST_LINE = 64 * 2**20
-_BLOCK = 4 * 2**20  # bytes of a csv file that are parsed at once
+_BLOCK = 2**20  # bytes of a csv file that are parsed at once; pyarrow reads up to 32 blocks ahead
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def open_csv(path: Path) -> Table:
         raise ConstraintError("the file is empty; expected one line of scores per instance.")
     with open(path, "rb") as file:
         longest = max(len(file.readline(_LONGEST_LINE)) for _ in range(3))
-    block = min(_LONGEST_LINE, max(_BLOCK, 16 * longest))
+    block = min(_LONGEST_LINE, max(_BLOCK, 4 * longest))
     if all(map(_is_number, first)):
         return Table(path, None, len(first), block=block)
     fraction = next((cell for cell in first if _is_number(cell) and not cell.strip().isdigit()), None)
