@@ -14,7 +14,7 @@ help:
 	@echo "make bench-page  docs/performance.md and the table of the README from the last make bench"
 	@echo "make fuzz   random systems against HiGHS and Clarabel; FUZZ=\"--minutes 5 --seed 1\" sets how long"
 	@echo "make test-matrix  the tests with the oldest and newest versions, and without any extra"
-	@echo "make lint   ruff, mypy and the direction of imports"
+	@echo "make lint   ruff, mypy, pyright and the direction of imports"
 	@echo "make docs   build the documentation into site/"
 	@echo "make release-check  build sdist and wheel, install the wheel into an empty environment, test it there"
 
@@ -62,6 +62,7 @@ lint: $(VENV)/.tools
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 docs: $(VENV)/.tools
