@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,7 +104,11 @@ def redundant_rows(constraints: Constraints, seconds: float, progress: Callable[
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     system = linear_system(constraints)
-    matrix, low, high, lower, upper = system.matrix, system.row_lower, system.row_upper, system.lower, system.upper
+    matrix = system.matrix
+    low: Any = system.row_lower  # scipy has no types, and its defaults make type checkers expect numbers
+    high: Any = system.row_upper
+    lower: Any = system.lower
+    upper: Any = system.upper
     side = np.where(np.isfinite(low), low, high)
     place = np.repeat(np.arange(len(side)), np.diff(matrix.indptr))
     at_low, at_high = matrix.data * lower[matrix.indices], matrix.data * upper[matrix.indices]
