@@ -93,12 +93,8 @@ class TritonBackend:
             backward,
             [
                 *(call.layout.variable_of, call.layout.row_of, mu.contiguous(), codes.contiguous(), grad_x),
-                *(
-                    mu if grad_mu is None else grad_mu.contiguous(),
-                    grad_y,
-                    q,
-                    q if to_parameter is None else to_parameter,
-                ),
+                *(unused if grad_mu is None else grad_mu.contiguous(), grad_y, q),
+                unused if to_parameter is None else to_parameter,
             ],
             [],
             {"DUALS": grad_mu is not None, "PARAMETER": parameter},
@@ -157,7 +153,6 @@ def constants_of(problem: Problem, layout: Layout, data: KernelData) -> dict[str
     import triton.language as tl
 
     entropy = isinstance(problem.objective, Entropy)
-    wide = layout.block * layout.blocks > 16 or layout.positions > 1024  # with fewer threads, registers spill
     return {
         "ENTROPY": entropy,
         "SLACKED": problem.objective.entropic_slack,
@@ -168,9 +163,17 @@ def constants_of(problem: Problem, layout: Layout, data: KernelData) -> dict[str
         "BLOCK": layout.block,
         "BLOCKS": layout.blocks,
         "DTYPE": tl.float64 if data.rows.dtype is torch.float64 else tl.float32,
-        "num_warps": 8 if wide else 4,
+    } | compiler_options(layout.block * layout.blocks, layout.positions, nvidia=torch.version.hip is None)
+
+
+def compiler_options(width: int, positions: int, *, nvidia: bool) -> dict[str, int]:
+    """How a kernel is compiled, by the other rows and all positions that it has room for."""
+    found = {
+        "num_warps": 8 if width > 16 or positions > 1024 else 4,  # with fewer threads, registers spill
         "num_stages": 1,  # nothing may be read before what the pass before has written
     }
+    # Else ptxas spills to run more programs at once.
+    return found | {"maxnreg": 255} if nvidia else found
 
 
 def _solve(problem: Problem, options: Newton, start: Tensor | None, dtype: torch.dtype) -> SolverResult:
