@@ -46,13 +46,14 @@ OBJECTIVES = {
     "euclidean": {"ENTROPY": False, "SLACKED": False, "WEIGHTED": False},
     "weighted": {"ENTROPY": False, "SLACKED": False, "WEIGHTED": True},
 }
-# Rows that do not lead -> positions of all rows, tile, block and blocks, as `layout.py` chooses them.
+# (rows that do not lead, rows that do) -> positions of all rows, tile, block and blocks, as `layout.py` chooses them.
 SIZES = {
-    0: {"POSITIONS": 16, "TS": 16, "TM": 8, "BLOCK": 0, "BLOCKS": 0},
-    16: {"POSITIONS": 32, "TS": 16, "TM": 8, "BLOCK": 16, "BLOCKS": 1},
-    32: {"POSITIONS": 64, "TS": 8, "TM": 8, "BLOCK": 32, "BLOCKS": 1},
-    64: {"POSITIONS": 128, "TS": 4, "TM": 8, "BLOCK": 32, "BLOCKS": 2},
-    256: {"POSITIONS": 512, "TS": 1, "TM": 16, "BLOCK": 32, "BLOCKS": 8},
+    (0, 16): {"POSITIONS": 16, "TS": 16, "TM": 8, "BLOCK": 0, "BLOCKS": 0},
+    (16, 16): {"POSITIONS": 32, "TS": 16, "TM": 8, "BLOCK": 16, "BLOCKS": 1},
+    (32, 32): {"POSITIONS": 64, "TS": 8, "TM": 8, "BLOCK": 32, "BLOCKS": 1},
+    (64, 64): {"POSITIONS": 128, "TS": 4, "TM": 8, "BLOCK": 32, "BLOCKS": 2},
+    (64, 4096): {"POSITIONS": 8192, "TS": 1, "TM": 32, "BLOCK": 32, "BLOCKS": 2},
+    (256, 256): {"POSITIONS": 512, "TS": 1, "TM": 16, "BLOCK": 32, "BLOCKS": 8},
 }
 _POINTERS = {
     "temperatures": "fp64", "settings": "fp64", "start": "fp64", "mu": "fp64", "grad_mu": "fp64", "q": "fp64",
@@ -68,31 +69,32 @@ class Case:
     kernel: str
     objective: str
     others: int
+    leading: int
     dtype: str = "fp64"
 
     def constants(self) -> dict[str, Any]:
-        found = OBJECTIVES[self.objective] | SIZES[self.others]
+        found = OBJECTIVES[self.objective] | SIZES[self.others, self.leading]
         found["DTYPE"] = tl.float64 if self.dtype == "fp64" else tl.float32
         if self.kernel == "forward":
             return found | {"HAS_START": False, "COARSE": self.dtype == "fp32"}
         return found | {"DUALS": False, "PARAMETER": self.objective != "euclidean"}
 
     def options(self, target: str) -> dict[str, int]:
-        size = SIZES[self.others]
+        size = SIZES[self.others, self.leading]
         return compiler_options(size["BLOCK"] * size["BLOCKS"], size["POSITIONS"], nvidia=target.startswith("sm"))
 
 
-SMOKE = (Case("forward", "euclidean", 0),)
+SMOKE = (Case("forward", "euclidean", 0, 16),)
 
 
 def every_case() -> Iterator[Case]:
-    for others, objectives in {
-        0: ("paper", "weighted"), 16: ("paper", "weighted"), 32: tuple(OBJECTIVES), 64: ("paper",), 256: ("paper",),
-    }.items():  # fmt: skip
-        for objective in objectives:
-            yield Case("forward", objective, others)
-            yield Case("backward", objective, others)
-    yield Case("forward", "paper", 32, "fp32")
+    """All objectives at 32 rows, one or two of them at other sizes, and float32 steps."""
+    for size in SIZES:
+        few = ("paper", "weighted") if size[0] < 32 else ("paper",)
+        for objective in OBJECTIVES if size[0] == 32 else few:
+            yield Case("forward", objective, *size)
+            yield Case("backward", objective, *size)
+    yield Case("forward", "paper", 32, 32, "fp32")
 
 
 def compiled(case: Case, target: str) -> Any:

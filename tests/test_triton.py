@@ -39,41 +39,33 @@ def close(record, tol=1e-9):
     return record["codes"] == record["kernel_codes"] and all(value <= tol for value in record["apart"].values())
 
 
-@pytest.fixture(scope="module")
-def smoke():
-    return {record["name"]: record for record in interpreted("smoke")}
-
-
-def test_answers_and_gradients_are_the_cpu_kernels(smoke):
-    compared = [record for record in smoke.values() if "apart" in record]
-    assert len(compared) == 8
-    for record in compared:
-        assert close(record, 1e-6 if "float32 scores" in record["name"] else 1e-9), record
-        assert record["codes"] == [0] * len(record["codes"])
-        assert record["violation"] <= (1e-6 if "float32 scores" in record["name"] else 1e-12)
-
-
-def test_steps_are_the_cpu_kernels_and_none_after_a_solution(smoke):
-    for record in smoke.values():
-        if "steps" in record and "float32" not in record["name"] and "warm" not in record["name"]:
-            assert record["steps"] == record["kernel_steps"], record["name"]
-    assert smoke["per-instance right-hand sides, warm"]["steps"] == [0, 0]
-
-
-def test_contradictions_are_proved_and_instances_do_not_depend_on_their_batch(smoke):
-    assert smoke["infeasible"]["codes"] == [3]
-    assert smoke["alone"]["equal"]
-
-
-def test_broken_soft_rows_are_those_of_clarabel(smoke):
-    """min |x - y|^2 / 2 + 0.7 max(sum x - 1, 0) + 0.5 max(2 - sum x, 0) over the unit box."""
+def nearest_with_prices(y):
+    """min |x - y|^2 / 2 + 0.7 max(sum x - 1, 0) + 0.5 max(2 - sum x, 0) over the unit box, by Clarabel."""
     import cvxpy as cp
 
-    record = smoke["contradictory soft rows"]
-    x, y = cp.Variable(3), np.array(record["scores"][0])
+    x = cp.Variable(3)
     cost = cp.sum_squares(x - y) / 2 + 0.7 * cp.pos(cp.sum(x) - 1) + 0.5 * cp.pos(2 - cp.sum(x))
     cp.Problem(cp.Minimize(cost), [x >= 0, x <= 1]).solve(solver=cp.CLARABEL)
-    np.testing.assert_allclose(record["x"][0], x.value, atol=1e-6)
+    return x.value
+
+
+def test_the_solvers_contract_in_the_interpreter():
+    """One process for all of it: to start the interpreter takes longer than a problem."""
+    found = {record["name"]: record for record in interpreted("smoke")}
+    compared = [record for record in found.values() if "apart" in record]
+    assert len(compared) == 8
+    for record in compared:
+        single = "float32" in record["name"]  # x is rounded to float32 in the end
+        assert close(record, 1e-6 if single else 1e-9), record
+        assert record["codes"] == [0] * len(record["codes"])
+        assert record["violation"] <= (1e-6 if single else 1e-12), record
+        if not single and "warm" not in record["name"]:
+            assert record["steps"] == record["kernel_steps"], record
+    assert found["per-instance right-hand sides, warm"]["steps"] == [0, 0]
+    assert found["infeasible"]["codes"] == [3]
+    assert found["alone"]["equal"]
+    soft = found["contradictory soft rows"]
+    np.testing.assert_allclose(soft["x"][0], nearest_with_prices(np.array(soft["scores"][0])), atol=1e-6)
 
 
 @pytest.mark.slow
@@ -100,7 +92,7 @@ def test_a_kernel_compiles_for_each_gpu_without_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_recorded_code_is_what_the_compiler_makes(tmp_path):
+def test_recorded_code_is_what_the_compiler_makes():
     """Every kernel up to 32 rows that share variables, for every GPU: no spills."""
     import importlib.util
 
@@ -109,12 +101,13 @@ def test_recorded_code_is_what_the_compiler_makes(tmp_path):
     sys.modules["gpu_codegen"] = codegen
     spec.loader.exec_module(codegen)
     known = json.loads(codegen.OUTPUT.read_text())
-    wanted = {(case.kernel, case.objective, case.others, case.dtype) for case in codegen.every_case()}
+    names = ("kernel", "objective", "others", "leading", "dtype")
+    wanted = {tuple(getattr(case, name) for name in names) for case in codegen.every_case()}
     for target in codegen.TARGETS:
         kept = [record for record in known["kernels"] if record["target"] == target]
-        assert {(r["kernel"], r["objective"], r["others"], r["dtype"]) for r in kept} == wanted
+        assert {tuple(record[name] for name in names) for record in kept} == wanted
         assert not [record for record in kept if record["others"] <= 32 and record["spill_bytes"]]
-    case = codegen.Case("forward", "paper", 32)
+    case = codegen.Case("forward", "paper", 32, 32)
     for target in codegen.TARGETS:
         assert codegen.record(case, target)["spill_bytes"] == 0
 

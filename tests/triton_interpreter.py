@@ -2,6 +2,7 @@
 
     TRITON_INTERPRET=1 python tests/triton_interpreter.py smoke            # one of each
     TRITON_INTERPRET=1 python tests/triton_interpreter.py sweep 0 200      # random systems number 0 to 199
+    TRITON_INTERPRET=1 python tests/triton_interpreter.py mixed 0 40       # the same with float32 steps first
 
 writes one line of JSON for each case: what both back ends made of it, and how far they are apart.
 """
@@ -109,6 +110,9 @@ def compare(
     }
     if pulled.parameter is not None and expected.parameter is not None:
         apart["parameter"] = size(pulled.parameter - expected.parameter) / (1 + size(expected.parameter))
+    coarse = None
+    if mixed:
+        coarse = violation(problem, backend.coarse(problem, newton, None).x)
     if duals:
         apart["q"] = size(pulled.q - expected.q) / (1 + size(expected.q))
     return {
@@ -121,6 +125,7 @@ def compare(
         "kernel_steps": theirs.steps.tolist(),
         "apart": apart,
         "violation": violation(problem, ours.x[solved]) if bool(solved.all()) else None,
+        "float32_violation": coarse,
         "x": ours.x.tolist(),
         "scores": problem.scores.tolist(),
     }

@@ -55,11 +55,15 @@ class TritonBackend:
         with torch.no_grad():
             if not self._is_mixed(problem):
                 return _solve(problem, options, start, torch.float64)
-            coarse = _solve(problem, replace(options, tol=max(options.tol, _COARSE_TOL)), start, torch.float32)
+            coarse = self.coarse(problem, options, start)
             # What float32 has not brought near is no worse a start than none: the kernel takes the better one.
             found = _solve(problem, options, coarse.mu, torch.float64)
             found.steps = found.steps + coarse.steps
             return found
+
+    def coarse(self, problem: Problem, options: Newton, start: Tensor | None) -> SolverResult:
+        """Solve in float32 to what float32 can tell; proves nothing."""
+        return _solve(problem, replace(options, tol=max(options.tol, _COARSE_TOL)), start, torch.float32)
 
     def _is_mixed(self, problem: Problem) -> bool:
         if self.mixed is not None:
