@@ -22,8 +22,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # multiply-add as one operation, as compiled by default
-
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
@@ -79,7 +77,7 @@ class Case:
             return found | {"HAS_START": False, "COARSE": self.dtype == "fp32"}
         return found | {"DUALS": False, "PARAMETER": self.objective != "euclidean"}
 
-    def options(self, target: str) -> dict[str, int]:
+    def options(self, target: str) -> dict[str, Any]:
         size = SIZES[self.others, self.leading]
         return compiler_options(size["BLOCK"] * size["BLOCKS"], size["POSITIONS"], nvidia=target.startswith("sm"))
 

@@ -170,9 +170,10 @@ def constants_of(problem: Problem, layout: Layout, data: KernelData) -> dict[str
     } | compiler_options(layout.block * layout.blocks, layout.positions, nvidia=torch.version.hip is None)
 
 
-def compiler_options(width: int, positions: int, *, nvidia: bool) -> dict[str, int]:
+def compiler_options(width: int, positions: int, *, nvidia: bool) -> dict[str, Any]:
     """How a kernel is compiled, by the other rows and all positions that it has room for."""
     found = {
+        "enable_fp_fusion": True,  # multiply and add at once, whatever the default of a version of Triton
         "num_warps": 8 if width > 16 or positions > 1024 else 4,  # with fewer threads, registers spill
         "num_stages": 1,  # nothing may be read before what the pass before has written
     }

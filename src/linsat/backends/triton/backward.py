@@ -21,6 +21,7 @@ from linsat.backends.triton.evaluation import (
     RAW,
     RHS,
     ROW_VECTORS,
+    SIZES,
     SLACK,
     VARIABLE_VECTORS,
     WEIGHT,
@@ -130,7 +131,7 @@ def write_gradient(
         tl.store(grad_parameter, total / tau)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def backward(
     scores, coefficients, rows, variables, temperatures, variable_of, row_of,
     mu, codes, grad_x, grad_mu, grad_y, q, grad_parameter, work,

@@ -28,6 +28,11 @@ VARIABLE_VECTORS = tl.constexpr(4)
 # What the host has written for rows and variables (`data.py`).
 INVERSE, B, SLACK, LOW, HIGH, WHOLE = (tl.constexpr(i) for i in range(6))
 WIDTH, BASE, LOWER, UPPER, WEIGHT = (tl.constexpr(i) for i in range(5))
+# Numbers for which no code of their own is compiled: the code for one set serves every set of its class.
+SIZES = (
+    *("first", "step_coefficients", "step_rows", "step_variables", "step_temperature", "work_size"),
+    *("num_variables", "num_rows", "slots", "members", "others"),
+)
 
 
 @triton.jit

@@ -20,6 +20,7 @@ from linsat.backends.triton.evaluation import (
     BASE,
     MU,
     ROW_VECTORS,
+    SIZES,
     VARIABLE_VECTORS,
     WIDTH,
     U,
@@ -77,7 +78,7 @@ def write_answer(
     tl.store(mu + own, tl.load(row_work + (MU + state) * POSITIONS + i), mask=own >= 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*SIZES, "groups", "max_steps"])
 def forward(
     scores, coefficients, rows, variables, temperatures, settings, start, variable_of, row_of, group_of,
     x, mu, codes, taken, work,
