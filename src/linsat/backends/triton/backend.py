@@ -171,14 +171,18 @@ def constants_of(problem: Problem, layout: Layout, data: KernelData) -> dict[str
 
 
 def compiler_options(width: int, positions: int, *, nvidia: bool) -> dict[str, Any]:
-    """How a kernel is compiled, by the other rows and all positions that it has room for."""
+    """How a kernel is compiled, by the other rows and all positions that it has room for.
+
+    Threads and registers are such that none of the latter spills with up to 32 other rows.
+    """
     found = {
         "enable_fp_fusion": True,  # multiply and add at once, whatever the default of a version of Triton
-        "num_warps": 8 if width > 16 or positions > 1024 else 4,  # with fewer threads, registers spill
         "num_stages": 1,  # nothing may be read before what the pass before has written
     }
-    # Else ptxas spills to run more programs at once.
-    return found | {"maxnreg": 255} if nvidia else found
+    if not nvidia:
+        return found | {"num_warps": 4}  # of 64 threads
+    # Without a limit ptxas spills to run more programs at once.
+    return found | {"num_warps": 8 if width > 16 or positions > 1024 else 4, "maxnreg": 255}
 
 
 def _solve(problem: Problem, options: Newton, start: Tensor | None, dtype: torch.dtype) -> SolverResult:
