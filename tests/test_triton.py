@@ -13,6 +13,7 @@ import torch
 import linsat
 from linsat.backends.triton import TritonBackend, backend, layout
 from linsat.backends.triton.layout import layout_of
+from linsat.cli.info import describe_backends
 from linsat.compile.compiled import compile_constraints
 
 pytest.importorskip("triton")
@@ -171,6 +172,16 @@ def test_it_says_why_it_does_not_take_a_problem(monkeypatch):
     assert TritonBackend().supports(problem()) == "triton is not installed. Fix: pip install 'linsat[gpu]'"
     with pytest.raises(linsat.ConstraintError, match="backend='triton' cannot be used here: triton is not installed"):
         linsat.project(torch.zeros(2), linsat.constraints.simplex(2), solver=linsat.Newton(backend="triton"))
+
+
+def test_info_says_whether_there_is_a_gpu_for_it(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert dict(describe_backends())["triton"] == "Triton runs on a GPU, not on cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert dict(describe_backends())["triton"] == "available"
+    monkeypatch.setattr(backend, "_installed", lambda: False)
+    assert dict(describe_backends())["triton"].startswith("triton is not installed")
 
 
 def test_float32_steps_are_taken_where_float64_is_slow(monkeypatch):
