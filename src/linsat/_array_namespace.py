@@ -6,6 +6,7 @@ has imported that library.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,11 @@ def namespace(*arrays: Any) -> Any:
     return _numpy()
 
 
+def to_numpy(array: Any) -> np.ndarray:
+    """The numbers on the host, without gradients."""
+    return array.detach().cpu().numpy() if hasattr(array, "detach") else np.asarray(array)
+
+
 class _Arrays:
     """numpy, and what jax.numpy has in common with it."""
 
@@ -39,7 +45,17 @@ class _Arrays:
         self.log, self.sqrt, self.floor, self.stack = module.log, module.sqrt, module.floor, module.stack
         self.broadcast_to, self.broadcast = module.broadcast_to, module.broadcast_arrays
         self.at_least, self.at_most = module.maximum, module.minimum
-        self.module = module
+        self.module, self.inf = module, math.inf
+
+    def if_any(self, which: Any, then: Any, state: Any, look: bool) -> Any:
+        """then(state) where any of ``which`` holds, else the state."""
+        return then(state) if bool(which.any()) else state
+
+    def repeat_while(self, state: Any, body: Any) -> Any:
+        """body(body(... state)) as long as the last entry of the state holds."""
+        while bool(state[-1]):
+            state = body(state)
+        return state
 
     def zeros(self, shape: Sequence[int], like: Any) -> Any:
         return self.module.zeros(shape, like.dtype)
@@ -52,6 +68,9 @@ class _Arrays:
 
     def cast(self, x: Any, like: Any) -> Any:
         return x.astype(like.dtype)
+
+    def from_numpy(self, array: np.ndarray, like: Any) -> Any:
+        return self.module.asarray(array)
 
     def amax(self, x: Any) -> Any:
         return x.max(-1)
@@ -103,8 +122,10 @@ class _Jax(_Arrays):
         x = self.broadcast_to(x, (max(len(x), len(terms)), x.shape[1]))
         return x.at[:, index].add(terms)
 
+    def repeat_while(self, state: Any, body: Any) -> Any:
+        return self.jax.lax.while_loop(lambda now: now[-1], body, state)
+
     def if_any(self, which: Any, then: Any, state: Any, look: bool) -> Any:
-        """then(state) where any of ``which`` holds, else the state."""
         return self.jax.lax.cond(which.any(), then, lambda now: now, state)
 
     def cholesky(self, H: Any) -> tuple[Any, Any]:
@@ -129,7 +150,7 @@ class _Torch:
         self.at_least, self.at_most, self.sigmoid = torch.clamp_min, torch.clamp_max, torch.sigmoid
         self.broadcast_to, self.broadcast = torch.broadcast_to, torch.broadcast_tensors
         self.diagonal_matrix = torch.diag_embed
-        self.torch = torch
+        self.torch, self.inf = torch, math.inf
 
     def softplus(self, u: Any) -> Any:
         # torch's softplus drops the exponential above its threshold of 20, an error that a line search would see.
@@ -146,6 +167,9 @@ class _Torch:
 
     def cast(self, x: Any, like: Any) -> Any:
         return x.to(like.dtype)
+
+    def from_numpy(self, array: np.ndarray, like: Any) -> Any:
+        return self.torch.from_numpy(array).to(like.device)
 
     def amax(self, x: Any) -> Any:
         return x.amax(-1)
@@ -167,6 +191,11 @@ class _Torch:
     def if_any(self, which: Any, then: Any, state: Any, look: bool) -> Any:
         """then(state), unless the host may look and sees that it would change nothing."""
         return then(state) if not look or bool(which.any()) else state
+
+    def repeat_while(self, state: Any, body: Any) -> Any:
+        while bool(state[-1]):
+            state = body(state)
+        return state
 
     def cholesky(self, H: Any) -> tuple[Any, Any]:
         factor, info = self.torch.linalg.cholesky_ex(H)
