@@ -196,14 +196,15 @@ def _rows_key(constraints: Any) -> Any:
     """Equal for sets with the same pattern, prices and box; a set that cannot be joined has a key that no other has."""
     if tracing() or not isinstance(constraints, Constraints) or not constraints.fixed or constraints.batch_shape:
         return id(constraints)
-    structure = constraints.structure
-    parts = (structure.row, structure.col, structure.senses, constraints.lower, constraints.upper, constraints.price)
+    numbers = constraints.statement()
+    price = np.full(len(constraints), np.inf) if numbers.price is None else numbers.price
+    parts = (numbers.row, numbers.col, numbers.senses, numbers.lower, numbers.upper, price)
     return (
         len(constraints),
         constraints.num_variables,
         constraints.layout,
         tuple((name, block.sparse) for name, block in constraints.blocks.items()),
-        *(t.cpu().numpy().tobytes() for t in parts),
+        *(part.tobytes() for part in parts),
     )
 
 

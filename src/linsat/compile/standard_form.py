@@ -12,6 +12,7 @@ from linsat._transforms import plain, plain_tensors
 from linsat.compile.box import Box
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.compile.rows import RowMatrix
+from linsat.constraints.arrays import Shape
 from linsat.constraints.structure import SparsityPattern, Values
 from linsat.objectives import Objective
 
@@ -20,7 +21,7 @@ def standard_form(
     pattern: SparsityPattern,
     values: Values,
     num_variables: int,
-    batch_shape: torch.Size,
+    batch_shape: Shape,
     objective: Objective,
     *,
     gamma_shift: float = 0.0,
@@ -64,7 +65,7 @@ def standard_form(
     return box.form(rhs, price, senses, entropic=objective.entropic_slack, gamma_shift=gamma_shift)
 
 
-def _box(pattern: SparsityPattern, values: Values, num_variables: int, batch_shape: torch.Size, finite: bool) -> Box:
+def _box(pattern: SparsityPattern, values: Values, num_variables: int, batch_shape: Shape, finite: bool) -> Box:
     device = values.values.device
     row, col, _ = pattern.on(device)
     cache = pattern.cache.setdefault((str(device), num_variables), {})
@@ -81,7 +82,7 @@ def _of_entries(bound: Tensor, given: Tensor, col: Tensor) -> Tensor:
     return given.reshape(1, 1) if given.numel() == 1 else bound[:, col]
 
 
-def _flatten(tensor: Tensor, size: int, batch_shape: torch.Size) -> Tensor:
+def _flatten(tensor: Tensor, size: int, batch_shape: Shape) -> Tensor:
     """Shared numbers as (1, size), per-instance ones as (instances, size)."""
     if tensor.dim() <= 1:
         return tensor.expand(1, size)

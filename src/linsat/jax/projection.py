@@ -103,11 +103,12 @@ def project(
     """
     check_options(constraints, solver, on_failure)
     given = Given(b, d, f, A, C, E, lower, upper, price)
-    if backend == "kernel":
-        return _by_kernel(y, constraints, read_objective(objective, tau), given, solver, start, on_failure)
-    if backend != "auto":
+    if backend not in ("auto", "kernel"):
         raise ConstraintError(f"backend is {backend!r}; expected 'auto' or 'kernel'.")
-    call = read(y, constraints, read_objective(objective, tau), solver, start, given)
+    objective = read_objective(objective, tau)
+    call = read(y, constraints, objective, solver, start, given)
+    if backend == "kernel":
+        return _by_kernel(call, constraints, objective, solver, on_failure)
     found = answer(call.plan, call.numbers)
     return call.restore(_reported(call, constraints, found, on_failure))
 
@@ -209,20 +210,13 @@ def _violation(plan: Plan, numbers: Numbers, x: Array) -> Array:
 
 
 def _by_kernel(
-    y: Any,
-    constraints: Constraints,
-    objective: Objective,
-    given: Given,
-    solver: Newton | None,
-    start: Any,
-    on_failure: str,
+    call: Call, constraints: Constraints, objective: Objective, solver: Newton | None, on_failure: str
 ) -> Array:
     from linsat.jax.callback import project_by_kernel
 
-    extra = [name for name, _ in given.items() if name not in "bdf"] + (["start"] if start is not None else [])
+    extra = [name for name in call.own if name not in ("b", "d", "f")] + ["start"] * ("start" in call.numbers)
     if extra:
         raise ConstraintError(
             f'backend="kernel" takes no {extra[0]}=. Fix: leave backend out, or state the set with those numbers.'
         )
-    sides = {name: value for name, value in given.items()}
-    return project_by_kernel(y, constraints, objective, sides, solver, on_failure)
+    return project_by_kernel(call, constraints, objective, solver, on_failure)
