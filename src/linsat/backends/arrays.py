@@ -9,7 +9,7 @@ from linsat.solvers import newton as constants
 from linsat.solvers.linear_solve import is_dense
 from linsat.solvers.newton import Newton
 from linsat.solvers.result import SolverResult, farkas_gap
-from linsat.solvers.step import Setting, State, first_state, optimal, pick_state, polish, step
+from linsat.solvers.step import Setting, State, first_state, optimal, polish, step
 from linsat.status import Status
 
 # Passes between two looks at who is done. On the CPU a look costs nothing; elsewhere it makes the host wait for the
@@ -78,7 +78,7 @@ class _Loop:
             return
         waits = torch.zeros_like(self.state.stalled)
         for _ in range(self.look_every):
-            self.state = pick_state(self.setting, waits, self.state, step(self.setting, self.state, look=False))
+            self.state = step(self.setting, self.state, look=False, waits=waits)
             waits = waits | self._done(self.state) | self.state.stalled | self._at_limit(self.state)
 
     def _done(self, state: State) -> Tensor:

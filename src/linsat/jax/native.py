@@ -29,7 +29,7 @@ from linsat.solvers import Newton
 from linsat.solvers import newton as constants
 from linsat.solvers.newton import precision_of
 from linsat.solvers.result import farkas_gap
-from linsat.solvers.step import Setting, State, first_state, optimal, pick_state, polish, step
+from linsat.solvers.step import Setting, State, first_state, optimal, polish, step
 from linsat.status import Status
 
 Array = Any
@@ -101,7 +101,7 @@ def newton(problem: Problem, options: Newton, start: Array | None) -> Answer:
     look = functools.partial(_look, setting, options)
 
     def advance(now: _Loop) -> _Loop:
-        state = pick_state(setting, now.waits, now.state, step(setting, now.state))
+        state = step(setting, now.state, waits=now.waits)
         waits = now.waits | setting.done(state, options.tol) | state.stalled | _at_limit(state, options)
         now = _Loop(state, now.codes, waits, now.passes + 1)
         due = waits.all() | (now.passes % constants.CERTIFICATE_EVERY == 0)

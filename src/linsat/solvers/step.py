@@ -178,22 +178,23 @@ def _sweep(setting: Setting, state: State) -> State:
     return replace(state, mu=mu, at=at, error=setting.error(mu, at.residual))
 
 
-def step(setting: Setting, state: State, *, look: bool = True) -> State:
+def step(setting: Setting, state: State, *, look: bool = True, waits: Tensor | None = None) -> State:
     """One evaluation for every instance: the first try of a new step for some, a shorter try for the others.
 
-    Nothing here depends on numbers that the host would have to read, unless ``look`` says that reading is cheap.
+    Nothing here depends on numbers that the host would have to read, unless ``look`` says that reading is cheap. Who
+    ``waits`` stays as it is.
     """
     xp = setting.xp
-    fresh = ~state.searching
-    state = xp.if_any(fresh, lambda now: _new_direction(setting, now, look), state, look)
-    accepted, state = _try(setting, state)
-    tries = state.tries + 1
-    gives_up = ~accepted & (tries >= constants.BACKTRACKS)
+    goes = ~state.stalled if waits is None else ~waits
+    state = xp.if_any(~state.searching, lambda now: _new_direction(setting, now, goes, look), state, look)
+    accepted, state = _try(setting, state, goes)
+    tries = state.tries + goes
+    gives_up = goes & ~accepted & (tries >= constants.BACKTRACKS)
     full, shorter = (accepted & (state.length == 1))[:, None], (accepted | gives_up)[:, None]
     damping = xp.where(full, state.damping / 4, xp.where(shorter, 4 * state.damping, state.damping))
     # Thin feasible sets have duals far away: whole steps that keep succeeding may grow longer.
     stride = xp.where(full, 2 * state.stride, xp.where(shorter, state.stride / 2, state.stride))
-    searching = ~accepted & ~gives_up
+    searching = xp.where(goes, ~accepted & ~gives_up, state.searching)
     return replace(
         state,
         tries=tries,
@@ -201,13 +202,13 @@ def step(setting: Setting, state: State, *, look: bool = True) -> State:
         searching=searching,
         damping=xp.clip(damping, constants.LEAST_DAMPING, constants.LARGEST_DAMPING),
         stride=xp.clip(stride, 1.0, constants.LARGEST_STRIDE),
-        length=xp.where(searching, constants.SHORTEN * state.length, state.length),
+        length=xp.where(searching & goes, constants.SHORTEN * state.length, state.length),
     )
 
 
-def _new_direction(setting: Setting, state: State, look: bool) -> State:
+def _new_direction(setting: Setting, state: State, goes: Tensor, look: bool) -> State:
     """A direction for every instance that is not searching along one; cools those that are ready."""
-    xp, fresh = setting.xp, ~state.searching
+    xp, fresh = setting.xp, ~state.searching & goes
     ready = fresh & (state.error <= constants.LOOSE_RESIDUAL) & (state.temperature > setting.tau).squeeze(-1)
     cooler = xp.maximum(setting.tau, constants.COOLING * state.temperature)
     cooler = xp.where(ready[:, None], cooler, state.temperature)
@@ -226,12 +227,12 @@ def _new_direction(setting: Setting, state: State, look: bool) -> State:
     )
     if setting.problem.objective.temperature is None:
         return state
-    return xp.if_any(ready, lambda now: _at_temperature(setting, now), state, look)
+    return xp.if_any(ready, lambda now: _at_temperature(setting, now, ready), state, look)
 
 
-def _at_temperature(setting: Setting, state: State) -> State:
+def _at_temperature(setting: Setting, state: State, ready: Tensor) -> State:
     """The state evaluated again where its temperature has changed."""
-    at = setting.evaluate(state.mu, state.temperature)
+    at = _pick(setting, ready, setting.evaluate(state.mu, state.temperature), state.at)
     return replace(state, at=at, error=setting.error(state.mu, at.residual))
 
 
@@ -258,7 +259,7 @@ def _direction(setting: Setting, state: State, cooler: Tensor) -> tuple[Tensor, 
     return -found, failed
 
 
-def _try(setting: Setting, state: State) -> tuple[Tensor, State]:
+def _try(setting: Setting, state: State, goes: Tensor) -> tuple[Tensor, State]:
     """Go along the direction where that lowers the potential; returns where it does."""
     xp = setting.xp
     trial = setting.clip(state.mu + state.length[:, None] * state.direction)
@@ -271,7 +272,7 @@ def _try(setting: Setting, state: State) -> tuple[Tensor, State]:
     still_down = (moved * at.residual).sum(-1) <= 0
     level = at.theta <= state.at.theta + setting.precision.rounding * (1 + at.size + state.at.size)
     error = setting.error(trial, at.residual)
-    good = falls | (level & (still_down | (error < state.error)))
+    good = goes & (falls | (level & (still_down | (error < state.error))))
     return good, replace(
         state,
         mu=xp.where(good[:, None], trial, state.mu),
@@ -333,10 +334,3 @@ def _pick(setting: Setting, which: Tensor, first: Evaluation, second: Evaluation
 
 def _where(setting: Setting, which: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return setting.xp.where(which[:, None] if first.ndim == 2 else which, first, second)
-
-
-def pick_state(setting: Setting, which: Tensor, first: State, second: State) -> State:
-    """``first`` for some instances, ``second`` for the others."""
-    names = [f.name for f in fields(State) if f.name != "at"]
-    picked = {name: _where(setting, which, getattr(first, name), getattr(second, name)) for name in names}
-    return State(**picked, at=_pick(setting, which, first.at, second.at))
