@@ -1,4 +1,4 @@
-"""Systems for `linsat.jax`: random and structured ones, padded to a few shapes, so that JAX compiles a few times only."""
+"""Systems for `linsat.jax`, random and structured, padded to a few shapes: JAX compiles once for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Solving exactly with the Hessian of a batch of problems, differentiably: the linear solve of the implicit gradient."""
+"""Solving exactly with the Hessian of a batch of problems, differentiably: the solve of the implicit gradient."""
 
 from __future__ import annotations
 

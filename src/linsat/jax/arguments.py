@@ -272,9 +272,7 @@ def _side_by_side(pieces: list[Array], batch: Batch) -> Array:
     return jnp.concatenate([jnp.broadcast_to(piece, (count, piece.shape[-1])) for piece in together], -1)
 
 
-def _objective_numbers(
-    objective: Objective, constraints: Constraints, width: int, batch: Batch, dtype: Any
-) -> Numbers:
+def _objective_numbers(objective: Objective, constraints: Constraints, width: int, batch: Batch, dtype: Any) -> Numbers:
     found = {}
     for name, value in objective.parameters().items():
         array = _floating(name, value).astype(dtype)
@@ -319,7 +317,9 @@ def _check(numbers: Numbers, own: dict[str, Array], batch: Batch) -> None:
             array = np.asarray(numbers[name])
             wrong = ~np.isfinite(array) | (array <= 0)
             if wrong.any():
-                expected = "a positive, finite temperature. Fix: tau=0.1, say." if name == "tau" else "positive numbers."
+                expected = (
+                    "a positive, finite temperature. Fix: tau=0.1, say." if name == "tau" else "positive numbers."
+                )
                 raise ConstraintError(f"{name} is {array[wrong][0]}; expected {expected}")
     if "price" in own and not is_traced(own["price"]) and not bool((own["price"] > 0).all()):
         raise ConstraintError("price holds a number that is not positive; expected a price per unit of a row.")

@@ -48,7 +48,7 @@ class Plan:
         return Box.of(rows, lower, upper, self.objective.finite_box, (lower[:, col], upper[:, col]))
 
     def prepare(self, numbers: Numbers) -> Numbers:
-        """The numbers of a call with standard form and presolve in place of rows and box, where they differ from the plan.
+        """The numbers of a call, with standard form and presolve in place of rows and box that differ from the plan.
 
         Only bounds are propagated here: with traced numbers there is no linear program.
         """

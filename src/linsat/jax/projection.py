@@ -189,7 +189,9 @@ def _one_instance(call: Call, constraints: Constraints, instance: int) -> tuple[
     if not shape:
         return stated, None
     place = np.unravel_index(instance, call.batch)[-len(shape) :]
-    return stated, int(np.ravel_multi_index([0 if n == 1 else int(i) for i, n in zip(place, shape, strict=True)], shape))
+    return stated, int(
+        np.ravel_multi_index([0 if n == 1 else int(i) for i, n in zip(place, shape, strict=True)], shape)
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)

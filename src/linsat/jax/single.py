@@ -1,8 +1,8 @@
 """Single precision: rows that hold to rounding, by residuals that are summed in two floats.
 
 A row summed in float32 is wrong by about 1e-7 times the sum of its terms, which is all that Newton's method can see.
-Here each product and each sum keeps its rounding error in a second float, so the residual of x as it is can be seen, and
-x corrected by D A' (A D A')^-1 times that.
+Here each product and each sum keeps its rounding error in a second float, so that the residual of x as it is can be
+seen, and x corrected by D A' (A D A')^-1 times that.
 """
 
 from __future__ import annotations

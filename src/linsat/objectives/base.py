@@ -9,8 +9,8 @@ and everything the solvers need of Omega is the conjugate of each term over its 
     psi(u) = max over lower <= x <= upper of  u x - omega(x),      x = psi'(u),      D = psi''(u).
 
 A new objective is a subclass with these three functions, elementwise on torch tensors; `Euclidean` is the shortest
-example, and serves JAX too, because it takes its operations from `namespace`. The array back end runs every objective; the fused kernel and the interior-point method know those of linsat
-only, and say so.
+example, and serves JAX too, because it takes its operations from `namespace`. The array back end runs every objective;
+the fused kernel and the interior-point method know those of linsat only, and say so.
 """
 
 from __future__ import annotations
