@@ -33,11 +33,14 @@ $(VENV)/.tools: $(VENV)/.installed
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
 
+# One process a core, at most four; whoever has finished takes tests over from the others.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+
 test: $(VENV)/.tools
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
 test-all: $(VENV)/.tools
-	@$(BIN)/python -m pytest -m "slow or not slow"
+	@$(PYTEST) -m "slow or not slow"
 
 # qpth declares numpy below 2, although it runs with 2.
 $(VENV)/.peers: $(VENV)/.installed

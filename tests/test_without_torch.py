@@ -69,6 +69,17 @@ def test_a_statement_of_constant_tensors():
         assert {array.dtype for array in (stated.values, stated.rhs, stated.upper)} == {np.dtype(np.float64)}
 
 
+def test_learned_numbers_of_float32_meet_constants():
+    cons = linsat.Constraints(A=np.eye(2), b=[1.0, 2.0], C=np.ones((1, 2)), d=0.5)
+    price = torch.tensor([2.0], requires_grad=True)
+    assert cons.soften(1, price).price.tolist() == [torch.inf, 2, torch.inf]
+    side = torch.tensor([4.0], requires_grad=True)
+    found = cons.with_rhs({"A[1]": side}).rhs
+    assert (found.tolist(), found.dtype) == ([1, 4, 0.5], torch.float64)
+    found.sum().backward()
+    assert side.grad.tolist() == [1]
+
+
 @pytest.mark.parametrize("name", ["A", "b", "upper", "price"])
 def test_a_statement_of_learned_tensors_is_rejected(name):
     numbers = {"A": torch.ones(1, 2), "b": torch.ones(1), "upper": torch.ones(2), "price": torch.ones(1)}

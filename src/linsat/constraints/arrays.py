@@ -62,7 +62,7 @@ def read_numbers(name: str, value: Any) -> Numbers:
     """Any dense array-like as real numbers."""
     if is_sparse(value):
         fix = "to_dense" if is_tensor(value) else "toarray"
-        raise ConstraintError(f"{name} is sparse; expected dense numbers. Fix: {name}.{fix}().")
+        raise ConstraintError(f"{name} is sparse; expected a dense array. Fix: {name}.{fix}().")
     return read_tensor(name, value) if is_tensor(value) else read_array(name, value)
 
 

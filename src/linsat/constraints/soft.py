@@ -114,7 +114,7 @@ def full_price(soft: Sequence[SoftRows], num_rows: int) -> Numbers | None:
     for block, price in zip(soft, prices, strict=True):
         own = spread(price, (*batch, len(block.rows)))
         if is_tensor(full):
-            full = full.index_copy(-1, positions_on(full, block.rows), own)
+            full = full.index_copy(-1, positions_on(full, block.rows), own.to(full.dtype))
         else:
             full[..., block.rows] = own
     return full

@@ -29,7 +29,8 @@ class RowGaps(NamedTuple):
 
 def row_violation(constraints: RowsAndBox, x: Any) -> Any:
     """See `Constraints.row_violation`."""
-    return _row_gaps(constraints, read_point(constraints, x)).gap
+    point = read_point(constraints, x)
+    return _row_gaps(constraints, point, _numbers(constraints, point)).gap
 
 
 def violation(constraints: RowsAndBox, x: Any) -> Any:
@@ -41,8 +42,8 @@ def violation(constraints: RowsAndBox, x: Any) -> Any:
     outside = xp.clip(xp.maximum(lower - point, point - upper), 0.0, None) / xp.clip(abs(point), 1.0, None)
     worst = xp.amax(outside, -1)
     if not len(constraints):
-        return worst
-    gap, size = _row_gaps(constraints, point)
+        return worst if is_tensor(worst) else np.asarray(worst)
+    gap, size = _row_gaps(constraints, point, numbers)
     hard = positions_on(point, ~constraints._soft_mask())
     share = xp.where(hard, gap, xp.zeros_like(gap)) / xp.clip(size, 1.0, None)
     worst = xp.maximum(worst, xp.amax(share, -1))
@@ -53,7 +54,8 @@ def soft_violation(constraints: RowsAndBox, x: Tensor, tol: float) -> Tensor:
     """See `Constraints.soft_violation`."""
     import torch
 
-    gap, size = _row_gaps(constraints, read_point(constraints, x))
+    point = read_point(constraints, x)
+    gap, size = _row_gaps(constraints, point, _numbers(constraints, point))
     held = gap.detach() <= tol * size.clamp_min(1.0)  # not for NaN, which stays
     return torch.where(held | positions_on(gap, ~constraints._soft_mask()), 0.0, gap)
 
@@ -76,8 +78,8 @@ def _numbers(constraints: RowsAndBox, point: Numbers) -> Any:
     return values_on(constraints, point.device) if is_tensor(point) else present(constraints)
 
 
-def _row_gaps(constraints: RowsAndBox, point: Numbers) -> RowGaps:
-    pattern, numbers, xp = constraints.structure, _numbers(constraints, point), namespace(point)
+def _row_gaps(constraints: RowsAndBox, point: Numbers, numbers: Any) -> RowGaps:
+    pattern, xp = constraints.structure, namespace(point)
     row, col, senses = pattern.on(point.device) if is_tensor(point) else (pattern.row, pattern.col, pattern.senses)
     terms = point[..., col] * numbers.values  # (batch..., nnz)
     excess = _row_sums(terms, row, pattern.num_rows) - numbers.rhs
