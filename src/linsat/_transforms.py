@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+ONE_GRAPH_SINCE = (2, 13)  # of torch
 
 
 def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
@@ -42,6 +43,17 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return call
+
+
+def recorded(function: Callable[P, R]) -> Callable[P, R]:
+    """Leave the function to torch.compile, which records it as one operator; an older torch than that runs it as it is.
+
+    Dynamo before 2.13 does not follow everything that a call reads, so there the graph is broken around it.
+    """
+    import torch
+
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    return function if version >= ONE_GRAPH_SINCE else outside_graphs(function)
 
 
 def constant_in_graphs(function: Callable[P, R]) -> Callable[P, R]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import outside_graphs, tracing
+from linsat._transforms import outside_graphs, recorded, tracing
 from linsat.compile.compiled import CompiledConstraints, compile_constraints
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
@@ -26,6 +26,7 @@ from linsat.solving import Solve, check_numbers, report
 from linsat.status import Status
 
 
+@recorded
 @one_thread_after_a_fork
 def project(
     y: Scores,
@@ -68,6 +69,7 @@ def project(
     return request.answer(_solve(request, duals=False)[0].x)
 
 
+@recorded
 @one_thread_after_a_fork
 def solve(
     y: Scores,
