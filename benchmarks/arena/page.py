@@ -81,9 +81,8 @@ learns to solve this family, next to layers that stop earlier or solve each inst
 **What it does not show.** That a network is a good way to solve this family: in its own metric the convex problem
 *is* a projection, and `linsat.project(-p / q, constraints, objective=linsat.Euclidean(weights=q))` gives the optimum
 of every instance without any network. The rates of linsat and of "our recipe" were chosen on validation instances of
-this family.
-Pinet stops after a fixed number of iterations, which trades violation for time: more iterations would lower the violation
-and the speed. JAX compiles before the clock starts.
+this family. Pinet stops after a fixed number of iterations, which trades violation for time: more iterations would
+lower the violation and the speed. JAX compiles before the clock starts.
 """,
     ]
 
@@ -176,12 +175,12 @@ constraints)`; *at 2p - c* puts it where SPO+ asks its solver; *layer, regret* i
 Published in PyEPO's notebook for draw 42, with Gurobi on its machine: {published}. PFYL and AI-MLE have 3 samples and
 sigma 1 here, as in PyEPO's README.
 
-**What this shows.** What losses from a batched projection are worth against losses from solver calls, and what each takes,
-on draws that all losses share.
+**What this shows.** What losses from a batched projection are worth against losses from solver calls, and what each
+takes, on draws that all losses share.
 
-**What it does not show.** Wall time depends on the solver behind PyEPO: Gurobi, or a dynamic program for the grid, would
-change the rivals' seconds. All losses train on the linear relaxation, which is exact for shortest paths and not for
-knapsacks.
+**What it does not show.** Wall time depends on the solver behind PyEPO: Gurobi, or a dynamic program for the grid,
+would change the rivals' seconds. All losses train on the linear relaxation, which is exact for shortest paths and not
+for knapsacks.
 """
     )
     return parts

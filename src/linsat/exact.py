@@ -113,7 +113,7 @@ class _Program:
             return full[instance].numpy()
 
         numbers, structure = constraints.numbers("cpu"), constraints.structure
-        row, col = structure.row.cpu().numpy(), structure.col.cpu().numpy()
+        row, col = structure.row, structure.col
         lower, upper = own(numbers.lower, width), own(numbers.upper, width)
         if not len(constraints):
             return cls((), Bounds(lower, upper), np.zeros(0))
