@@ -122,7 +122,6 @@ def test_the_page_is_written_from_records_with_failures_in_it(tmp_path: Path) ->
     file = tmp_path / "records.jsonl"
     run = {"objective": -14.9, "violation": 1e-14, "seconds": 9.0, "seconds to goal": 2.0, "inference seconds": 0.1}
     regret = {"regret": 0.07, "seconds": 2.0}
-    ours = {"tau": 0.1, **regret}
     route = dict.fromkeys(("forward", "backward", "decision", "step", "dropped", "worst dropped", "largest load"), 0.5)
     route |= dict.fromkeys(("worst largest load", "batch loss", "inference loss", "inference largest load"), 0.5)
     for unit, result in {
