@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from linsat._transforms import recorded
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
@@ -63,7 +64,7 @@ class LinSAT(nn.Module):
         self.constraints = constraints
         self._objective = objective
         self.solver = solver
-        self.on_failure = on_failure
+        self.on_failure: OnFailure = on_failure
         parameters = {n: t for n, t in constraints.learned_tensors().items() if isinstance(t, nn.Parameter)}
         self._learned = tuple(parameters)
         for name, parameter in parameters.items():
@@ -78,6 +79,7 @@ class LinSAT(nn.Module):
         numbers = {name: getattr(self, name) for name in self._numbers}
         return replace(self._objective, **numbers) if numbers else self._objective  # type: ignore[type-var]
 
+    @recorded
     def forward(
         self,
         y: Scores,
