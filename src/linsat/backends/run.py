@@ -11,6 +11,7 @@ import torch
 from linsat.backends.arrays import ArrayBackend
 from linsat.backends.cpu_kernel import KernelBackend
 from linsat.backends.interior_point import InteriorPointBackend
+from linsat.backends.triton import TritonBackend
 from linsat.compile import judge
 from linsat.compile.compiled import CompiledConstraints, linear_system
 from linsat.compile.diagnosis import diagnose, error_from
@@ -44,7 +45,8 @@ class Backend(Protocol):
 
 _KERNEL = KernelBackend()
 _INTERIOR = InteriorPointBackend()
-BACKENDS: list[Backend] = [_KERNEL, ArrayBackend()]  # in order of preference; the last takes every problem
+# In order of preference; the last takes every problem.
+BACKENDS: list[Backend] = [_KERNEL, TritonBackend(), ArrayBackend()]
 
 
 def every_backend() -> list[Backend]:

@@ -10,10 +10,11 @@ Per instance, with the letters of `linsat.compile.problem`:
     mu <- clip(mu + alpha p, dual bounds), alpha = 1, SHORTEN, SHORTEN^2, ...  until theta falls, or has not risen again
     damping / 4 after a full step, * 4 otherwise
 
-Objectives with a temperature begin hot (START_TEMPERATURE of the largest score) and cool by COOLING whenever
-e <= LOOSE_RESIDUAL, along the tangent of the path mu(T) (the drift). A step is at most a few temperatures times a
-stride that doubles while whole steps succeed. Theta is convex, so a step at whose end the slope still falls has lowered
-it, also where rounding hides the fall. Whatever is not solved so goes to `linsat.solvers.interior_point`.
+Objectives with a temperature begin hot (START_TEMPERATURE of the largest score) with SWEEPS of Sinkhorn, and cool by
+COOLING whenever e <= LOOSE_RESIDUAL, along the tangent of the path mu(T) (the drift). A step is at most a few
+temperatures times a stride that doubles while whole steps succeed. Theta is convex, so a step at whose end the slope
+still falls has lowered it, also where rounding hides the fall. Whatever is not solved so goes to
+`linsat.solvers.interior_point`.
 
 Every back end takes these constants from here.
 """
@@ -42,7 +43,9 @@ ROUNDING = 1e-14  # of theta, relative to the sum of its terms
 HELD = 1e-6  # a dual this close to its bound counts as at it
 LARGEST_STRIDE = 1e6
 GAP = 10.0  # duality gap allowed, in units of tol (1 + |<y, x>|)
-MOST_GROUPS = 4  # a first sweep evaluates everything once per group of disjoint rows; beyond this it does not pay
+SWEEPS = 3  # of Sinkhorn before the first step
+MOST_GROUPS = 4  # a sweep evaluates everything once per group of disjoint rows; beyond this it does not pay
+FINE = 1e-4  # of tol: an error that the last step, taken when e <= tol, need not make smaller
 CERTIFICATE_EVERY = 8  # passes between two looks for a proof of infeasibility
 # The interior-point method takes over after this many steps: it needs 10 to 40, of ten times the cost, on anything.
 STEPS_BEFORE_INTERIOR = 60
@@ -77,9 +80,9 @@ class Newton:
             while solving and to ``max(1, sum_j |a_ij x_j|)`` in the end; the duality gap is held to the same figure.
             One more step is taken then, so the rows usually hold far better.
         max_steps: hard limit of Newton steps per instance, over all temperatures.
-        backend: ``"auto"`` runs the fused kernel on the CPU where it can and torch operations everywhere else;
-            ``"torch"`` always the latter; ``"kernel"`` raises where the kernel cannot be used; ``"interior_point"``
-            goes to that method at once.
+        backend: ``"auto"`` runs the fused kernel on the CPU and the Triton kernels on a GPU where they can, and torch
+            operations everywhere else; ``"torch"`` always the latter; ``"kernel"`` and ``"triton"`` raise where that
+            one cannot be used; ``"interior_point"`` goes to that method at once.
 
     Cost per step and instance: O(pairs of rows sharing a variable) to assemble the Hessian and O(rows^3 / 3) to factor
     it; typically 5 to 30 steps. Memory O(variables + rows^2) per instance, whatever the number of steps. Beyond 2,000
@@ -91,16 +94,16 @@ class Newton:
 
     tol: float = 1e-9
     max_steps: int = 200
-    backend: Literal["auto", "torch", "kernel", "interior_point"] = "auto"
+    backend: Literal["auto", "torch", "kernel", "triton", "interior_point"] = "auto"
 
     def __post_init__(self) -> None:
         if not 0 < self.tol < 1:
             raise ConstraintError(f"tol is {self.tol}; expected a number between 0 and 1, such as 1e-9.")
         if not isinstance(self.max_steps, int) or self.max_steps < 1:
             raise ConstraintError(f"max_steps is {self.max_steps}; expected a positive integer.")
-        if self.backend not in ("auto", "torch", "kernel", "interior_point"):
+        if self.backend not in ("auto", "torch", "kernel", "triton", "interior_point"):
             raise ConstraintError(
-                f"backend is {self.backend!r}; expected 'auto', 'torch', 'kernel' or 'interior_point'."
+                f"backend is {self.backend!r}; expected 'auto', 'torch', 'kernel', 'triton' or 'interior_point'."
             )
 
     @property
