@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,7 +108,7 @@ def _with_conflict(findings: Findings, constraints: Constraints, found: Diagnosi
 def _examine_instances(model: Model, deadline: Deadline) -> Findings:
     """Per-instance right-hand sides or bounds: which instances cannot hold, and why the first of them cannot."""
     constraints = model.constraints
-    unsure = list(range(constraints.batch_shape.numel()))
+    unsure = list(range(math.prod(constraints.batch_shape)))
     wrong: list[int] = []
     lower, upper = constraints.lower.detach(), constraints.upper.detach()
     unbounded = bool(torch.isinf(lower).any() or torch.isinf(upper).any())
@@ -220,7 +221,10 @@ def _print_conflict(model: Model, findings: Findings) -> None:
     if wrong is not None:
         more = ", ..." if len(wrong) > _SHOWN else ""
         shown = ", ".join(map(str, wrong[:_SHOWN])) + more
-        say(f"infeasible: {len(wrong):,} of {model.constraints.batch_shape.numel():,} instances: {shown}", style="red")
+        say(
+            f"infeasible: {len(wrong):,} of {math.prod(model.constraints.batch_shape):,} instances: {shown}",
+            style="red",
+        )
         if findings.unknown_instances:
             say(f"unknown: {len(findings.unknown_instances):,} instances (--seconds)", style="yellow")
     one = len(findings.conflict) + len(findings.bounds) == 1
