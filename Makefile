@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch==2.13.0
 
-.PHONY: help demo test test-all test-matrix fuzz bench bench-gpu bench-quick bench-page lint docs clean
+.PHONY: help demo test test-all test-matrix fuzz bench bench-gpu bench-quick bench-page lint docs release-check clean
 help:
 	@echo "make demo   a guided tour: the layer, its peers, three studies (out/demo/index.html)"
 	@echo "make test   run the tests"
@@ -15,8 +15,9 @@ help:
 	@echo "make bench-page  docs/performance.md and the table of the README from the last make bench"
 	@echo "make fuzz   random systems against HiGHS and Clarabel; FUZZ=\"--minutes 5 --seed 1\" sets how long"
 	@echo "make test-matrix  the tests with the oldest and newest versions, and without any extra"
-	@echo "make lint   ruff, mypy and the direction of imports"
+	@echo "make lint   ruff, mypy, pyright and the direction of imports"
 	@echo "make docs   build the documentation into site/"
+	@echo "make release-check  build sdist and wheel, install the wheel into an empty environment, test it there"
 
 # torch comes first and alone: a requirement of another package could pull a far larger build.
 $(VENV)/.installed: pyproject.toml
@@ -66,6 +67,7 @@ lint: $(VENV)/.tools
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 docs: $(VENV)/.tools
@@ -78,5 +80,8 @@ fuzz: $(VENV)/.tools
 test-matrix:
 	@$(PYTHON) scripts/test_matrix.py
 
+release-check:
+	@$(PYTHON) scripts/release_check.py --torch "$(TORCH)"
+
 clean:
-	rm -rf $(VENV) build site out src/*.egg-info
+	rm -rf $(VENV) build dist .release site out src/*.egg-info

@@ -94,7 +94,7 @@ PROJECTIONS: dict[str, Case] = {
     "tau nan": Case(PROJECT + " --tau nan", "--tau is nan", {**SET, **SCORES}),
     "tau in words": Case(PROJECT + " --tau warm", "tau", {**SET, **SCORES}, usage=True),
     "no chunk": Case(PROJECT + " --chunk 0", "--chunk is 0", {**SET, **SCORES}),
-    "out of another kind": Case(PROJECT.replace("x.npy", "x.csv"), "ends in '.csv'", {**SET, **SCORES}),
+    "out of another kind": Case(PROJECT.replace("x.npy", "x.txt"), "ends in '.txt'", {**SET, **SCORES}),
     "resume and overwrite": Case(PROJECT + " --resume --overwrite", "both", {**SET, **SCORES}),
     "crossed box": Case(PROJECT + " --box 2 1", "box", {**SET, **SCORES}),
     "half a box": Case(PROJECT + " --box 2", "", {**SET, **SCORES}, usage=True),

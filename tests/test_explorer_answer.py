@@ -11,19 +11,26 @@ import math
 import numpy as np
 import pytest
 
-from linsat.explorer.answer import answer
+from linsat.explorer.answer import OBJECTIVES, answer
 from linsat.explorer.language import parse
 from linsat.explorer.polygon import best_vertex, polygon
 from linsat.explorer.presets import PRESETS
 from linsat.files import read_model
-from oracles import System, entropic_optimum, linear_optimum
+from oracles import System, elastic, entropic_optimum, linear_optimum, nearest_point, slack_free_optimum
 
 by_preset = pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
 solvable = pytest.mark.parametrize("preset", [p for p in PRESETS if p.name != "infeasible"], ids=lambda p: p.name)
 
 
-def _ask(preset):
-    return answer({"text": preset.text, "scores": preset.scores, "tau": preset.tau})
+def _ask(preset, objective=None):
+    question = {"text": preset.text, "scores": preset.scores, "tau": preset.tau}
+    return answer(question | {"objective": objective or preset.objective})
+
+
+def _prices(found) -> np.ndarray | None:
+    """What each row costs per unit, infinite where it is hard; None: all are hard."""
+    prices = np.array([np.inf if row["price"] is None else row["price"] for row in found["rows"]])
+    return prices if np.isfinite(prices).any() else None
 
 
 def _system(found) -> System:
@@ -50,27 +57,54 @@ def test_two_variables_on_a_line_have_a_closed_form():
     assert found["violation"] < 1e-9
 
 
+ORACLES = {
+    "entropy": entropic_optimum,
+    "slack-free-entropy": slack_free_optimum,
+    "euclidean": lambda system, scores, tau, price: nearest_point(system, scores / tau, tau, price),
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
 @solvable
-def test_presets_have_the_entropic_optimum(preset):
-    found = _ask(preset)
-    system = _system(found)
-    optimum = entropic_optimum(system, np.array(found["scores"]), preset.tau)
+def test_presets_have_the_optimum_that_clarabel_finds(preset, objective):
+    found = _ask(preset, objective)
+    system, prices = _system(found), _prices(found)
+    optimum = ORACLES[objective](system, np.array(found["scores"]), preset.tau, prices)
     assert found["status"] == "converged"
     assert optimum is not None
     assert found["x"] == pytest.approx(optimum, abs=2e-5)
-    assert system.violation(np.array(found["x"])) < 1e-8
+    assert found["answers"][objective]["x"] == found["x"]
+    for row, gap in zip(found["rows"], system.matrix @ np.array(found["x"]) - system.rhs):
+        broken = {"<=": gap, ">=": -gap, "==": abs(gap)}[row["sense"]]
+        assert row["violation"] == pytest.approx(max(0.0, broken), abs=1e-7)
+        assert row["price"] is not None or broken < 1e-8
+
+
+def test_the_three_answers_do_not_depend_on_which_is_chosen():
+    preset = PRESETS[0]
+    found = {objective: _ask(preset, objective) for objective in OBJECTIVES}
+    assert all(one["answers"] == found["entropy"]["answers"] for one in found.values())
+    assert {objective: one["x"] for objective, one in found.items()} == {
+        objective: one["x"] for objective, one in found["entropy"]["answers"].items()
+    }
 
 
 @solvable
 def test_presets_tend_to_the_vertex_that_highs_finds(preset):
     found = _ask(preset)
     scores, vertex = np.array(found["scores"]), np.array(found["vertex"])
-    system = _system(found)
-    assert scores @ vertex == pytest.approx(linear_optimum(system, scores), abs=1e-8)
-    assert system.violation(vertex) < 1e-8
-    cold = np.array(found["path"]["x"][0])
-    assert found["path"]["tau"][0] == pytest.approx(1e-3)
-    assert np.abs(cold - vertex).max() < 0.01
+    system, prices = _system(found), _prices(found)
+    whole, cost = elastic(system, prices)
+    paid = 0.0
+    for row, gap in zip(found["rows"], system.matrix @ vertex - system.rhs):
+        broken = max(0.0, {"<=": gap, ">=": -gap, "==": abs(gap)}[row["sense"]])
+        assert row["price"] is not None or broken < 1e-8
+        paid += 0.0 if row["price"] is None else row["price"] * broken
+    best = linear_optimum(whole, np.append(scores, -cost))
+    assert scores @ vertex - paid == pytest.approx(best, abs=1e-8)
+    for objective, other in found["answers"].items():
+        assert other["path"]["tau"][0] == pytest.approx(1e-3)
+        assert np.abs(np.array(other["path"]["x"][0]) - vertex).max() < 0.01, objective
 
 
 def test_without_a_single_best_vertex_none_is_shown():
@@ -80,7 +114,7 @@ def test_without_a_single_best_vertex_none_is_shown():
     assert best_vertex(parse("a + b = 3"), np.array([1.0, 0.0])) is None  # nor where there is no point at all
 
 
-def test_the_conflict_is_named_in_the_persons_words():
+def test_the_conflict_is_named_in_the_users_words():
     found = _ask(next(preset for preset in PRESETS if preset.name == "infeasible"))
     assert found["state"] == "infeasible"
     assert [found["rows"][i]["name"] for i in found["conflict"]] == [
@@ -146,9 +180,10 @@ def test_a_segment_a_point_and_nothing():
     assert polygon(parse("a + b >= 3")) == []
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
 @solvable
-def test_exported_python_runs_and_gives_the_same_x(preset):
-    found = _ask(preset)
+def test_exported_python_runs_and_gives_the_same_x(preset, objective):
+    found = _ask(preset, objective)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(found["python"], {})
@@ -168,6 +203,8 @@ def test_exported_json_is_a_constraint_file(preset, tmp_path):
     for name, sense, rhs, coefficients in zip(loaded.names, loaded.senses, loaded.rhs.tolist(), matrix.tolist()):
         row = found["rows"][names.index(name)]
         assert (row["sense"], row["rhs"], row["coefficients"]) == (sense, rhs, coefficients)
+    prices = {name: price for name, price in zip(loaded.names, loaded.price.tolist()) if price < math.inf}
+    assert prices == {row["name"]: row["price"] for row in found["rows"] if row["price"] is not None}
     assert len(loaded) == len(names)
     assert np.array_equal(loaded.lower.expand(len(found["variables"])).numpy(), found["lower"])
     assert np.array_equal(loaded.upper.expand(len(found["variables"])).numpy(), found["upper"])
@@ -199,6 +236,12 @@ def test_hostile_labels_stay_strings_in_exported_code():
         ({"text": "a <= 1", "scores": {"a": 10**400}}, "scores.a is 1000"),
         ({"text": "a <= 1", "tau": 0}, "tau is 0; expected a number from 0.001 to 10"),
         ({"text": "a <= 1", "tau": None}, "tau is None"),
+        (
+            {"text": "a <= 1", "objective": "euclid"},
+            "objective is 'euclid'; expected one of entropy, slack-free",
+        ),
+        ({"text": "a <= 1", "objective": ["entropy"]}, "objective is ['entropy']"),
+        ({"text": "a <= 1, price 0"}, "line 1, column 15: expected one positive number after 'price'"),
         ({"text": "a <"}, "line 1, column 3"),
     ],
 )
@@ -216,3 +259,11 @@ def test_a_variable_without_rows_is_a_plain_sigmoid_in_its_box():
     found = answer({"text": "-1 <= a <= 3", "scores": {"a": 0.25}, "tau": 0.5})
     assert found["x"] == pytest.approx([-1 + 4 / (1 + math.exp(-4 * 0.25 / 0.5))])
     assert found["rows"] == []
+
+
+def test_rows_that_conflict_are_solved_when_one_has_a_price():
+    found = answer({"text": "a + b <= 1\nwish: a + b >= 1.5, price 2", "scores": {"a": 1}, "objective": "euclidean"})
+    assert found["state"] == "solved"
+    assert sum(found["x"]) == pytest.approx(1.0, abs=1e-9)
+    assert found["rows"][1]["violation"] == pytest.approx(0.5, abs=1e-9)
+    assert found["rows"][1]["dual"] == pytest.approx(2.0, abs=1e-9)  # its price: it is broken

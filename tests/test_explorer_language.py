@@ -54,6 +54,16 @@ def test_names_bounds_and_order():
     assert (right.coefficients, right.sense, right.rhs) == ({"a": 1, "c": 1}, "<=", 2)
 
 
+def test_prices_make_rows_soft():
+    rows = parse("wish, price: a + b >= 1, price 2  # dear\n1 <= a + b <= 3 ,price .5\na <= price").rows
+    assert [(row.name, row.text, row.price) for row in rows] == [
+        ("wish, price", "a + b >= 1", 2.0),
+        ("line 2 (left)", "1 <= a + b <= 3", 0.5),
+        ("line 2 (right)", "1 <= a + b <= 3", 0.5),
+        ("line 3", "a <= price", None),
+    ]
+
+
 def test_a_bare_bound_is_a_row_unless_it_has_two_sides():
     problem = parse("a <= 0.5\n0 <= b <= 0.5")
     assert problem.upper == (1, 0.5)
@@ -105,6 +115,12 @@ def test_printed_rows_come_back(numbers, rhs, spaces):
         ("2 <= a <= 1", 1, 1, "above the upper"),
         ("x[1] <= 1", 1, 2, "letters, digits"),
         ("a,b <= 1", 1, 2, "one row per line"),
+        ("a <= 1, price", 1, 14, "one positive number after 'price'"),
+        ("a <= 1, price -2", 1, 15, "one positive number after 'price'"),
+        ("a <= 1, price 2 b", 1, 15, "one positive number after 'price'"),
+        ("a <= 1, price 1e9", 1, 15, "out of range"),
+        ("a <= 1, cost 2", 1, 7, "one row per line"),
+        ("0 <= a <= 1, price 2", 1, 12, "bounds have no price"),
         ("a <= nan", 1, 6, None),
         ("a <= 1e7", 1, 6, "out of range"),
         ("a <= 1e-7", 1, 6, "out of range"),

@@ -28,7 +28,7 @@ def address():
 
 
 class Page:
-    """What a person does on the page, and sees."""
+    """What a user does on the page, and sees."""
 
     def __init__(self, browser, address):
         self.browser = browser
@@ -173,6 +173,10 @@ def test_every_preset_shows_rows_that_hold(page):
         if name == "infeasible":
             assert page.one("#status").text == "infeasible"
             continue
+        if name == "soft rows":
+            assert page.one("#status").text == "1 soft row broken"
+            assert [cell.text for cell in page.all("#row-table tr.broken td:first-child")] == ["Bob\ntue + wed >= 1.6"]
+            continue
         assert page.one("#status").text == "every row holds"
         script = "return Array.from(document.querySelectorAll('[data-violation]'), (cell) => Number(cell.textContent))"
         violations = page.browser.execute_script(script)
@@ -180,6 +184,73 @@ def test_every_preset_shows_rows_that_hold(page):
         rows = [line for line in text.split("\n") if line and line[0] not in "#0"]
         assert len(violations) == len(rows)
         assert max(violations) < 1e-6
+
+
+def test_each_objective_has_its_answer_and_curves(page):
+    page.write("a + b = 1")
+    page.put('[data-score="a"]', 0.6)
+    page.put('[data-score="b"]', 0.2)
+    page.put("#tau", 0)  # tau = 1
+    nearest, entropic = 0.5 + 0.4 / 2, _on_a_line(0.4, 1.0)
+    page.wait_for_x("a", entropic)
+    shown = {cell.get_attribute("data-answer"): cell.text for cell in page.all("[data-answer]")}
+    assert float(shown["entropy a"]) == pytest.approx(entropic, abs=1e-4)
+    assert float(shown["slack-free-entropy a"]) == pytest.approx(entropic, abs=1e-4)  # no inequality, no slack
+    assert float(shown["euclidean a"]) == pytest.approx(nearest, abs=1e-4)
+    assert [figure.get_attribute("data-curves") for figure in page.all("#plots figure")] == [
+        "entropy",
+        "slack-free-entropy",
+        "euclidean",
+    ]
+    assert all(len(figure.find_elements("css selector", "polyline")) == 2 for figure in page.all("#plots figure"))
+    page.one("[name=objective][value=euclidean]").click()
+    page.wait_for_x("a", nearest)
+    assert [figure.get_attribute("data-curves") for figure in page.all("#plots figure.chosen")] == ["euclidean"]
+    page.one("#copy-python").click()
+    assert "linsat.Euclidean()" in page.one("#exported").text
+    page.put("#tau", -1)  # tau = 0.1: nearest to (6, 2), which is a corner
+    page.wait_for_x("a", 1.0)
+
+
+def test_a_price_makes_a_row_soft_and_is_written_into_its_line(page):
+    page.write("limit: a + b <= 1\nwish: a + b >= 1.5 # mine")
+    page.wait_for_state("infeasible")
+    field = page.one('[data-price="wish"]')
+    page.browser.execute_script("arguments[0].value = '2'; arguments[0].dispatchEvent(new Event('change'));", field)
+    page.settle()
+    assert page.one("#rows").get_attribute("value") == "limit: a + b <= 1\nwish: a + b >= 1.5, price 2 # mine"
+    page.wait(lambda: page.one("#status").text == "1 soft row broken")
+    assert float(page.one('[data-violation="wish"]').text) == pytest.approx(0.5, abs=1e-6)
+    assert page.one("#message").text == ""
+    field = page.one('[data-price="wish"]')
+    page.browser.execute_script("arguments[0].value = ''; arguments[0].dispatchEvent(new Event('change'));", field)
+    page.wait_for_state("infeasible")
+    assert page.one("#rows").get_attribute("value") == "limit: a + b <= 1\nwish: a + b >= 1.5 # mine"
+
+
+def test_nothing_said_of_the_problem_before_stays(page):
+    from selenium.webdriver.support.ui import Select
+
+    Select(page.one("#preset")).select_by_visible_text("infeasible")
+    page.wait_for_state("infeasible")
+    assert page.one("#about").text.startswith("Rows that cannot hold together")
+    assert "No point satisfies all rows" in page.one("#caption").text
+    page.one("#copy-json").click()
+    page.write("a + b <= 1")
+    page.wait_for_state("solved")
+    assert page.one("#about").text == ""
+    assert not page.one("#exported").is_displayed()
+    page.write("a + b <= 1\na + b >= 1.5")
+    page.wait_for_state("infeasible")
+    assert len(page.all("#row-table .bad")) == 2
+    page.write("a + b <=")  # cannot be read: neither the conflict nor its red rows are about this text
+    page.wait_for_state("error")
+    assert "No point" not in page.one("#caption").text
+    assert page.all("#row-table .bad") == []
+    assert not page.one("#copy-json").is_enabled()
+    page.browser.execute_script("window.fetch = () => new Promise(() => {});")  # an answer that does not come
+    page.put("#rows", "a + b <= 2")
+    page.wait(lambda: page.one("#message").text == "" and page.one("#status").text == "solving")
 
 
 def test_exports_are_shown(page):
@@ -210,5 +281,9 @@ def test_it_fits_a_narrow_screen(page):
     try:
         wide = page.browser.execute_script("return document.documentElement.scrollWidth")
         assert wide <= 390
+        for table in ("#row-table", "#answers"):
+            box = page.one(table).find_element("xpath", "..")
+            inside = page.browser.execute_script("return arguments[0].scrollWidth <= arguments[0].clientWidth", box)
+            assert inside, table
     finally:
         page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import linsat
+from linsat.files import tables
 from linsat.files.scores import open_scores
 
 Y = np.random.default_rng(0).normal(size=(23, 5))
@@ -28,8 +29,10 @@ def _write(path, kind: str) -> np.ndarray:
     elif kind == "npz compressed":
         np.savez_compressed(path, anything=Y)
     elif kind == "csv":
+        pytest.importorskip("pyarrow")
         np.savetxt(path, Y, delimiter=",", fmt="%.17g")
     elif kind == "csv with names":
+        pytest.importorskip("pyarrow")
         text = "\n".join([",".join("abcde"), *(",".join(map(repr, row.tolist())) for row in Y)])
         path.write_text(text.replace("\n", "\r\n\r\n"), encoding="utf-8-sig")
     else:
@@ -92,6 +95,8 @@ BAD = {
     "junk.npz": (b"PK\x03\x04" + b"\x07" * 50, "not a complete .npz archive"),
     "empty.csv": (b"", "the file is empty"),
     "binary.csv": (b"\xff\xfe\x00\x01", "not comma-separated text"),
+    "no names.csv": (b"u1,0.5,0.25\nu2,0.5,0.5\n", "line 1 holds words and the number 0.5"),
+    "twice.csv": (b"a,b,a\n1,2,3\n", "two columns are named 'a'"),
     "junk.parquet": (b"PAR1 and nothing else", "not a parquet file"),
     "scores.txt": (b"1,2", "ends in '.txt'"),
 }
@@ -99,7 +104,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_files_are_named(name, tmp_path):
-    if name.endswith("parquet"):
+    if name.endswith(("csv", "parquet")):
         pytest.importorskip("pyarrow")
     content, message = BAD[name]
     (tmp_path / name).write_bytes(content)
@@ -110,9 +115,12 @@ def test_bad_files_are_named(name, tmp_path):
 
 
 def test_bad_lines_are_named(tmp_path):
+    pytest.importorskip("pyarrow")
     for text, message in (
         ("1,2\n3,4\n5\n", "line 3 has 1 cells; expected 2"),
         ("1,2\n\n3,oops\n", "line 3, column 2 holds 'oops'; expected a number"),
+        ("1,2\n3,\n", "line 2, column 2 holds ''; expected a number"),
+        ("a,b\n1,2\n1_0,2\n", "line 3, column 'a' holds '1_0'; expected a number"),
     ):
         (tmp_path / "y.csv").write_text(text)
         with pytest.raises(linsat.ConstraintError, match=message):
@@ -122,7 +130,7 @@ def test_bad_lines_are_named(tmp_path):
 def test_parquet_refuses_other_columns_and_gaps(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"a": [1.0], "name": ["x"]}), tmp_path / "text.parquet")
-    with pytest.raises(linsat.ConstraintError, match="column 'name' has type string"):
+    with pytest.raises(linsat.ConstraintError, match="column 'name' has type string.*--id"):
         open_scores(tmp_path / "text.parquet")
     parquet.write_table(pyarrow.table({"a": [1.0, None]}), tmp_path / "gap.parquet")
     with pytest.raises(linsat.ConstraintError, match="column 'a' has missing values"):
@@ -135,3 +143,46 @@ def test_a_missing_file_and_a_folder_are_told_apart(tmp_path):
     (tmp_path / "y.npy").mkdir()
     with pytest.raises(linsat.ConstraintError, match="is not a regular file"):
         open_scores(tmp_path / "y.npy")
+
+
+def test_columns_are_chosen_by_name_and_others_passed(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "y.csv"
+    path.write_text('who,b,note,a\n007,1.5,"two, lines\nof text",2.5\n8,-1,,0\n', encoding="utf-8")
+    scores = open_scores(path, variables=("a", "b"))
+    assert scores.columns == ("a", "b")
+    assert np.concatenate(list(scores.read(0, 1))).tolist() == [[2.5, 1.5], [0.0, -1.0]]
+    assert scores.table.names == ("who", "b", "note", "a")
+    (passed,) = scores.table.passed((0, 2), 10)
+    assert passed.column(0).to_pylist() == ["007", "8"]
+    assert passed.column(1).to_pylist() == ["two, lines\nof text", ""]
+    assert passed.column(0).type == arrow.string()
+    unnamed = open_scores(path, ids=("note", "who"))
+    assert unnamed.columns == ("b", "a")
+
+
+def test_lines_longer_than_a_block_are_read(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(tables, "_BLOCK", 64)
+    wide = np.random.default_rng(1).normal(size=(3, 40))
+    path = tmp_path / "y.csv"
+    path.write_text("\n".join(",".join(map(repr, row)) for row in wide.tolist()))
+    assert np.array_equal(np.concatenate(list(open_scores(path).read(0, 2))), wide)
+
+
+def test_a_csv_file_is_not_held_in_memory(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "y.csv"
+    line = ",".join(["0.123456789"] * 50) + "\n"
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(130):
+            file.write(line * 1000)  # 78 MB
+    pool = arrow.system_memory_pool()
+    before = arrow.default_memory_pool()
+    arrow.set_memory_pool(pool)  # counts from zero
+    try:
+        scores = open_scores(path)
+        assert sum(len(piece) for piece in scores.read(0, 5000)) == scores.instances == 130_000
+        assert pool.max_memory() < 50 * 2**20
+    finally:
+        arrow.set_memory_pool(before)

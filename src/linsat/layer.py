@@ -64,7 +64,7 @@ class LinSAT(nn.Module):
         self.constraints = constraints
         self._objective = objective
         self.solver = solver
-        self.on_failure = on_failure
+        self.on_failure: OnFailure = on_failure
         parameters = {n: t for n, t in constraints.learned_tensors().items() if isinstance(t, nn.Parameter)}
         self._learned = tuple(parameters)
         for name, parameter in parameters.items():

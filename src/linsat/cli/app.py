@@ -18,6 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError:
         print('error: the linsat command needs typer and rich. Fix: pip install "linsat[cli]"', file=sys.stderr)
         raise SystemExit(2) from None
+    from linsat.cli.about import about
     from linsat.cli.check import check
     from linsat.cli.explore import explore
     from linsat.cli.info import info
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from linsat.cli.warmup import warmup
 
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-    app.callback()(_about)
+    app.callback()(about)
     for command in (check, project, explore, info, warmup):
         app.command()(command)
     try:
@@ -34,7 +35,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if stop.code not in (None, 0):
             raise
     return 0
-
-
-def _about() -> None:
-    """Hard linear constraints for neural networks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -16,6 +17,7 @@ from linsat.cli.analysis import Forced, Temperatures, forced_variables, redundan
 from linsat.cli.console import NOT_ALL_HOLD, UNKNOWN, err, one_line_errors, say, say_json
 from linsat.compile import Deadline, judge
 from linsat.compile.diagnosis import Diagnosis, diagnose, explained, linear_system
+from linsat.compile.system import OutOfTime, time_limit
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.files import Model, read_model
@@ -87,9 +89,9 @@ def examine(model: Model, seconds: float, progress: Any = lambda done, total: No
     if found.verdict.kind != "feasible":
         return _with_conflict(Findings(unbounded=unbounded), constraints, found)
     findings = Findings(unbounded=unbounded)
-    # Presolve solves a program of about three times the size of that of the verdict, and cannot be interrupted.
+    # Presolve solves a program of about three times the size of that of the verdict: not begun where it cannot end.
     if not unbounded and deadline.remaining > _PRESOLVE_COSTS * took:
-        findings.forced = forced_variables(constraints)
+        findings.forced = forced_variables(constraints, deadline)
     findings.redundant = redundant_rows(constraints, deadline.remaining, progress)
     if not unbounded:
         findings.tau = temperatures(constraints, model.scores, deadline.remaining)
@@ -114,8 +116,9 @@ def _examine_instances(model: Model, deadline: Deadline) -> Findings:
     unbounded = bool(torch.isinf(lower).any() or torch.isinf(upper).any())
     if not unbounded and not deadline.passed:
         scores = torch.zeros((*constraints.batch_shape, constraints.num_variables or 1), dtype=torch.float64)
-        codes = solve(scores, constraints, on_failure="ignore").codes.reshape(-1)
-        unsure = (codes != Status.CONVERGED.code).nonzero().squeeze(-1).tolist()
+        with suppress(OutOfTime), time_limit(deadline):
+            codes = solve(scores, constraints, on_failure="ignore").codes.reshape(-1)
+            unsure = (codes != Status.CONVERGED.code).nonzero().squeeze(-1).tolist()
     unknown: list[int] = []
     first: Diagnosis | None = None
     for instance in unsure:

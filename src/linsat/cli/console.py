@@ -14,8 +14,9 @@ from linsat.errors import InfeasibleError
 
 NOT_ALL_HOLD, BAD_INPUT, UNKNOWN, INTERRUPTED = 1, 2, 3, 130
 
-out = Console()
-err = Console(stderr=True)
+# Without emoji: a name such as a:one: stays as it is.
+out = Console(emoji=False)
+err = Console(stderr=True, emoji=False)
 
 
 def say(text: str, *, style: str = "") -> None:

@@ -10,7 +10,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from linsat.cli.console import NOT_ALL_HOLD, err, one_line_errors, say, say_json
-from linsat.cli.streaming import Job, Record, run
+from linsat.cli.options import OBJECTIVES
+from linsat.cli.record import Job, Record
+from linsat.cli.streaming import run
 from linsat.status import Status
 
 
@@ -18,12 +20,25 @@ from linsat.status import Status
 def project(
     constraints: Annotated[Path, typer.Option(help="constraint file: .json, .npz, .lp or .mps")],
     scores: Annotated[Path, typer.Option(help="scores: .npy, .npz, .csv or .parquet, one row per instance")],
-    out: Annotated[Path, typer.Option(help="where x goes: an .npy file")],
-    tau: Annotated[float, typer.Option(help="temperature, in the units of the scores")] = 0.1,
+    out: Annotated[Path, typer.Option(help="where x goes: .npy, .csv or .parquet")],
+    objective: Annotated[str, typer.Option(help=f"one of {', '.join(OBJECTIVES)}")] = "entropy",
+    tau: Annotated[
+        Optional[float],  # noqa: UP045 - typer reads it at run time, also in Python 3.10
+        typer.Option(help="temperature of the entropies, in the units of the scores (default: 0.1)"),
+    ] = None,
     box: Annotated[
-        Optional[tuple[float, float]],  # noqa: UP045 - typer reads it at run time, also in Python 3.10
+        Optional[tuple[float, float]],  # noqa: UP045
         typer.Option(help="LOWER UPPER: bounds for variables of an LP or MPS file that have none"),
     ] = None,
+    bound: Annotated[
+        list[str], typer.Option(metavar="NAME=LOWER:UPPER", help="bounds of one variable; either end may be left out")
+    ] = [],  # noqa: B006 - typer copies it
+    soften: Annotated[
+        list[str], typer.Option(metavar="NAME=PRICE", help="rows of that name may be broken at this price per unit")
+    ] = [],  # noqa: B006
+    id_columns: Annotated[
+        list[str], typer.Option("--id", metavar="COLUMN", help="a column of the scores that is passed through")
+    ] = [],  # noqa: B006
     chunk: Annotated[Optional[int], typer.Option(help="instances per chunk (default: by their size)")] = None,  # noqa: UP045
     resume: Annotated[bool, typer.Option("--resume", help="go on with a run that was stopped")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="start again, whatever is there")] = False,
@@ -33,9 +48,20 @@ def project(
 
     Exit codes: 0 every instance converged, 1 infeasible or not all converged, 2 bad input, 130 interrupted.
     """
-    if resume and overwrite:
-        raise ValueError("--resume and --overwrite were both given. Fix: one of them.")
-    job = Job(constraints, scores, out, tau, box, chunk, resume, overwrite)
+    job = Job(
+        constraints,
+        scores,
+        out,
+        tau=tau,
+        objective=objective,
+        box=box,
+        bounds=tuple(bound),
+        soften=tuple(soften),
+        ids=tuple(id_columns),
+        chunk=chunk,
+        resume=resume,
+        overwrite=overwrite,
+    )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     start = time.perf_counter()
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:

@@ -1,4 +1,5 @@
-"""One question of the page and its answer, both plain JSON: text, scores and temperature in, x and all about it out."""
+"""One question of the page and its answer, both plain JSON: text, scores, temperature and objective in, x and all
+about it out."""
 
 from __future__ import annotations
 
@@ -15,11 +16,13 @@ from linsat.explorer.language import parse
 from linsat.explorer.polygon import best_vertex, polygon
 from linsat.explorer.problem import Problem
 from linsat.explorer.tokens import RowTextError
+from linsat.objectives import Entropy, Euclidean, Objective
 from linsat.projection import solve
 from linsat.solution import Solution
 
 COLDEST, HOTTEST = 1e-3, 10.0  # temperatures of the slider
 LARGEST_SCORE = 1e3
+OBJECTIVES = ("entropy", "slack-free-entropy", "euclidean")
 _PATH = 41  # temperatures of the curves, from coldest to hottest
 
 Answer = dict[str, Any]
@@ -29,18 +32,20 @@ def answer(question: Any) -> Answer:
     """Answer one question; a question that cannot be answered is answered by what is wrong with it.
 
     Args:
-        question: ``{"text": str, "scores": {name: number}, "tau": number}``; variables without a score have 0.
+        question: ``{"text": str, "scores": {name: number}, "tau": number, "objective": str}``; variables without a
+            score have 0. Objectives are ``"entropy"`` (the paper's layer, the default), ``"slack-free-entropy"`` and
+            ``"euclidean"``, the nearest point to scores / tau.
 
     Returns:
         ``{"state": "empty" | "error" | "infeasible" | "solved", ...}``; never raises for bad input.
     """
     try:
-        text, given, tau = _read(question)
+        text, given, tau, objective = _read(question)
         problem, constraints = _prepared(text)
         if constraints is None:
             return {"state": "empty"}
         scores = np.array([given.get(name, 0.0) for name in problem.variables])
-        return _solved(problem, constraints, scores, tau)
+        return _solved(problem, constraints, scores, tau, objective)
     except RowTextError as error:
         return {"state": "error", "message": str(error), "line": error.line, "column": error.column}
     except ConstraintError as error:
@@ -54,7 +59,7 @@ def _prepared(text: str) -> tuple[Problem, Constraints | None]:
     return problem, problem.constraints() if problem.variables else None
 
 
-def _read(question: Any) -> tuple[str, dict[str, float], float]:
+def _read(question: Any) -> tuple[str, dict[str, float], float, str]:
     if not isinstance(question, dict):
         raise ConstraintError(f"the question is a {type(question).__name__}; expected an object with text and tau.")
     text, scores, tau = question.get("text"), question.get("scores", {}), question.get("tau", 0.1)
@@ -65,7 +70,10 @@ def _read(question: Any) -> tuple[str, dict[str, float], float]:
     for name, score in scores.items():
         _check_number(f"scores.{name[:30]}", score, -LARGEST_SCORE, LARGEST_SCORE)
     _check_number("tau", tau, COLDEST, HOTTEST)
-    return text, {name: float(score) for name, score in scores.items()}, float(tau)
+    objective = question.get("objective", OBJECTIVES[0])
+    if objective not in OBJECTIVES:
+        raise ConstraintError(f"objective is {repr(objective)[:30]}; expected one of {', '.join(OBJECTIVES)}.")
+    return text, {name: float(score) for name, score in scores.items()}, float(tau), objective
 
 
 def _check_number(name: str, value: Any, least: float, most: float) -> None:
@@ -75,20 +83,22 @@ def _check_number(name: str, value: Any, least: float, most: float) -> None:
         raise ConstraintError(f"{name} is {shown}; expected a number from {least:g} to {most:g}.")
 
 
-def _solved(problem: Problem, constraints: Constraints, scores: np.ndarray, tau: float) -> Answer:
+def _solved(problem: Problem, constraints: Constraints, scores: np.ndarray, tau: float, chosen: str) -> Answer:
     found: Answer = {
         "variables": list(problem.variables),
         "lower": list(problem.lower),
         "upper": list(problem.upper),
         "scores": scores.tolist(),
-        "python": as_python(problem, scores, tau),
+        "objective": chosen,
+        "python": as_python(problem, scores, tau, chosen),
         "json": as_json(problem),
     }
     try:
         constraints.check()
     except InfeasibleError as error:
         return found | {"state": "infeasible", "rows": _rows(problem), **_conflict(problem, error)}
-    solution = solve(torch.from_numpy(scores), constraints, tau=tau, on_failure="ignore")
+    answers = {name: _answer(name, constraints, scores, tau) for name in OBJECTIVES}
+    solution = answers[chosen]
     found["state"] = "solved"
     found["status"], found["advice"] = str(solution.status.item()), solution.status.item().advice
     found["steps"] = int(solution.steps)
@@ -96,10 +106,29 @@ def _solved(problem: Problem, constraints: Constraints, scores: np.ndarray, tau:
     found["violation"] = float(solution.violation)
     found["rows"] = _rows(problem, constraints, solution)
     found["vertex"] = best_vertex(problem, scores)
-    found["path"] = _path(constraints, scores)
+    found["answers"] = {
+        name: {"x": other.x.tolist() if other.converged else None, "path": _path(name, constraints, scores)}
+        for name, other in answers.items()
+    }
+    found["path"] = found["answers"][chosen]["path"]
     if len(problem.variables) == 2:
         found["polygon"] = polygon(problem)
     return found
+
+
+def _answer(name: str, constraints: Constraints, scores: np.ndarray, tau: float | np.ndarray) -> Solution:
+    """One objective at one temperature, or at several as a batch.
+
+    Euclidean has no temperature, but ``max <y, x> - tau |x|^2 / 2`` is the nearest point to y / tau, weights tau.
+    """
+    if name == "euclidean":
+        weights = np.broadcast_to(np.asarray(tau)[..., None], (*np.shape(tau), len(scores))).copy()
+        objective: Objective = Euclidean(weights=torch.from_numpy(weights))
+        return solve(torch.from_numpy(scores / weights), constraints, objective=objective, on_failure="ignore")
+    y = torch.from_numpy(np.broadcast_to(scores, (*np.shape(tau), len(scores))).copy())
+    temperature = torch.from_numpy(tau) if isinstance(tau, np.ndarray) else tau
+    objective = Entropy(temperature, slack="entropic" if name == "entropy" else "none")
+    return solve(y, constraints, objective=objective, on_failure="ignore")
 
 
 def _rows(problem: Problem, constraints: Constraints | None = None, solution: Solution | None = None) -> list[Answer]:
@@ -115,6 +144,7 @@ def _rows(problem: Problem, constraints: Constraints | None = None, solution: So
                 "coefficients": coefficients.tolist(),
                 "sense": row.sense,
                 "rhs": row.rhs,
+                "price": row.price,
             }
         )
     if constraints is None or solution is None:
@@ -141,10 +171,9 @@ def _conflict(problem: Problem, error: InfeasibleError) -> Answer:
     return {"conflict": indices, "message": message, "minimal": error.minimal}
 
 
-def _path(constraints: Constraints, scores: np.ndarray) -> Answer:
+def _path(name: str, constraints: Constraints, scores: np.ndarray) -> Answer:
     """x at temperatures from coldest to hottest, in one batch; null where a temperature did not converge."""
     taus = np.geomspace(COLDEST, HOTTEST, _PATH)
-    batch = torch.from_numpy(np.tile(scores, (_PATH, 1)))
-    solution = solve(batch, constraints, tau=torch.from_numpy(taus), on_failure="ignore")
+    solution = _answer(name, constraints, scores, taus)
     points = [x if good else None for x, good in zip(solution.x.tolist(), solution.converged.tolist(), strict=True)]
     return {"tau": taus.tolist(), "x": points}

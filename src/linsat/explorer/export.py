@@ -10,17 +10,33 @@ import numpy as np
 from linsat.explorer.problem import Problem
 
 
-def as_python(problem: Problem, scores: np.ndarray, tau: float) -> str:
+def _call(objective: str, tau: float, soft: bool) -> str:
+    """The call of `linsat.project`; Euclidean has no tau, which is 1 unless the scores and prices are scaled."""
+    if objective == "euclidean" and tau == 1:
+        return "linsat.project(y, constraints, objective=linsat.Euclidean())"
+    made = {
+        "entropy": f"Entropy({tau!r})",
+        "slack-free-entropy": f'Entropy({tau!r}, slack="none")',
+        "euclidean": f"Euclidean(weights={tau!r})" if soft else "Euclidean()",
+    }
+    scores = f"y / {tau!r}" if objective == "euclidean" else "y"
+    return f"linsat.project({scores}, constraints, objective=linsat.{made[objective]})"
+
+
+def as_python(problem: Problem, scores: np.ndarray, tau: float, objective: str) -> str:
     """A script that makes the constraint set and projects the scores; names appear as quoted strings only."""
     lines = ["import torch", "import linsat", "", f"variables = {_literal(list(problem.variables), 12)}"]
     lines.append("constraints = linsat.Constraints(")
     for name, value in problem.arguments().items():
         lines.append(f"    {name}={_literal(value, 4 + len(name) + 1)},")
+    lines += ["    variables=variables,", ")"]
+    prices = problem.prices()
+    if prices:
+        soft, price = _literal(list(prices), 33), _literal(list(prices.values()), 33)
+        lines.append(f"constraints = constraints.soften({soft}, price={price})")
     lines += [
-        "    variables=variables,",
-        ")",
         f"y = torch.tensor({_literal(scores.tolist(), 17)}, dtype=torch.float64)",
-        f"x = linsat.project(y, constraints, tau={tau!r})",
+        f"x = {_call(objective, tau, bool(prices))}",
         "print(dict(zip(variables, x.tolist())))",
     ]
     return "\n".join(lines) + "\n"
@@ -56,4 +72,7 @@ def as_json(problem: Problem) -> str:
             lines.append(f'  "{name}": [\n{entries}\n  ]')
         else:
             lines.append(f'  "{name}": {json.dumps(_plain(value))}')
+    if problem.prices():
+        prices = [problem.rows[i].price for i in problem.order]
+        lines.append(f'  "price": {json.dumps([_plain(price) for price in prices])}')
     return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -1,21 +1,24 @@
 """Row text to a `Problem`: a recursive-descent parser, one relation per line, nothing is ever evaluated.
 
-    line      :=  [label ":"] relation  |  "#" comment  |  empty
+    line      :=  [label ":"] relation ["," "price" number]  |  "#" comment  |  empty
     relation  :=  sum rel sum [rel sum]          rel: <= >= =     the second only in the direction of the first
     sum       :=  product { (+|-) product }
     product   :=  factor { [*] factor | / factor }               at most one factor may contain variables
     factor    :=  { + | - } ( number | name | "(" sum ")" )
 
-``low <= name <= high`` without a label is the box of that variable (default 0 <= name <= 1); all else is a row.
+``low <= name <= high`` without a label is the box of that variable (default 0 <= name <= 1); all else is a row. A row
+with a price is soft: it may be broken at that price per unit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 
 from linsat.explorer.problem import Problem, Row
 from linsat.explorer.tokens import LIMITS, Limits, RowTextError, Token, check_size, tokenise
 
+_PRICE = re.compile(r",[ \t]*price\b")
 _OVERFLOW = 1e12  # size at which intermediate results are rejected; far above any number a row may have
 
 
@@ -78,6 +81,7 @@ class _Reader:
         if not code.strip():
             return
         label, start = self._label(code, number)
+        code, price = self._price(code, start, number)
         parser = _LineParser(tokenise(code[start:], number, first_column=start + 1, limits=self.limits), number)
         sides, relations = parser.relation(self.limits.nesting)
         for side, _ in sides:
@@ -85,13 +89,27 @@ class _Reader:
         if len(sides) == 3 and sides[1][0].bare and not sides[0][0].terms and not sides[2][0].terms:
             if label is not None:
                 raise RowTextError(number, 1, "bounds have no name; expected e.g. 0 <= a <= 2. Fix: drop the name.")
+            if price is not None:
+                at = len(code) + 1
+                raise RowTextError(number, at, "bounds have no price. Fix: two rows, such as a >= 0 and a <= 2.")
             self._box(sides, relations[0], number)
             return
         text = code[start:].strip()
         for which, relation in enumerate(relations):
             (left, _), (right, column) = sides[which], sides[which + 1]
             part = "" if len(relations) == 1 else (" (left)", " (right)")[which]
-            self._row(left.plus(right, -1.0), relation, number, column, f"{label or f'line {number}'}{part}", text)
+            name = f"{label or f'line {number}'}{part}"
+            self._row(left.plus(right, -1.0), Row(number, name, {}, relation, 0.0, text, price), column)
+
+    def _price(self, code: str, start: int, number: int) -> tuple[str, float | None]:
+        """The line without the price at its end, and the price; ``start`` is where its name ends."""
+        found = _PRICE.search(code, start)
+        if found is None:
+            return code, None
+        value, *rest = tokenise(code[found.end() :], number, first_column=found.end() + 1, limits=self.limits)
+        if value.kind != "number" or len(rest) != 1 or float(value.text) == 0:
+            raise RowTextError(number, value.column, "expected one positive number after 'price', such as price 2.")
+        return code[: found.start()], float(value.text)
 
     def _label(self, code: str, number: int) -> tuple[str | None, int]:
         before, colon, _ = code.partition(":")
@@ -123,15 +141,15 @@ class _Reader:
             raise RowTextError(number, low_column, f"the lower bound {lower:g} is above the upper bound {upper:g}.")
         self.boxes[name] = (lower, upper)
 
-    def _row(self, difference: _Linear, relation: str, number: int, column: int, name: str, text: str) -> None:
+    def _row(self, difference: _Linear, row: Row, column: int) -> None:
         coefficients = {name: value for name, value in difference.terms.items() if value != 0}
         if not coefficients:
-            raise RowTextError(number, column, "no variable is left in this row; expected at least one.")
+            raise RowTextError(row.line, column, "no variable is left in this row; expected at least one.")
         if len(self.rows) == self.limits.rows:
-            raise RowTextError(number, column, f"more than {self.limits.rows} rows; expected at most so many.")
+            raise RowTextError(row.line, column, f"more than {self.limits.rows} rows; expected at most so many.")
         for value in (*coefficients.values(), difference.constant):
-            check_size(value, number, column, self.limits)
-        self.rows.append(Row(number, name, coefficients, relation, 0.0 - difference.constant, text))
+            check_size(value, row.line, column, self.limits)
+        self.rows.append(replace(row, coefficients=coefficients, rhs=0.0 - difference.constant))
 
     def problem(self) -> Problem:
         boxes = [self.boxes.get(name, (0.0, 1.0)) for name in self.variables]

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Preset:
-    """A problem by name: its text, scores by variable and temperature."""
+    """A problem by name: its text, scores by variable, temperature and objective."""
 
     name: str
     about: str
     text: str
     scores: dict[str, float]
     tau: float = 0.1
+    objective: str = "entropy"
 
 
 PRESETS = (
@@ -65,6 +66,18 @@ PRESETS = (
         "budget: 3 bridge + road + 4 school + park + 5 clinic + 9 stadium <= 10\n"
         "one of both: school + clinic >= 1\n",
         {"bridge": 0.6, "road": 0.3, "school": 0.7, "park": 0.2, "clinic": 0.9, "stadium": 1.4},
+    ),
+    Preset(
+        "soft rows",
+        "Wishes that cannot all be met: each has a price, and the cheapest one to break is broken.",
+        "# a row with a price may be broken\n"
+        "opening hours: mon + tue + wed <= 2\n"
+        "Ann: mon + tue >= 1.8, price 2\n"
+        "Bob: tue + wed >= 1.6, price 0.3\n"
+        "0 <= tue <= 0.9\n",
+        {"mon": 0.2, "tue": 0.1, "wed": -0.05},
+        objective="euclidean",
+        tau=1.0,
     ),
     Preset(
         "infeasible",

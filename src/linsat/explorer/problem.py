@@ -21,6 +21,7 @@ class Row:
     sense: str  # "<=", ">=" or "=="
     rhs: float
     text: str  # as it was written
+    price: float | None = None  # what breaking it costs per unit; None: it must hold
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,13 @@ class Problem:
             found["names"] = [self.rows[i].name for i in self.order]
         return found
 
+    def prices(self) -> dict[int, float]:
+        """The price of each soft row by its position in the set."""
+        ordered = (self.rows[i].price for i in self.order)
+        return {position: price for position, price in enumerate(ordered) if price is not None}
+
     def constraints(self) -> Constraints:
         """The set itself; rows in the order of ``order``."""
-        return Constraints(**self.arguments(), variables=list(self.variables))
+        found = Constraints(**self.arguments(), variables=list(self.variables))
+        prices = self.prices()
+        return found.soften(list(prices), price=list(prices.values())) if prices else found

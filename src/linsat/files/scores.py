@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from linsat._optional import require
+from linsat.constraints.names import reject_unknown
 from linsat.errors import ConstraintError
 from linsat.files.npz_format import array_header, open_archive
-
-_LONGEST_LINE = 64 * 2**20
+from linsat.files.tables import Table, open_csv, open_parquet
 
 
 @dataclass(frozen=True)
@@ -30,6 +27,8 @@ class ScoreFile:
         columns: names of the variables, where the file has them.
         read: ``read(start, size)`` yields arrays (size, variables) from instance ``start`` on, the last one shorter.
         axes: how many of the last axes are one instance.
+        table: the columns of a csv or parquet file, those that are no scores included.
+        places: which columns of the table hold the scores, in the order of the variables.
     """
 
     path: Path
@@ -38,6 +37,8 @@ class ScoreFile:
     columns: tuple[str, ...] | None
     read: Callable[[int, int], Iterator[np.ndarray]]
     axes: int = 1
+    table: Table | None = None
+    places: tuple[int, ...] = ()
 
     @property
     def variables(self) -> int:
@@ -55,7 +56,7 @@ class ScoreFile:
             for piece in self.read(start * lines, size * lines):
                 yield piece.reshape(-1, math.prod(shape))
 
-        return replace(self, read=read, axes=len(shape))
+        return replace(self, read=read, axes=len(shape), table=None)
 
     def digest(self) -> str:
         """SHA-256 of the file; about a second per gigabyte."""
@@ -66,23 +67,32 @@ class ScoreFile:
         return found.hexdigest()
 
 
-def open_scores(path: Path) -> ScoreFile:
-    """Look at a score file without reading its numbers (a csv file is read once to count its lines).
+def open_scores(path: Path, *, variables: Sequence[str] | None = None, ids: Sequence[str] = ()) -> ScoreFile:
+    """Look at a score file without reading its numbers (a csv file is read once to count its rows).
+
+    Args:
+        path: a file that ends in .npy, .npz, .csv or .parquet; the last two need the extra ``cli``.
+        variables: names of the variables; the columns of a table are matched with them.
+        ids: names of columns that are no scores.
 
     Raises:
         ConstraintError: missing, damaged, or not floating-point scores; names file, place and fix.
+        ImportError: pyarrow is not installed.
     """
-    openers = {".npy": _open_npy, ".npz": _open_npz, ".csv": _open_csv, ".parquet": _open_parquet}
+    arrays, tables = {".npy": _open_npy, ".npz": _open_npz}, {".csv": open_csv, ".parquet": open_parquet}
     ending = path.suffix.lower()
-    if ending not in openers:
-        raise ConstraintError(f"{path}: the name ends in {ending!r}; expected one of {', '.join(openers)}.")
+    if ending not in (*arrays, *tables):
+        raise ConstraintError(f"{path}: the name ends in {ending!r}; expected one of {', '.join((*arrays, *tables))}.")
     if not path.is_file():
         found = "is not a regular file" if path.exists() else "does not exist"
         raise ConstraintError(f"{path}: the file {found}; expected scores. Fix: check the path.")
     try:
-        scores = openers[ending](path)
+        if ids and ending in arrays:
+            raise ConstraintError(f"--id is {ids[0]!r}, but the file is an array without columns. Fix: leave it out.")
+        scores = arrays[ending](path) if ending in arrays else _open_table(tables[ending](path), variables, ids)
     except ConstraintError as error:
-        raise ConstraintError(f"{path}: {error}") from None
+        said = str(error)
+        raise ConstraintError(said if said.startswith(str(path)) else f"{path}: {said}") from None
     if scores.shape[-1] == 0 or scores.instances == 0:
         raise ConstraintError(f"{path}: scores have shape {scores.shape}; expected at least one instance and variable.")
     return scores
@@ -164,107 +174,47 @@ def _flat(shape: Sequence[int]) -> tuple[int, int]:
     return count, int(shape[-1])
 
 
-def _open_csv(path: Path) -> ScoreFile:
-    first: list[str] | None = None
-    lines = 0
-    for _, cells in _csv_lines(path):
-        first = cells if first is None else first
-        lines += 1
-    if first is None:
-        raise ConstraintError("the file is empty; expected one line of scores per instance.")
-    names = None if all(_is_number(cell) for cell in first) else tuple(cell.strip() for cell in first)
-    variables = len(first)
+def _open_table(table: Table, variables: Sequence[str] | None, ids: Sequence[str]) -> ScoreFile:
+    places, others = scores_and_others(table, variables, ids)
+    dtype = table.dtype(places)
+    columns = None if table.names is None else tuple(table.names[place] for place in places)
 
     def read(start: int, size: int) -> Iterator[np.ndarray]:
-        chunk: list[list[float]] = []
-        skip = start + (names is not None)
-        for position, (line, cells) in enumerate(_csv_lines(path)):
-            if position < skip:
-                continue
-            if len(cells) != variables:
-                raise ConstraintError(
-                    f"{path}: line {line} has {len(cells)} cells; expected {variables} as in the first."
-                )
-            try:
-                chunk.append([float(cell) for cell in cells])
-            except ValueError:
-                column = next(i for i, cell in enumerate(cells) if not _is_number(cell))
-                raise ConstraintError(
-                    f"{path}: line {line}, column {column + 1} holds {cells[column][:40]!r}; expected a number."
-                ) from None
-            if len(chunk) == size:
-                yield np.array(chunk)
-                chunk = []
-        if chunk:
-            yield np.array(chunk)
+        return table.numbers(places, start, size)
 
-    return ScoreFile(path, (lines - (names is not None), variables), np.dtype(np.float64), names, read)
+    return ScoreFile(table.path, (table.count(others), len(places)), dtype, columns, read, table=table, places=places)
 
 
-def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Number and cells of every line that is not empty."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(_bounded(file), strict=True)
-            for cells in reader:
-                if cells:
-                    yield reader.line_num, cells
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ConstraintError(f"{path.name} is not comma-separated text ({error}).") from None
+def scores_and_others(
+    table: Table, variables: Sequence[str] | None, ids: Sequence[str]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Which columns hold the scores, in the order of the variables, and which are passed through, in the file's order.
 
+    Columns are matched by name where both sides have names; else those that are not ``ids`` are the variables in turn.
 
-def _bounded(file: Any) -> Iterator[str]:
-    while line := file.readline(_LONGEST_LINE):
-        if len(line) == _LONGEST_LINE:
-            raise ConstraintError(
-                f"a line is longer than {_LONGEST_LINE:,} characters; expected one line per instance."
-            )
-        yield line
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _open_parquet(path: Path) -> ScoreFile:
-    parquet = require("pyarrow.parquet", extra="cli", purpose="reading parquet files")
-    pyarrow = require("pyarrow", extra="cli", purpose="reading parquet files")
-    try:
-        with parquet.ParquetFile(path) as file:
-            schema, count = file.schema_arrow, int(file.metadata.num_rows)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ConstraintError(f"not a parquet file ({str(error).partition(chr(10))[0]}).") from None
-    for field in schema:
-        if not pyarrow.types.is_floating(field.type):
-            raise ConstraintError(
-                f"column {field.name!r} has type {field.type}; expected floating scores, one column per variable. "
-                f"Fix: leave out or convert the column."
-            )
-    single = all(field.type == pyarrow.float32() for field in schema)
-    dtype = np.dtype(np.float32 if single else np.float64)
-
-    def read(start: int, size: int) -> Iterator[np.ndarray]:
-        skip = start
-        kept: list[np.ndarray] = []
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=size):
-                for name, column in zip(schema.names, batch.columns, strict=True):
-                    if column.null_count:
-                        raise ConstraintError(f"{path}: column {name!r} has missing values; expected a score each.")
-                columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
-                rows = np.stack(columns, axis=1).astype(dtype, copy=False)
-                rows, skip = rows[skip:], max(0, skip - len(rows))
-                kept.append(rows)
-                # Row groups end where they like; chunks may not depend on them.
-                while sum(map(len, kept)) >= size:
-                    joined = np.concatenate(kept)
-                    yield joined[:size]
-                    kept = [joined[size:]]
-        if sum(map(len, kept)):
-            yield np.concatenate(kept)
-
-    return ScoreFile(path, (count, len(schema)), dtype, tuple(schema.names), read)
+    Raises:
+        ConstraintError: a variable without a column, an id that is no column or is a variable, a name that is not
+            unique.
+    """
+    if table.names is None:
+        if ids:
+            raise ConstraintError(f"--id is {ids[0]!r}, but the file has no line of names. Fix: add one.")
+        return tuple(range(table.width)), ()
+    position = {name: place for place, name in enumerate(table.names)}
+    if len(position) < table.width:
+        twice = next(name for place, name in enumerate(table.names) if position[name] != place)
+        raise ConstraintError(f"two columns are named {twice!r}. Fix: one name per column.")
+    for name in ids:
+        if name not in position:
+            reject_unknown("column", name, table.names)
+        if variables is not None and name in variables:
+            raise ConstraintError(f"--id is {name!r}, which is a variable of the constraint file. Fix: leave it out.")
+    if variables is None:
+        places = tuple(place for name, place in position.items() if name not in ids)
+    else:
+        for name in variables:
+            if name not in position:
+                reject_unknown("column", name, table.names)
+        places = tuple(position[name] for name in variables)
+    chosen = set(places)
+    return places, tuple(place for place in range(table.width) if place not in chosen)

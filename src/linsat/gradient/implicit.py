@@ -33,10 +33,10 @@ from linsat.backends.cpu_kernel import KernelBackend
 from linsat.backends.cpu_kernel.backend import Pulled
 from linsat.backends.triton import TritonBackend
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
+from linsat.gradient.exact_solve import solve_exactly
 from linsat.gradient.operator import Arguments, apply
 from linsat.gradient.options import describe
 from linsat.objectives import Objective
-from linsat.solvers.linear_solve import solve_exactly
 from linsat.solvers.result import SolverResult
 from linsat.solving import Solve
 from linsat.status import Status

@@ -10,10 +10,11 @@ Per instance, with the letters of `linsat.compile.problem`:
     mu <- clip(mu + alpha p, dual bounds), alpha = 1, SHORTEN, SHORTEN^2, ...  until theta falls, or has not risen again
     damping / 4 after a full step, * 4 otherwise
 
-Objectives with a temperature begin hot (START_TEMPERATURE of the largest score) and cool by COOLING whenever
-e <= LOOSE_RESIDUAL, along the tangent of the path mu(T) (the drift). A step is at most a few temperatures times a
-stride that doubles while whole steps succeed. Theta is convex, so a step at whose end the slope still falls has lowered
-it, also where rounding hides the fall. Whatever is not solved so goes to `linsat.solvers.interior_point`.
+Objectives with a temperature begin hot (START_TEMPERATURE of the largest score) with SWEEPS of Sinkhorn, and cool by
+COOLING whenever e <= LOOSE_RESIDUAL, along the tangent of the path mu(T) (the drift). A step is at most a few
+temperatures times a stride that doubles while whole steps succeed. Theta is convex, so a step at whose end the slope
+still falls has lowered it, also where rounding hides the fall. Whatever is not solved so goes to
+`linsat.solvers.interior_point`.
 
 Every back end takes these constants from here.
 """
@@ -21,8 +22,9 @@ Every back end takes these constants from here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from linsat._array_namespace import namespace
 from linsat.errors import ConstraintError
 
 # Found on random systems (positive, signed, degenerate) from tau = 1 to 0.001.
@@ -33,6 +35,7 @@ START_TEMPERATURE = 0.05  # of the largest |score|
 # so that directions of hardly any curvature (nearly parallel rows) are still followed.
 LEAST_DAMPING, FIRST_DAMPING, LARGEST_DAMPING = 1e-9, 1e-2, 1.0
 FIRST_RIDGE, LARGEST_RIDGE = 1e-12, 1e-2  # relative to the diagonal of H
+REFINED_RIDGE = 1e-11  # of a solve whose refinements undo it
 BACKTRACKS = 12
 SHORTEN = 0.3
 DECREASE = 1e-4  # share of the predicted fall that counts as progress
@@ -40,10 +43,32 @@ ROUNDING = 1e-14  # of theta, relative to the sum of its terms
 HELD = 1e-6  # a dual this close to its bound counts as at it
 LARGEST_STRIDE = 1e6
 GAP = 10.0  # duality gap allowed, in units of tol (1 + |<y, x>|)
-MOST_GROUPS = 4  # a first sweep evaluates everything once per group of disjoint rows; beyond this it does not pay
+SWEEPS = 3  # of Sinkhorn before the first step
+MOST_GROUPS = 4  # a sweep evaluates everything once per group of disjoint rows; beyond this it does not pay
+FINE = 1e-4  # of tol: an error that the last step, taken when e <= tol, need not make smaller
 CERTIFICATE_EVERY = 8  # passes between two looks for a proof of infeasibility
 # The interior-point method takes over after this many steps: it needs 10 to 40, of ten times the cost, on anything.
 STEPS_BEFORE_INTERIOR = 60
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The constants that depend on how the numbers are rounded."""
+
+    rounding: float  # of theta, relative to the sum of its terms
+    first_ridge: float  # of a step, relative to the diagonal of H
+    refined_ridge: float  # of a solve that is refined
+    residual: float  # of a row, relative to the sum of its terms: an error below this is none
+
+
+DOUBLE = Precision(ROUNDING, FIRST_RIDGE, REFINED_RIDGE, residual=0.0)
+# Multiples of its rounding, 1.2e-7. A larger ridge than in double precision costs steps, not accuracy.
+SINGLE = Precision(rounding=5e-6, first_ridge=2e-6, refined_ridge=5e-6, residual=5e-7)
+
+
+def precision_of(x: Any) -> Precision:
+    """That of arrays like x."""
+    return DOUBLE if namespace(x).eps(x) < 1e-12 else SINGLE
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,14 @@
   const COLOURS = ["#0b80b3", "#d9730d", "#2a9d5c", "#b5489c", "#8a6d00", "#6a5acd", "#c0392b", "#3a7d7c", "#777f8c"];
   const SVG = "http://www.w3.org/2000/svg";
   const el = (id) => document.getElementById(id);
-  const state = { scores: {}, answer: null, busy: false, again: false, reach: 2 };
+  const OBJECTIVES = [
+    { name: "entropy", title: "Entropy", about: "the paper's layer" },
+    { name: "slack-free-entropy", title: "Slack-free entropy", about: "rows act only where they bind" },
+    { name: "euclidean", title: "Euclidean", about: "nearest point to scores / tau" },
+  ];
+  const PATIENCE = 300; // milliseconds until what the page says of the problem before is taken away
+  const BROKEN = 1e-6;
+  const state = { scores: {}, answer: null, busy: false, again: false, reach: 2, objective: "entropy" };
 
   // ---------------------------------------------------------------- small helpers
 
@@ -38,9 +45,10 @@
     if (state.busy) { state.again = true; return; }
     state.busy = true;
     document.body.dataset.busy = "yes";
+    const waiting = setTimeout(showWaiting, PATIENCE);
     do {
       state.again = false;
-      const question = { text: el("rows").value, scores: state.scores, tau: tau() };
+      const question = { text: el("rows").value, scores: state.scores, tau: tau(), objective: state.objective };
       let answer;
       try {
         const reply = await fetch("/solve", {
@@ -52,8 +60,15 @@
       }
       if (!state.again) show(answer);
     } while (state.again);
+    clearTimeout(waiting);
     state.busy = false;
     document.body.dataset.busy = "no";
+  }
+
+  function showWaiting() {
+    el("message").textContent = "";
+    el("status").textContent = "solving";
+    el("status").className = "pill";
   }
 
   function show(answer) {
@@ -63,19 +78,36 @@
     if (answer.state === "error" && answer.line) bad.add(answer.line);
     showLines(bad);
     el("message").textContent = answer.message || (solved && answer.status !== "converged" ? answer.advice : "");
-    const pill = el("status");
-    const words = { solved: "every row holds", empty: "write a row", infeasible: "infeasible", error: "cannot read this" };
-    const text = solved && answer.status !== "converged" ? answer.status : words[answer.state];
-    if (pill.textContent !== text) pill.textContent = text;
-    pill.className = "pill " + (solved && answer.status === "converged" ? "good" : answer.state === "empty" ? "" : "bad");
-    for (const id of ["picture", "values", "duals"]) el(id).classList.toggle("stale", !solved);
+    showStatus(answer);
+    for (const id of ["heat", "picture", "values", "duals"]) el(id).classList.toggle("stale", !answer.variables);
+    for (const id of ["copy-python", "copy-json"]) el(id).disabled = !answer.variables;
     document.body.dataset.state = answer.state;
-    if (!answer.variables) return;
-    state.answer = answer;
+    state.answer = answer.variables ? answer : null;
+    if (!answer.variables) { showNoProblem(); return; }
     showFacts(answer);
     showVariables(answer);
+    showAnswers(answer);
     showRows(answer);
     showPictures(answer);
+  }
+
+  function showStatus(answer) {
+    const good = answer.state === "solved" && answer.status === "converged";
+    const broken = good ? answer.rows.filter((row) => row.price !== null && row.violation > BROKEN).length : 0;
+    const words = {
+      solved: broken ? `${broken} soft row${broken > 1 ? "s" : ""} broken` : "every row holds",
+      empty: "write a row", infeasible: "infeasible", error: "cannot read this",
+    };
+    const text = answer.state === "solved" && !good ? answer.status : words[answer.state];
+    const pill = el("status");
+    if (pill.textContent !== text) pill.textContent = text;
+    pill.className = "pill " + (broken ? "fair" : good ? "good" : answer.state === "empty" ? "" : "bad");
+  }
+
+  function showNoProblem() {
+    // Pictures and numbers of the rows before stay, dimmed, so that typing does not flicker; what was said of them goes.
+    el("caption").textContent = el("plots").children.length ? "Dimmed: the last rows that could be read." : "";
+    document.querySelectorAll("#row-table .bad, #plots .bad").forEach((part) => part.classList.remove("bad"));
   }
 
   function showLines(bad) {
@@ -139,6 +171,7 @@
 
   function change(name, value) {
     state.scores[name] = Math.min(1000, Math.max(-1000, value));
+    el("exported").hidden = true;
     setScore(name, state.scores[name]);
     solve();
   }
@@ -155,20 +188,42 @@
     bar.style.setProperty("--to", `${Math.max(50, at)}%`);
   }
 
+  function showAnswers(answer) {
+    const table = el("answers");
+    const head = make("tr");
+    head.append(make("th", {}, "x under each objective"));
+    for (const { name, title } of OBJECTIVES) {
+      head.append(make("th", name === answer.objective ? { class: "chosen" } : {}, title));
+    }
+    table.tHead.replaceChildren(head);
+    table.tBodies[0].replaceChildren(...answer.variables.map((variable, i) => {
+      const line = make("tr");
+      line.append(make("td", {}, variable));
+      for (const { name } of OBJECTIVES) {
+        const x = answer.state === "solved" ? answer.answers[name].x : null;
+        line.append(make("td", { "data-answer": `${name} ${variable}`, class: name === answer.objective ? "chosen" : "" },
+          x === null ? "–" : fixed(x[i])));
+      }
+      return line;
+    }));
+  }
+
   // ---------------------------------------------------------------- rows
 
   function showRows(answer) {
     const body = el("row-table").tBodies[0];
     const conflict = new Set(answer.conflict || []);
     const largest = Math.max(1e-12, ...answer.rows.map((row) => Math.abs(row.dual || 0)));
+    const focus = document.activeElement && document.activeElement.dataset.price;
     body.replaceChildren(...answer.rows.map((row, i) => {
-      const line = make("tr", conflict.has(i) ? { class: "bad" } : {});
+      const broken = row.price !== null && row.violation > BROKEN;
+      const line = make("tr", conflict.has(i) ? { class: "bad" } : broken ? { class: "broken" } : {});
       const name = make("td", {}, row.name);
       name.append(make("small", {}, row.text));
       const known = row.dual !== undefined;
       line.append(name, make("td", {}, known ? fixed(row.activity) : "–"),
         make("td", {}, { "<=": "≤", ">=": "≥", "==": "=" }[row.sense]), make("td", {}, short(row.rhs)),
-        make("td", { "data-violation": row.name }, known ? short(row.violation) : "–"),
+        make("td", { "data-violation": row.name }, known ? short(row.violation) : "–"), priceCell(row),
         make("td", { "data-dual": row.name }, known ? short(row.dual) : "–"));
       const cell = make("td", { class: "bar" }), bar = make("div", { class: "dual" }), fill = make("span");
       if (known) {
@@ -181,6 +236,28 @@
       line.append(cell);
       return line;
     }));
+    if (focus) [...body.querySelectorAll("[data-price]")].find((field) => field.dataset.price === focus)?.focus();
+  }
+
+  function priceCell(row) {
+    const cell = make("td");
+    const field = make("input", { type: "number", min: "0", step: "any", placeholder: "hard", "data-price": row.name,
+      "aria-label": `price of ${row.name}, empty for a row that must hold` });
+    field.value = row.price === null ? "" : String(row.price);
+    field.addEventListener("change", () => setPrice(row.line, field.value));
+    cell.append(field);
+    return cell;
+  }
+
+  function setPrice(number, price) {
+    // The text is the problem: a price is written at the end of its line, before a comment.
+    const lines = el("rows").value.split("\n");
+    const [, code, comment] = /^([^#]*)(.*)$/.exec(lines[number - 1]);
+    const start = code.indexOf(":") + 1;
+    const row = code.slice(start).replace(/,[ \t]*price\b.*$/, "").trimEnd();
+    lines[number - 1] = code.slice(0, start) + row + (price === "" ? "" : `, price ${price}`) + (comment && ` ${comment}`);
+    el("rows").value = lines.join("\n");
+    edited();
   }
 
   // ---------------------------------------------------------------- pictures
@@ -191,13 +268,16 @@
     el("picture-title").textContent = two ? "Feasible set, and x against tau" : "x against tau";
     el("caption").textContent = !solved
       ? "No point satisfies all rows" + (two ? ": the red lines cannot be met together within the box." : ".")
-      : two
-        ? "Filled: the points that satisfy every row. Dot: x. Dotted: its way from hot to cold. Ring: the best vertex. "
-          + "Drag the end of the arrow to turn the scores."
-        : "Every curve is one variable: smooth on the right, decided on the left. The dashed line is the present tau.";
+      : (two ? "Filled: the points that satisfy every row that must hold. Dots: x under each objective, the chosen one large "
+          + "with its way from hot to cold. Ring: the best vertex. Drag the end of the arrow to turn the scores. " : "")
+        + "Every curve is one variable: smooth on the right, decided on the left. The dashed line is the present tau.";
     const parts = [];
     if (two) parts.push(drawPolygon(answer));
-    if (solved) parts.push(drawCurves(answer));
+    if (solved) {
+      const curves = make("div", { class: "curves" });
+      curves.append(...OBJECTIVES.map((objective) => drawCurves(answer, objective)));
+      parts.push(curves);
+    }
     el("plots").replaceChildren(...parts);
   }
 
@@ -240,7 +320,13 @@
     draw(svg, "polyline", { class: "path", points: way });
     if (answer.vertex) draw(svg, "circle", { class: "vertex", cx: px(answer.vertex[0]), cy: py(answer.vertex[1]), r: 9 });
     drawArrow(svg, answer, spans, px, py);
-    draw(svg, "circle", { class: "point", id: "x-point", cx: px(answer.x[0]), cy: py(answer.x[1]), r: 7 });
+    for (const { name } of [...OBJECTIVES].sort((one) => (one.name === answer.objective ? 1 : -1))) {
+      const x = answer.answers[name].x, chosen = name === answer.objective;
+      if (x === null) continue;
+      const dot = draw(svg, "circle", { class: `point ${name}`, cx: px(x[0]), cy: py(x[1]), r: chosen ? 8 : 5 });
+      if (chosen) dot.id = "x-point";
+      draw(dot, "title", {}, name);
+    }
     return svg;
   }
 
@@ -252,7 +338,7 @@
     if (c0 !== 0) for (const v of [b, t]) { const a = (row.rhs - c1 * v) / c0; if (a >= l && a <= r) ends.push([a, v]); }
     if (ends.length < 2) return;
     const [first, last] = [ends[0], ends[ends.length - 1]];
-    draw(svg, "line", { class: bad ? "row bad" : "row", x1: px(first[0]), y1: py(first[1]), x2: px(last[0]), y2: py(last[1]) });
+    draw(svg, "line", { class: `row${bad ? " bad" : ""}${row.price === null ? "" : " soft"}`, x1: px(first[0]), y1: py(first[1]), x2: px(last[0]), y2: py(last[1]) });
     const top = first[1] > last[1] ? first : last;
     const inside = px(top[0]) > 300 ? "end" : "start";
     draw(svg, "text", { class: bad ? "bad" : "", x: px(top[0]) + (inside === "end" ? -6 : 6),
@@ -290,56 +376,84 @@
     });
   }
 
-  function drawCurves(answer) {
-    const two = answer.variables.length === 2;
-    const width = two ? 440 : 660, height = two ? 440 : 330, left = 42, bottom = 42;
+  function drawCurves(answer, objective) {
+    const width = 250, height = 230, left = 34, right = 10, bottom = 34;
+    const figure = make("figure", { class: objective.name === answer.objective ? "chosen" : "", "data-curves": objective.name });
+    const title = make("figcaption");
+    title.append(make("i", { class: objective.name }), make("b", {}, objective.title));
     const svg = document.createElementNS(SVG, "svg");
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", "x of every variable against the temperature");
+    svg.setAttribute("aria-label", `x of every variable against the temperature: ${objective.title}`);
+    figure.append(title, svg);
     const low = Math.min(...answer.lower), high = Math.max(...answer.upper);
-    const px = (t) => left + ((Math.log10(t) + 3) / 4) * (width - left - 14);
-    const py = (v) => height - bottom - share(v, low, high) * (height - bottom - 16);
+    const px = (t) => left + ((Math.log10(t) + 3) / 4) * (width - left - right);
+    const py = (v) => height - bottom - share(v, low, high) * (height - bottom - 12);
     for (const t of [0.001, 0.01, 0.1, 1, 10]) {
-      draw(svg, "line", { class: "axis", x1: px(t), x2: px(t), y1: 12, y2: height - bottom });
-      draw(svg, "text", { x: px(t), y: height - bottom + 16, "text-anchor": "middle" }, String(t));
+      draw(svg, "line", { class: "axis", x1: px(t), x2: px(t), y1: 10, y2: height - bottom });
+      const anchor = t === 10 ? "end" : "middle";
+      draw(svg, "text", { x: t === 10 ? width - 1 : px(t), y: height - bottom + 15, "text-anchor": anchor }, String(t));
     }
     for (const t of ticks(low, high)) {
-      draw(svg, "line", { class: "axis", x1: left, x2: width - 14, y1: py(t), y2: py(t) });
-      draw(svg, "text", { x: left - 6, y: py(t) + 4, "text-anchor": "end" }, short(t));
+      draw(svg, "line", { class: "axis", x1: left, x2: width - right, y1: py(t), y2: py(t) });
+      draw(svg, "text", { x: left - 5, y: py(t) + 4, "text-anchor": "end" }, short(t));
     }
-    draw(svg, "text", { class: "strong", x: width - 14, y: height - 8, "text-anchor": "end" }, "tau");
-    draw(svg, "text", { class: "strong", x: 8, y: 20 }, "x");
-    draw(svg, "line", { class: "now", x1: px(tau()), x2: px(tau()), y1: 12, y2: height - bottom });
+    draw(svg, "text", { class: "strong", x: width / 2, y: height - 4, "text-anchor": "middle" }, "tau");
+    draw(svg, "line", { class: "now", x1: px(tau()), x2: px(tau()), y1: 10, y2: height - bottom });
+    const { path, x: now } = answer.answers[objective.name];
     answer.variables.forEach((name, i) => {
-      const points = answer.path.tau.map((t, k) => [t, answer.path.x[k]]).filter(([, x]) => x !== null);
+      const points = path.tau.map((t, k) => [t, path.x[k]]).filter(([, x]) => x !== null);
       const curve = draw(svg, "polyline", { class: "curve", points: points.map(([t, x]) => `${px(t)},${py(x[i])}`).join(" ") });
       curve.style.stroke = colour(i);
       draw(curve, "title", {}, name);
-      const dot = draw(svg, "circle", { cx: px(tau()), cy: py(answer.x[i]), r: 4.5 });
+      if (now === null) return;
+      const dot = draw(svg, "circle", { cx: px(tau()), cy: py(now[i]), r: 4 });
       dot.style.fill = colour(i);
     });
-    return svg;
+    return figure;
   }
 
   // ---------------------------------------------------------------- the start
 
   function load(preset) {
     el("rows").value = preset.text;
-    el("about").textContent = preset.about;
     el("tau").value = Math.log10(preset.tau);
     state.scores = { ...preset.scores };
     el("variables").dataset.names = "";
+    choose(preset.objective);
+    edited();
+    el("about").textContent = preset.about;
+  }
+
+  // The rows are others now: what was said of those before goes.
+  function edited() {
+    el("about").textContent = "";
     el("exported").hidden = true;
     showTau();
     showLines(new Set());
     solve();
   }
 
+  function choose(name) {
+    state.objective = name;
+    for (const field of document.querySelectorAll("[name=objective]")) field.checked = field.value === name;
+  }
+
+  function objectiveChoice({ name, title, about }) {
+    const label = make("label", { class: "choice" });
+    const field = make("input", { type: "radio", name: "objective", value: name });
+    field.addEventListener("change", () => { choose(name); el("exported").hidden = true; solve(); });
+    const words = make("span");
+    words.append(make("i", { class: name }), make("b", {}, title), make("small", {}, about));
+    label.append(field, words);
+    return label;
+  }
+
   function showTau() { el("tau-value").textContent = `tau = ${short(tau())}`; }
 
   async function copy(what) {
-    const text = state.answer ? state.answer[what] : "";
+    if (!state.answer) return;
+    const text = state.answer[what];
     el("exported").textContent = text;
     el("exported").hidden = false;
     try {
@@ -353,11 +467,12 @@
 
   PRESETS.forEach((preset, i) => el("preset").append(make("option", { value: String(i) }, preset.name)));
   el("preset").addEventListener("change", () => load(PRESETS[Number(el("preset").value)]));
-  el("rows").addEventListener("input", () => { showLines(new Set()); solve(); });
+  el("rows").addEventListener("input", edited);
   el("rows").addEventListener("scroll", () => {
     el("lines").style.transform = `translateY(${-el("rows").scrollTop}px)`;
   });
-  el("tau").addEventListener("input", () => { showTau(); solve(); });
+  el("tau").addEventListener("input", () => { el("exported").hidden = true; showTau(); solve(); });
+  el("objectives").append(...OBJECTIVES.map(objectiveChoice));
   el("copy-python").addEventListener("click", () => copy("python"));
   el("copy-json").addEventListener("click", () => copy("json"));
   load(PRESETS[0]);
