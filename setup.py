@@ -4,12 +4,14 @@ The library is called through ctypes and uses nothing of Python, so one build se
 is no compiler the installation goes on without it, and the torch back end serves.
 """
 
+from pathlib import Path
+
 from setuptools import Extension, setup
 
 KERNEL = Extension(
     "linsat.backends.cpu_kernel._kernel",
     sources=["src/linsat/backends/cpu_kernel/kernel.c"],
-    depends=[f"src/linsat/backends/cpu_kernel/{name}" for name in ("kernel.c", "arrange.h", "matrix.h", "team.h")],
+    depends=sorted(str(path) for path in Path("src/linsat/backends/cpu_kernel").glob("*.[ch]")),
     extra_compile_args=[
         "-O3",
         "-std=gnu11",

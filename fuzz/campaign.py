@@ -14,13 +14,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 from conflicts import draw_infeasible
 from judge import Depth, Verdict, judge
 from shrink import FAILURES, save, shrink
-from systems import Case, draw
+from structured import STRUCTURED
+from systems import Case, draw, draw_structured
 
 CASE_SECONDS = 120.0  # of processor time; no case may take longer
 _SAVE_EVERY = 15.0  # seconds
+KINDS = ("feasible", "structured", "infeasible")
 _MOST_KEPT = 20  # failures made small and written, per run
 
 Show = Callable[["Record", float], None]
@@ -32,11 +35,15 @@ class HangError(Exception):
 
 @dataclass
 class Goals:
-    """A run ends when both counts are reached, or its time is over."""
+    """A run ends when all counts are reached, or its time is over."""
 
     feasible: int = 100_000
     infeasible: int = 10_000
     minutes: float = 10.0
+    structured: int = 20_000
+
+    def of(self, kind: str) -> int:
+        return int(getattr(self, kind))
 
 
 @dataclass
@@ -45,15 +52,19 @@ class Record:
 
     seed: int
     next_feasible: int = 0  # number of the next feasible case
+    next_structured: int = 0
     next_infeasible: int = 0
     row_sets: int = 0
-    feasible: int = 0  # systems: rows with one right side each
+    feasible: int = 0  # random systems: rows with one right-hand side each
+    structured: int = 0
     infeasible: int = 0
     seconds: float = 0.0  # of processor time
     statuses: dict[str, dict[str, int]] = field(default_factory=dict)  # feasible systems by family
+    options: dict[str, dict[str, int]] = field(default_factory=dict)  # the same by objective and other options
     cases: dict[str, int] = field(default_factory=dict)  # by family, both kinds
     slowest: dict[str, float] = field(default_factory=dict)  # seconds of the slowest case by family
     worst: dict[str, float] = field(default_factory=dict)  # violation of a converged row by family
+    gap: dict[str, float] = field(default_factory=dict)  # duality gap of a converged instance by family
     reports: dict[str, dict[str, int]] = field(default_factory=dict)  # infeasible systems by how far they are from it
     checks: dict[str, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
@@ -64,19 +75,26 @@ class Record:
         self.row_sets += 1
         bad = int(case.infeasible.sum())
         self.infeasible += bad
-        self.feasible += len(case.sides) - bad
+        good = len(case.sides) - bad
+        if family in STRUCTURED:
+            self.structured += good
+        else:
+            self.feasible += good
         self.seconds += seconds
         self.cases[family] = self.cases.get(family, 0) + 1
         self.slowest[family] = max(self.slowest.get(family, 0.0), round(seconds, 3))
         self.worst[family] = max(self.worst.get(family, 0.0), verdict.worst)
+        self.gap[family] = max(self.gap.get(family, 0.0), verdict.gap)
         _merge(self.statuses.setdefault(family, {}), verdict.statuses)
+        for option in options_of(case):
+            _merge(self.options.setdefault(option, {}), verdict.statuses)
         if bad:
             _merge(self.reports.setdefault(f"{case.excess:g}", {}), verdict.reports)
         _merge(self.checks, verdict.checks)
         self.findings += [f"{label}: {text}" for text in verdict.findings]
 
     def done(self, goals: Goals) -> bool:
-        return self.feasible >= goals.feasible and self.infeasible >= goals.infeasible
+        return all(getattr(self, kind) >= goals.of(kind) for kind in KINDS)
 
     def save(self, path: Path) -> None:
         """Whole or not at all, so that a run that is killed can go on."""
@@ -99,23 +117,32 @@ class Record:
         return cls(**body)
 
 
+def options_of(case: Case) -> list[str]:
+    """What is asked of a case, for the table by options."""
+    found = [case.objective if case.metric is None else "euclidean, weighted"]
+    found += ["unbounded box"] if np.isinf(case.lower).any() or np.isinf(case.upper).any() else []
+    found += ["soft rows"] if case.price is not None else []
+    found += ["per-instance coefficients"] if case.own is not None else []
+    found += ["half precision"] if case.dtype in ("float16", "bfloat16") else []
+    return found + ([f"{case.way} graph"] if case.way != "eager" else [])
+
+
 def cases(record: Record, goals: Goals) -> Iterator[tuple[str, int]]:
-    """Kind and number of the next case: whichever kind is farther from its goal."""
+    """Kind and number of the next case: whichever kind is farthest from its goal."""
     while not record.done(goals):
-        behind = record.infeasible * goals.feasible < record.feasible * goals.infeasible
-        if behind or record.feasible >= goals.feasible:
-            record.next_infeasible += 1
-            yield "infeasible", record.next_infeasible - 1
-        else:
-            record.next_feasible += 1
-            yield "feasible", record.next_feasible - 1
+        wanted = [kind for kind in KINDS if getattr(record, kind) < goals.of(kind)]
+        kind = min(wanted, key=lambda kind: getattr(record, kind) / goals.of(kind))
+        number = getattr(record, f"next_{kind}")
+        setattr(record, f"next_{kind}", number + 1)
+        yield kind, number
 
 
 def make(kind: str, seed: int, number: int) -> tuple[Case, Depth]:
     """A case and how deeply it is checked."""
-    if kind == "feasible":
-        return draw(seed, number), Depth(optimum=number % 37 == 0, highs=number % 23 == 0)
-    return draw_infeasible(seed, number), Depth(highs=number % 11 == 0, proof=number % 3 == 0)
+    if kind == "infeasible":
+        return draw_infeasible(seed, number), Depth(highs=number % 11 == 0, proof=number % 3 == 0)
+    drawn = draw_structured if kind == "structured" else draw
+    return drawn(seed, number), Depth(optimum=number % 37 == 0, highs=number % 23 == 0)
 
 
 def run(record: Record, goals: Goals, path: Path, show: Show, failures: Path = FAILURES) -> None:

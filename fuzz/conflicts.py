@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
-from systems import FAMILIES, Array, Case, Rng, Rows, dress, feasible_sides
+from families import FAMILIES, Array, Rng, Rows, feasible_sides
+from structured import STRUCTURED
+from systems import Case, dress, soften
 
 EXCESSES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 # How rows come to contradict: a row against a combination of others, against another like it, several rows or a single
@@ -20,12 +23,15 @@ def draw_infeasible(seed: int, number: int) -> Case:
     In three of four cases the instances have right sides of their own, and half of them stay feasible.
     """
     rng = np.random.default_rng([seed, number, 2])
-    names = [name for name in FAMILIES if name != "many rows"]
-    family = names[number % len(names)]
-    excess = EXCESSES[(number // len(names)) % len(EXCESSES)]
-    rows = FAMILIES[family](rng)
+    families = {name: make for name, make in (FAMILIES | STRUCTURED).items() if name != "many rows"}
+    family = list(families)[number % len(families)]
+    excess = EXCESSES[(number // len(families)) % len(EXCESSES)]
+    rows = families[family](rng)
     kind = _KINDS[rng.integers(len(_KINDS))]
-    rows, weights = _with_conflict(rng, rows, kind)
+    coarse = bool(rng.random() < 0.3)  # few digits, so that sums are exact and bounds may be infinite
+    if coarse:
+        rows.matrix = _few_digits(rows.matrix)
+    rows, weights = _with_conflict(rng, rows, kind, coarse)
     shared = bool(rng.random() < 0.25)
     count = 1 if shared else int(rng.integers(2, _MOST_SIDES + 1))
     bad = np.ones(1, dtype=bool) if shared else rng.permutation(np.arange(count) < max(1, count // 2))
@@ -34,10 +40,44 @@ def draw_infeasible(seed: int, number: int) -> Case:
     points = [None if b else point for (point, _), b in zip(drawn, bad, strict=True)]
     case = dress(rng, family, rows, points, np.stack(sides), shared)
     case.weights, case.excess = weights, excess
+    if np.isinf(case.lower).any() or np.isinf(case.upper).any() or (coarse and case.objective == "euclidean"):
+        case.lower, case.upper = _open_where_proof_holds(rng, rows, weights)
+    if rng.random() < 0.2:
+        _add_soft(rng, case)
     return case
 
 
-def _with_conflict(rng: Rng, rows: Rows, kind: str) -> tuple[Rows, Array]:
+def _few_digits(matrix: Array) -> Array:
+    """Ten bits of each coefficient."""
+    unit = 2.0 ** (np.floor(np.log2(np.where(matrix == 0, 1.0, np.abs(matrix)))) - 9)
+    return np.round(matrix / unit) * unit
+
+
+def _open_where_proof_holds(rng: Rng, rows: Rows, weights: Array) -> tuple[Array, Array]:
+    """The box without some of the bounds that the proof does not need."""
+    lower, upper = rows.lower.copy(), rows.upper.copy()
+    combined = exact_combination(rows.matrix, weights)
+    for j in range(len(lower)):
+        v = combined.get(j, Fraction(0))
+        if v >= 0 and rng.random() < 0.7:
+            upper[j] = np.inf
+        if v <= 0 and rng.random() < 0.7:
+            lower[j] = -np.inf
+    return lower, upper
+
+
+def _add_soft(rng: Rng, case: Case) -> None:
+    """Make rows soft that the proof does not need; they may say anything."""
+    sides = case.sides
+    soften(rng, case)
+    assert case.price is not None
+    assert case.weights is not None
+    soft = np.isfinite(case.price) & (case.weights == 0)
+    case.sides = np.where(soft, case.sides, sides)
+    case.price = np.where(soft, case.price, np.inf) if soft.any() else None
+
+
+def _with_conflict(rng: Rng, rows: Rows, kind: str, coarse: bool = False) -> tuple[Rows, Array]:
     """Rows among which multipliers (rows,) can be made to prove a contradiction by moving right sides.
 
     Multipliers are at least zero for <=, at most zero for >= and any for ==.
@@ -48,6 +88,10 @@ def _with_conflict(rng: Rng, rows: Rows, kind: str) -> tuple[Rows, Array]:
     size = row_sizes(rows.matrix, rows.lower, rows.upper)[picked]
     sign = np.array([_sign(rng, rows.senses[i]) for i in picked])
     weights[picked] = sign * rng.uniform(0.3, 2.0, len(picked)) / size
+    if coarse:
+        weights = np.where(
+            weights == 0, 0.0, np.sign(weights) * 2.0 ** np.round(np.log2(np.abs(weights) + (weights == 0)))
+        )
     if kind == "twin":  # the same row again, the other way round
         weights = np.where(np.arange(k) == picked[0], weights, 0.0)
     if kind in ("cancelling", "twin"):
@@ -55,7 +99,7 @@ def _with_conflict(rng: Rng, rows: Rows, kind: str) -> tuple[Rows, Array]:
         if new.any():
             sense = str(rng.choice(["<=", ">=", "=="]))
             flip = -1.0 if sense == ">=" else 1.0
-            factor = float(10.0 ** rng.uniform(-3, 3))
+            factor = float(2.0 ** rng.integers(-10, 11)) if coarse else float(10.0 ** rng.uniform(-3, 3))
             rows.matrix = np.vstack([rows.matrix, flip * factor * new])
             rows.senses = [*rows.senses, sense]
             return rows, np.append(weights, flip / factor)
@@ -88,26 +132,36 @@ def row_sizes(matrix: Array, lower: Array, upper: Array) -> Array:
     return np.where(count > 0, reach.sum(1) / np.maximum(count, 1), 1.0)
 
 
-def exact_gap(matrix: Array, sides: Array, senses: list[str], box: tuple[Array, Array], weights: Array) -> Fraction:
+def exact_gap(matrix: Array, sides: Array, senses: list[str], box: tuple[Array, Array], weights: Any) -> Fraction:
     """By how much multipliers refute rows, computed without rounding; positive: no point of the box satisfies them.
 
-    The floats stand for themselves, so nothing has to be allowed for. A multiplier of the wrong sign proves nothing:
-    the gap is then -1.
+    The floats stand for themselves, so nothing has to be allowed for; multipliers may be fractions. A multiplier of the
+    wrong sign proves nothing, nor does one that needs an infinite bound: the gap is then -1.
     """
-    combined: dict[int, Fraction] = {}
     target = Fraction(0)
-    for row, side, sense, weight in zip(matrix, sides, senses, weights, strict=True):
-        if (sense == "<=" and weight < 0) or (sense == ">=" and weight > 0) or not np.isfinite(weight):
+    for side, sense, weight in zip(sides, senses, weights, strict=True):
+        if (sense == "<=" and weight < 0) or (sense == ">=" and weight > 0):
             return Fraction(-1)
-        exact = Fraction(float(weight))
-        target += exact * Fraction(float(side))
+        if not isinstance(weight, Fraction) and not np.isfinite(weight):
+            return Fraction(-1)
+        target += Fraction(weight) * Fraction(float(side))
+    least = Fraction(0)
+    for j, v in exact_combination(matrix, weights).items():
+        bound = float(box[0][j] if v > 0 else box[1][j])
+        if v != 0 and not np.isfinite(bound):
+            return Fraction(-1)
+        least += v * Fraction(bound) if v != 0 else 0
+    return least - target
+
+
+def exact_combination(matrix: Array, weights: Any) -> dict[int, Fraction]:
+    """The weighted sum of the rows by variable, without rounding."""
+    combined: dict[int, Fraction] = {}
+    for row, weight in zip(matrix, weights, strict=True):
+        exact = Fraction(weight)
         for j in np.flatnonzero(row):
             combined[int(j)] = combined.get(int(j), Fraction(0)) + exact * Fraction(float(row[j]))
-    least = sum(
-        (v * Fraction(float(box[0][j] if v > 0 else box[1][j])) for j, v in combined.items()),
-        Fraction(0),
-    )
-    return least - target
+    return combined
 
 
 def _sign(rng: Rng, sense: str) -> float:

@@ -12,7 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from conflicts import exact_gap, row_sizes
-from systems import Array, Case
+from families import Array
+from graphs import through_graph
+from measure import allowance, evaluation_rounding, relative_violation, row_size, violations
+from optimality import TOLERANCE as GAP
+from optimality import Gap, duality_gap, moves
+from systems import Case
 
 import linsat
 
@@ -20,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import oracles
 
 TOLERANCE = 1e-9  # of the size of a row at x, max(1, sum_j |a_ij x_j|)
-_ROUNDING = 64 * np.finfo(np.float64).eps  # of the sum of the sizes of a row's terms
+_MOVES = 1e-6  # in shares of the box and sizes of rows: what moves by less counts as forced
 _NO_OVERFLOW = {name: float(torch.finfo(getattr(torch, name)).max) for name in ("float16", "bfloat16", "float32")}
 
 
@@ -32,6 +37,7 @@ class Verdict:
     reports: Counter[str] = field(default_factory=Counter)  # per infeasible system: how it was reported
     checks: Counter[str] = field(default_factory=Counter)
     worst: float = 0.0  # violation of a converged row beyond rounding, relative to its size at x
+    gap: float = 0.0  # duality gap of a converged instance beyond rounding, relative to 1 + its objective
     findings: list[str] = field(default_factory=list)
 
     def find(self, kind: str, text: str) -> None:
@@ -65,32 +71,71 @@ def judge(case: Case, depth: Depth | None = None, library: Any = linsat) -> Verd
 
 def _judge(case: Case, depth: Depth, library: Any, verdict: Verdict) -> None:
     scores = scores_of(case).requires_grad_()
-    limit = max(np.abs(case.lower).max(), np.abs(case.upper).max())
+    bounds = np.concatenate([case.lower, case.upper])
+    limit = np.abs(bounds[np.isfinite(bounds)]).max(initial=0.0)
     if limit > _NO_OVERFLOW.get(case.dtype, np.inf):
         _expect_refusal(case, scores, library, verdict)
         return
-    cons = library.Constraints(**case.arguments())
+    cons = case.constraints(library)
     try:
-        solution = library.solve(scores, cons, tau=case.tau, on_failure="ignore")
+        solution = library.solve(scores, cons, objective=case.asked(library), on_failure="ignore")
     except linsat.InfeasibleError as error:
         _judge_refusal(case, depth, error, verdict)
         return
     statuses = [str(s) for s in solution.status.ravel()]
-    x = solution.x.detach().reshape(-1, len(case.lower))
+    points = solution.x.detach().reshape(-1, len(case.lower)).to(torch.float64).numpy()
     reported = solution.violation.reshape(-1).tolist()
-    points = x.to(torch.float64).numpy()
+    duals = _in_order(case, solution)
     for i, status in enumerate(statuses):
         system = 0 if case.shared else i
         _judge_instance(case, system, status, points[i], reported[i], verdict)
+        if status == "converged" and np.isfinite(points[i]).all() and not case.infeasible[system]:
+            _judge_gap(case, system, i, points[i], duals[i], verdict)
     _count(case, statuses, verdict)
     if not case.shared and case.infeasible.any():
         _judge_mixed(case, depth, library, solution, verdict)
     if not case.shared:
         held = solution.x[torch.as_tensor(solution.status == "converged")]
         _judge_gradient(case, held, scores, verdict)
-    _judge_short_way(case, scores, cons, statuses, library, verdict)
+    _judge_again(case, scores, cons, (statuses, duals), library, verdict)
     if depth.optimum and points.size and statuses[0] == "converged" and not case.infeasible[0]:
         _judge_optimum(case, scores.detach().reshape(-1, len(case.lower))[0], points[0], verdict)
+
+
+def _in_order(case: Case, solution: Any) -> Array:
+    """The duals of every instance, in the order of the rows of the case."""
+    given = solution.duals.detach().reshape(-1, len(case.senses)).to(torch.float64).numpy()
+    found = np.empty_like(given)
+    found[:, case.order()] = given
+    return found
+
+
+def _judge_gap(case: Case, system: int, instance: int, x: Array, duals: Array, verdict: Verdict) -> None:
+    """A point that satisfies the rows must also be the best one: its duality gap, computed here, is next to nothing."""
+    where = f"system {system}"
+    if not np.isfinite(duals).all():
+        verdict.find("duals", f"{where}: not finite")
+        return
+    y = scores_of(case).to(torch.float64).reshape(-1, len(x)).numpy()[instance]
+    gap = duality_gap(case, system, y, x, duals)
+    verdict.checks["gaps"] += 1
+    verdict.gap = max(verdict.gap, gap.relative)
+    if len(gap.signs):
+        row = int(gap.signs[0])
+        verdict.find("duals", f"{where}: {duals[row]:.3g} for row {row}, a {case.senses[row]} row")
+    if not gap.relative <= GAP:
+        verdict.find("optimum", f"{where}: a duality gap of {gap.relative:.1e} of the objective")
+    if len(gap.variables) or len(gap.rows):
+        _judge_forced(case, system, gap, x, verdict)
+
+
+def _judge_forced(case: Case, system: int, gap: Gap, x: Array, verdict: Verdict) -> None:
+    """What has no finite duals must be forced by the rows, as HiGHS sees it."""
+    verdict.checks["forced"] += 1
+    room = moves(case, system, gap, x)
+    if not room <= _MOVES * (len(gap.variables) + len(gap.rows)):
+        listed = f"variables {gap.variables.tolist()[:5]}, rows {gap.rows.tolist()[:5]}"
+        verdict.find("optimum", f"system {system}: {listed} are not forced, they can move by {room:.1e}")
 
 
 def scores_of(case: Case) -> torch.Tensor:
@@ -106,7 +151,7 @@ def scores_of(case: Case) -> torch.Tensor:
 def _expect_refusal(case: Case, scores: torch.Tensor, library: Any, verdict: Verdict) -> None:
     """Bounds that the dtype of the scores cannot hold."""
     try:
-        library.solve(scores, library.Constraints(**case.arguments()), tau=case.tau, on_failure="ignore")
+        library.solve(scores, case.constraints(library), objective=case.asked(library), on_failure="ignore")
     except linsat.ConstraintError:
         verdict.statuses["refused"] += int((~case.infeasible).sum())
         verdict.reports["refused"] += int(case.infeasible.sum())
@@ -136,50 +181,21 @@ def _judge_instance(case: Case, system: int, status: str, x: Array, reported: fl
     violation = violations(case, system, x)
     rounding = allowance(case, system, x)
     relative = relative_violation(case, system, x)
-    if abs(relative - reported) > 1e-12 * reported + evaluation_rounding(case, system).max():
+    if abs(relative - reported) > 1e-12 * reported + evaluation_rounding(case, system, x).max(initial=0.0):
         verdict.find("wrong violation", f"{where}: says {reported}, is {relative}")
     if status != "converged":
         return
     if case.infeasible[system]:
         verdict.find("accepted", f"{where} is infeasible by {case.excess}")
         return
-    size = np.maximum(1.0, np.abs(case.matrix) @ np.abs(x))
-    beyond = (violation[: len(size)] - rounding[: len(size)]) / size
+    size = row_size(case, system, x)
+    beyond = np.where(case.hard, (violation[: len(size)] - rounding[: len(size)]) / size, 0.0)
     verdict.worst = max(verdict.worst, float(beyond.max(initial=0.0)))
     if (beyond > TOLERANCE).any():
         row = int(beyond.argmax())
         verdict.find("silent violation", f"{where}: row {row} is off by {beyond[row]:.2e} of its size")
     if (violation[len(size) :] > rounding[len(size) :]).any():
         verdict.find("outside the box", where)
-
-
-def violations(case: Case, system: int, x: Array) -> Array:
-    """Violation of every row, then of both bounds of every variable, in original units."""
-    gap = case.matrix @ x - case.sides[system]
-    senses = np.array(case.senses)
-    rows = np.where(senses == "<=", gap, np.where(senses == ">=", -gap, np.abs(gap)))
-    return np.maximum(np.concatenate([rows, case.lower - x, x - case.upper]), 0.0)
-
-
-def relative_violation(case: Case, system: int, x: Array) -> float:
-    """The worst violation of a row relative to max(1, sum_j |a_ij x_j|), and of a bound relative to max(1, |x_j|)."""
-    size = np.concatenate([np.abs(case.matrix) @ np.abs(x), np.abs(x), np.abs(x)])
-    return float((violations(case, system, x) / np.maximum(1.0, size)).max())
-
-
-def evaluation_rounding(case: Case, system: int) -> Array:
-    """What evaluating each row in float64 may add to its violation, in any order of summation."""
-    largest = np.maximum(np.abs(case.lower), np.abs(case.upper))
-    return _ROUNDING * (np.abs(case.matrix) @ largest + np.abs(case.sides[system]))
-
-
-def allowance(case: Case, system: int, x: Array) -> Array:
-    """What evaluation, and rounding x to the dtype of the scores, may add to the violation of each row and bound."""
-    info = torch.finfo(getattr(torch, case.dtype))
-    largest = np.maximum(np.abs(x), np.maximum(np.abs(case.lower), np.abs(case.upper)))
-    spacing = info.eps * largest + info.tiny * info.eps
-    of_x = np.abs(case.matrix) @ spacing if case.dtype != "float64" else 0.0
-    return np.concatenate([evaluation_rounding(case, system) + of_x, spacing, spacing])
 
 
 def _judge_refusal(case: Case, depth: Depth, error: linsat.InfeasibleError, verdict: Verdict, system: int = 0) -> None:
@@ -192,9 +208,13 @@ def _judge_refusal(case: Case, depth: Depth, error: linsat.InfeasibleError, verd
     order = case.order()
     named = [order[i] for i in error.indices]
     senses = [case.senses[i] for i in named]
-    matrix, sides = case.matrix[named], case.sides[system][named]
+    matrix, sides = case.matrix_of(system)[named], case.sides[system][named]
     verdict.checks["certificates"] += 1
-    weights = np.array(error.certificate)
+    if np.isinf(case.lower).any() or np.isinf(case.upper).any():
+        verdict.checks["certificates, infinite bounds"] += 1
+    if not case.hard[named].all():
+        verdict.find("soft conflict", f"system {system}: a soft row is said to contradict")
+    weights = list(error.certificate)
     if len(weights) != len(named) or not named:
         verdict.find("no certificate", f"system {system}: {len(weights)} multipliers for {len(named)} rows")
     elif exact_gap(matrix, sides, senses, (case.lower, case.upper), weights) <= 0:
@@ -214,18 +234,18 @@ def _judge_mixed(case: Case, depth: Depth, library: Any, solution: Any, verdict:
     l = len(case.lower)
     scores = scores_of(case).reshape(-1, l)
     if len(good):
-        alone = library.Constraints(**case.arguments(case.sides[good]))
-        again = library.solve(scores[good], alone, tau=case.tau, on_failure="ignore")
+        alone, objective = case.constraints(library, good), case.asked(library)
+        again = library.solve(scores[good], alone, objective=objective, on_failure="ignore")
         verdict.checks["mixed batches"] += 1
-        short = library.project(scores[good], alone, tau=case.tau, on_failure="ignore")
+        short = library.project(scores[good], alone, objective=objective, on_failure="ignore")
         if not all(torch.equal(x, solution.x.reshape(-1, l)[good]) for x in (again.x, short)):
             verdict.find("batch mates", "feasible instances change when infeasible ones leave the batch")
     if not depth.proof:
         return
     bad = int(np.flatnonzero(case.infeasible)[0])
-    one = library.Constraints(**case.arguments(case.sides[[bad]]))
+    one = case.constraints(library, np.array([bad]))
     try:
-        library.solve(scores[[bad]], one, tau=case.tau, on_failure="raise")
+        library.solve(scores[[bad]], one, objective=case.asked(library), on_failure="raise")
     except linsat.InfeasibleError as error:
         _judge_refusal(case, depth, error, verdict, bad)
     except linsat.ConvergenceError:
@@ -238,49 +258,71 @@ def _judge_gradient(case: Case, x: torch.Tensor, scores: torch.Tensor, verdict: 
     """Where the rows hold, the gradient is finite, unless its true value may lie beyond the dtype of the scores.
 
     The Jacobian of x is at most diag(width^2 / 4) / tau (what a row takes away is positive semidefinite), so that its
-    entries are at most width_i width_j / (4 tau). Half precision ends at 65,504, which wide boxes pass.
+    entries are at most width_i width_j / (4 tau). Half precision ends at 65,504, which wide boxes pass. Of the nearest
+    point it is a projection, in the metric of the weights.
     """
     if not x.numel():
         return
     verdict.checks["gradients"] += 1
     weights = torch.linspace(-1, 1, x.shape[-1], dtype=torch.float64)
     (grad,) = torch.autograd.grad((x.to(torch.float64) * weights).sum(), scores)
-    width = torch.from_numpy(case.upper - case.lower)
-    most = float((weights.abs() * width).sum() * width.max()) / (4 * case.tau)
+    if case.objective == "euclidean":
+        most = float(weights.abs().sum()) * (1.0 if case.metric is None else float(np.ptp(np.log(case.metric))) + 1e4)
+    else:
+        width = torch.from_numpy(case.upper - case.lower)
+        most = float((weights.abs() * width).sum() * width.max()) / (4 * case.tau)
     may_overflow = most > torch.finfo(scores.dtype).max
     if grad.isnan().any() or (grad.isinf().any() and not may_overflow):
         verdict.find("gradient", "not finite")
 
 
-def _judge_short_way(
-    case: Case, scores: torch.Tensor, cons: Any, statuses: list[str], library: Any, verdict: Verdict
+def _judge_again(
+    case: Case, scores: torch.Tensor, cons: Any, solved: tuple[list[str], Array], library: Any, verdict: Verdict
 ) -> None:
-    """`project` goes another way than `solve`: what it returns where that converged is judged too."""
+    """`project`, or the graph of it, where `solve` converged: rows and optimum are judged again."""
     if not scores.numel():
         return
+    statuses, duals = solved
     try:
-        x = library.project(scores, cons, tau=case.tau, on_failure="raise" if case.shared else "ignore")
+        if case.way == "eager":
+            on_failure = "raise" if case.shared else "ignore"
+            x = library.project(scores, cons, objective=case.asked(library), on_failure=on_failure)
+        else:
+            verdict.checks[case.way] += 1
+            x = through_graph(case.way, scores, cons, case.asked(library))
     except (linsat.ConvergenceError, linsat.InfeasibleError):
         return
     points = x.reshape(-1, x.shape[-1])
-    held = [i for i, status in enumerate(statuses) if case.shared or status == "converged"]
-    _judge_gradient(case, points[held], scores, verdict)
-    for i, point in zip(held, points.detach().to(torch.float64).numpy()[held], strict=True):
-        system = 0 if case.shared else i
+    shared = case.shared and case.way == "eager"
+    held = [i for i, status in enumerate(statuses) if shared or status == "converged"]
+    if case.way == "eager":
+        _judge_gradient(case, points[held], scores, verdict)
+    for i in held:
+        point, system = points[i].detach().to(torch.float64).numpy(), 0 if case.shared else i
         reported = relative_violation(case, system, point) if np.isfinite(point).all() else np.nan
         _judge_instance(case, system, "converged", point, reported, verdict)
+        if np.isfinite(point).all() and not case.infeasible[system]:
+            _judge_gap(case, system, i, point, duals[i], verdict)
 
 
 def _judge_optimum(case: Case, scores: torch.Tensor, x: Array, verdict: Verdict) -> None:
     """Clarabel on the same program must come to the same point, where it vouches for its own."""
-    system = _system(case, case.matrix, case.senses, case.sides[0])
-    found = oracles.entropic_optimum(system, scores.to(torch.float64).numpy(), case.tau)
+    system = _system(case, case.matrix_of(0), case.senses, case.sides[0])
+    y = scores.to(torch.float64).numpy()
+    if case.objective == "euclidean":
+        found = oracles.nearest_point(system, y, 1.0 if case.metric is None else case.metric, case.price)
+    elif case.objective == "slack-free":
+        found = oracles.slack_free_optimum(system, y, case.tau, case.price)
+    else:
+        found = oracles.entropic_optimum(system, y, case.tau, case.price)
     if found is None:
         verdict.checks["optimum: Clarabel unsure"] += 1
         return
     verdict.checks["optimum"] += 1
-    width = np.where(case.upper > case.lower, case.upper - case.lower, 1.0)
-    rounding = torch.finfo(getattr(torch, case.dtype)).eps * np.maximum(np.abs(case.lower), np.abs(case.upper))
+    width = case.upper - case.lower
+    width = np.where(np.isfinite(width) & (width > 0), width, np.maximum(1.0, np.abs(x)))
+    finite = (np.where(np.isfinite(bound), np.abs(bound), np.abs(x)) for bound in (case.lower, case.upper))
+    rounding = torch.finfo(getattr(torch, case.dtype)).eps * np.maximum(*finite)
     distance = float((np.maximum(np.abs(x - found) - rounding, 0.0) / width).max())
     if distance > 1e-3:
         verdict.find("optimum", f"{distance:.1e} of the box away from Clarabel's")
@@ -291,22 +333,23 @@ def _check_oracle(case: Case, verdict: Verdict) -> None:
     if case.infeasible[0] and case.excess < 1e-4:
         return
     verdict.checks["HiGHS"] += 1
-    if _holds(case, case.matrix, case.senses, case.sides[0]) == bool(case.infeasible[0]):
+    hard = np.flatnonzero(case.hard)
+    senses = [case.senses[i] for i in hard]
+    if _holds(case, case.matrix_of(0)[hard], senses, case.sides[0][hard]) == bool(case.infeasible[0]):
         verdict.find("oracle", "HiGHS contradicts the construction of the case")
 
 
 def _holds(case: Case, matrix: Array, senses: list[str], sides: Array) -> bool:
-    """Whether HiGHS finds a point for rows divided by their size, variables by their width."""
+    """Whether HiGHS finds a point for rows divided by their size, variables by their width where that is finite."""
     if not len(matrix):
         return True
     width = case.upper - case.lower
-    size = row_sizes(matrix, case.lower, case.upper)
+    unit_of = np.where(np.isfinite(width), width, 1.0)
+    base = np.where(np.isfinite(width), case.lower, 0.0)
+    size = row_sizes(matrix, 0 * unit_of, unit_of)
+    ends = [np.where(np.isfinite(width), e, bound) for e, bound in ((0.0, case.lower), (width > 0, case.upper))]
     unit = oracles.System(
-        matrix * width / size[:, None],
-        senses,
-        (sides - matrix @ case.lower) / size,
-        np.zeros(len(width)),
-        upper=(width > 0).astype(float),
+        matrix * unit_of / size[:, None], senses, (sides - matrix @ base) / size, base, lower=ends[0], upper=ends[1]
     )
     return oracles.is_feasible(unit)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy
 import scipy
 import torch
-from campaign import Goals, Record, run
+from campaign import KINDS, Goals, Record, run
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -29,7 +29,7 @@ _LINE_EVERY = 60.0  # seconds between two lines where nobody watches
 def main() -> int:
     options = _options()
     torch.set_num_threads(1)
-    goals = Goals(options.feasible, options.infeasible, options.minutes)
+    goals = Goals(options.feasible, options.infeasible, options.minutes, options.structured)
     path = options.out / f"seed-{options.seed}.json"
     try:
         record = Record.load(path, options.seed)
@@ -45,7 +45,8 @@ def main() -> int:
     }
     console = Console()
     if record.row_sets:
-        console.print(f"Going on after {record.feasible:,} feasible and {record.infeasible:,} infeasible systems.")
+        done = f"{record.feasible:,} random, {record.structured:,} structured and {record.infeasible:,} infeasible"
+        console.print(f"Going on after {done} systems.")
     _run_with_bar(record, goals, path, console)
     _print(record, path, console)
     return 1 if record.findings else 0
@@ -55,11 +56,12 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="stop after so long (default 10)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run (default 0)")
-    parser.add_argument("--feasible", type=int, default=100_000, help="feasible systems wanted (default 100,000)")
+    parser.add_argument("--feasible", type=int, default=100_000, help="random systems wanted (default 100,000)")
+    parser.add_argument("--structured", type=int, default=20_000, help="structured systems wanted (default 20,000)")
     parser.add_argument("--infeasible", type=int, default=10_000, help="infeasible systems wanted (default 10,000)")
     parser.add_argument("--out", type=Path, default=Path("out/fuzz"), help="folder of the record (default out/fuzz)")
     options = parser.parse_args()
-    for name in ("minutes", "feasible", "infeasible"):
+    for name in ("minutes", "feasible", "structured", "infeasible"):
         if getattr(options, name) <= 0:
             parser.error(f"--{name} is {getattr(options, name)}; expected a positive number")
     if options.seed < 0:
@@ -68,7 +70,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run_with_bar(record: Record, goals: Goals, path: Path, console: Console) -> None:
-    wanted = goals.feasible + goals.infeasible
+    wanted = sum(map(goals.of, KINDS))
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
     said = time.monotonic()
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
@@ -76,9 +78,10 @@ def _run_with_bar(record: Record, goals: Goals, path: Path, console: Console) ->
 
         def show(record: Record, elapsed: float) -> None:
             nonlocal said
-            have = min(record.feasible, goals.feasible) + min(record.infeasible, goals.infeasible)
+            have = sum(min(getattr(record, kind), goals.of(kind)) for kind in KINDS)
             share = max(have / wanted, elapsed / (60 * goals.minutes))
-            text = f"{record.feasible:,} + {record.infeasible:,} systems, {len(record.findings)} findings"
+            counts = " + ".join(f"{getattr(record, kind):,}" for kind in KINDS)
+            text = f"{counts} systems, {len(record.findings)} findings"
             bar.update(task, completed=share, description=text)
             if not console.is_terminal and time.monotonic() - said > _LINE_EVERY:
                 said = time.monotonic()
@@ -91,7 +94,12 @@ def _print(record: Record, path: Path, console: Console) -> None:
     console.print(f"Seed {record.seed}: {record.row_sets:,} sets of rows, {record.seconds:,.0f} s of processor time")
     for family, counts in sorted(record.statuses.items()):
         listed = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()))
-        console.print(f"  {family:<21} {listed}; worst violation {record.worst[family]:.1e}")
+        console.print(
+            f"  {family:<21} {listed}; worst violation {record.worst[family]:.1e}, gap {record.gap[family]:.1e}"
+        )
+    for option, counts in sorted(record.options.items()):
+        listed = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()))
+        console.print(f"  {option:<26} {listed}")
     console.print(f"{record.infeasible:,} infeasible systems")
     for excess, counts in record.reports.items():
         listed = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()))

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 from conflicts import exact_gap
-from systems import Array, Case
+from families import Array
+from systems import Case
 
 FAILURES = Path(__file__).resolve().parent / "failures"
 
@@ -35,21 +36,28 @@ def shrink(case: Case, fails: Callable[[Case], bool], *, seconds: float = 60.0) 
 
 
 def is_true(case: Case) -> bool:
-    """Whether points satisfy (to rounding) and multipliers refute what the case says they do."""
-    sums = np.abs(case.matrix) @ np.maximum(np.abs(case.lower), np.abs(case.upper))
-    for point, side in zip(case.points, case.sides, strict=True):
+    """Whether points satisfy (to rounding) and multipliers refute what the case says they do; hard rows only."""
+    hard = case.hard
+    senses = [s for s, h in zip(case.senses, hard, strict=True) if h]
+    sign = np.array([{"<=": 1.0, ">=": -1.0, "==": 0.0}[s] for s in senses])
+    for i, point in enumerate(case.points):
+        matrix, side = case.matrix_of(i)[hard], case.sides[i][hard]
         if point is None:
-            if case.weights is None:
+            if case.weights is None or case.weights[~hard].any():
                 return False
-            if exact_gap(case.matrix, side, case.senses, (case.lower, case.upper), case.weights) <= 0:
+            if exact_gap(matrix, side, senses, (case.lower, case.upper), case.weights[hard]) <= 0:
                 return False
             continue
-        gap = case.matrix @ point - side
-        sign = np.array([{"<=": 1.0, ">=": -1.0, "==": 0.0}[s] for s in case.senses])
+        gap = matrix @ point - side
         over = np.where(sign == 0, np.abs(gap), sign * gap)
-        if (over > 1e-15 * (sums + np.abs(side))).any() or (point < case.lower).any() or (point > case.upper).any():
+        sums = np.abs(matrix) @ np.maximum(np.abs(point), _finite(case.lower, case.upper)) + np.abs(side)
+        if (over > 1e-15 * sums).any() or (point < case.lower).any() or (point > case.upper).any():
             return False
     return True
+
+
+def _finite(lower: Array, upper: Array) -> Array:
+    return np.maximum(*(np.where(np.isfinite(bound), np.abs(bound), 0.0) for bound in (lower, upper)))
 
 
 def _candidates(case: Case) -> Iterator[Case]:
@@ -68,10 +76,15 @@ def _candidates(case: Case) -> Iterator[Case]:
         yield _only_rows(case, keep)
     for keep in _subsets(variables):
         yield _only_variables(case, keep)
-    plain = {"dtype": "float64", "layout": "contiguous", "sparse": False}
+    plain = {"dtype": "float64", "layout": "contiguous", "sparse": False, "way": "eager"}
     for name, value in plain.items():
         if getattr(case, name) != value:
             yield replace(case, **{name: value})
+    for name in ("metric", "price"):
+        if getattr(case, name) is not None:
+            yield replace(case, **{name: None})
+    if case.own is not None and systems == 1:
+        yield replace(case, matrix=case.own[0], own=None)
     for digits in (1, 3):
         for name in ("scores", "tau"):
             rounder = _rounded(np.asarray(getattr(case, name)), digits)
@@ -93,19 +106,22 @@ def _subsets(count: int) -> Iterator[list[int]]:
 def _only_systems(case: Case, keep: list[int]) -> Case:
     scores = case.scores.reshape(-1, case.matrix.shape[1])[keep]
     points = [case.points[i] for i in keep]
-    return replace(case, sides=case.sides[keep], scores=scores, batch=(len(keep),), points=points)
+    own = None if case.own is None else case.own[keep]
+    return replace(case, sides=case.sides[keep], scores=scores, batch=(len(keep),), points=points, own=own)
 
 
 def _only_rows(case: Case, keep: list[int]) -> Case:
-    weights = None if case.weights is None else case.weights[keep]
+    picked = {name: None if (v := getattr(case, name)) is None else v[keep] for name in ("weights", "price")}
+    own = None if case.own is None else case.own[:, keep]
     senses = [case.senses[i] for i in keep]
-    return replace(case, matrix=case.matrix[keep], senses=senses, sides=case.sides[:, keep], weights=weights)
+    return replace(case, matrix=case.matrix[keep], senses=senses, sides=case.sides[:, keep], own=own, **picked)
 
 
 def _only_variables(case: Case, keep: list[int]) -> Case:
     """The dropped variables stay where the known point has them (infeasible systems: at their lower bound)."""
     gone = [j for j in range(case.matrix.shape[1]) if j not in keep]
-    taken = [case.matrix[:, gone] @ (case.lower if point is None else point)[gone] for point in case.points]
+    at = np.where(np.isfinite(case.lower), case.lower, 0.0)
+    taken = [case.matrix_of(i)[:, gone] @ (at if point is None else point)[gone] for i, point in enumerate(case.points)]
     return replace(
         case,
         matrix=case.matrix[:, keep],
@@ -114,14 +130,17 @@ def _only_variables(case: Case, keep: list[int]) -> Case:
         upper=case.upper[keep],
         scores=case.scores[..., keep],
         points=[None if point is None else point[keep] for point in case.points],
+        metric=None if case.metric is None else case.metric[keep],
+        own=None if case.own is None else case.own[:, :, keep],
     )
 
 
 def _rounder_rows(case: Case, digits: int) -> Iterator[Case]:
     """Coefficients with fewer digits; the right sides follow the known points."""
     matrix = _rounded(case.matrix, digits)
-    if (matrix != case.matrix).any() and matrix.any(1).all():
-        moved = [(matrix - case.matrix) @ (case.lower if point is None else point) for point in case.points]
+    if case.own is None and (matrix != case.matrix).any() and matrix.any(1).all():
+        at = np.where(np.isfinite(case.lower), case.lower, 0.0)
+        moved = [(matrix - case.matrix) @ (at if point is None else point) for point in case.points]
         yield replace(case, matrix=matrix, sides=case.sides + np.array(moved))
 
 
@@ -149,10 +168,11 @@ def save(case: Case, name: str, finding: str, folder: Path = FAILURES) -> Path:
 def load(path: Path) -> Case:
     """A case that `save` wrote."""
     body = json.loads(path.read_text())
-    values = {f.name: body[f.name] for f in fields(Case)}
+    values = {f.name: body[f.name] for f in fields(Case) if f.name in body}  # older files have fewer options
     for name in ("matrix", "sides", "lower", "upper", "scores"):
         values[name] = np.array(values[name], dtype=np.float64)
-    values["weights"] = None if values["weights"] is None else np.array(values["weights"])
+    for name in ("weights", "metric", "price", "own"):
+        values[name] = None if values.get(name) is None else np.array(values[name])
     values["points"] = [None if point is None else np.array(point) for point in values["points"]]
     values["batch"] = tuple(values["batch"])
     return Case(**values)

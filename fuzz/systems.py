@@ -1,36 +1,35 @@
-"""Random systems of rows with a known feasible point, and the projections asked of them; all from (seed, number)."""
+"""Systems of rows with a known feasible point, and the projections asked of them; all from (seed, number)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from families import FAMILIES, SENSES, Array, Rng, Rows, feasible_sides
+from structured import STRUCTURED
 
-Array = np.ndarray
-Rng = np.random.Generator
-
-SENSES = ("<=", ">=", "==")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 LAYOUTS = ("contiguous", "strided", "transposed")
-_MOST_SIDES = 48  # right sides of one case
+OBJECTIVES = ("entropic", "slack-free", "euclidean")
+_MOST_SIDES = 48  # right-hand sides of one case
 _SHARED_BATCHES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 1), (1, 2, 1), (5,), (0,))
+_GRAPH_EVERY = 150  # cases between two that are compiled, and between two that are exported: seconds each
 
 
 @dataclass
 class Case:
     """One call: rows over a box, ``sides`` (systems, rows), and scores for them.
 
-    ``shared``: one right side for all scores, given as (rows,). Otherwise every instance has its own, and the batch
-    dimensions of the scores are ``batch``, whose product is the number of systems.
+    ``shared``: one right-hand side for all scores, given as (rows,). Otherwise every instance has its own, and the
+    batch dimensions of the scores are ``batch``, whose product is the number of systems.
     """
 
     family: str
     matrix: Array  # (rows, variables)
     senses: list[str]
     sides: Array  # (systems, rows)
-    lower: Array  # (variables,)
+    lower: Array  # (variables,), may be infinite under the Euclidean objective
     upper: Array
     scores: Array  # (batch..., variables) float64, rounded to the dtype by the caller
     batch: tuple[int, ...]
@@ -42,22 +41,53 @@ class Case:
     points: list[Array | None] = field(default_factory=list)  # per system: a point that satisfies it; None: infeasible
     weights: Array | None = None  # (rows,) multipliers that refute the infeasible systems
     excess: float = 0.0  # infeasible systems: by this share of some row's mean coefficient every point violates it
+    objective: str = "entropic"
+    metric: Array | None = None  # (variables,) weights of the Euclidean objective
+    price: Array | None = None  # (rows,) of soft rows, infinite where a row is hard
+    own: Array | None = None  # (systems, rows, variables) coefficients of each system, in place of ``matrix``
+    way: str = "eager"  # or through a graph: "compiled", "exported"
 
     @property
     def infeasible(self) -> Array:
         """(systems,) bool, known from how the sides were made."""
         return np.array([point is None for point in self.points], dtype=bool)
 
-    def arguments(self, sides: Array | None = None) -> dict[str, Any]:
-        """Keyword arguments of linsat.Constraints, with ``sides`` (rows,) or (batch..., rows) in place of its own."""
-        if sides is None:
-            sides = self.sides[0] if self.shared else self.sides.reshape(*self.batch, -1)
+    @property
+    def hard(self) -> Array:
+        """(rows,) bool: the rows that must hold."""
+        return np.ones(len(self.senses), dtype=bool) if self.price is None else np.isinf(self.price)
+
+    def matrix_of(self, system: int) -> Array:
+        """The coefficients of one system, (rows, variables)."""
+        return self.matrix if self.own is None else self.own[system]
+
+    def arguments(self, keep: Array | None = None) -> dict[str, Any]:
+        """Keyword arguments of linsat.Constraints; with ``keep``, those of some systems as a batch of one dimension."""
+        pick = slice(None) if keep is None else keep
+        batch = self.batch if keep is None else (len(keep),)
+        sides = self.sides[0] if self.shared and keep is None else self.sides[pick].reshape(*batch, -1)
+        own = None if self.own is None else self.own[pick].reshape(*batch, *self.own.shape[1:])
         found: dict[str, Any] = {"lower": self.lower, "upper": self.upper}
         for sense, matrix, side in (("<=", "A", "b"), (">=", "C", "d"), ("==", "E", "f")):
-            pick = [i for i, s in enumerate(self.senses) if s == sense]
-            if pick:
-                found |= {matrix: self._block(pick), side: sides[..., pick]}
+            rows = [i for i, s in enumerate(self.senses) if s == sense]
+            if rows:
+                found |= {matrix: self._block(rows) if own is None else own[..., rows, :], side: sides[..., rows]}
         return found
+
+    def constraints(self, library: Any, keep: Array | None = None) -> Any:
+        """The set, soft rows included."""
+        made = library.Constraints(**self.arguments(keep))
+        if self.price is None:
+            return made
+        price = self.price[self.order()]
+        soft = np.flatnonzero(np.isfinite(price))
+        return made.soften(soft.tolist(), price=price[soft])
+
+    def asked(self, library: Any) -> Any:
+        """The objective."""
+        if self.objective == "euclidean":
+            return library.Euclidean(self.metric)
+        return library.Entropy(self.tau, slack="none" if self.objective == "slack-free" else "entropic")
 
     def order(self) -> list[int]:
         """Position in ``matrix`` of every row of the constraint set, which lists <=, then >=, then ==."""
@@ -71,47 +101,77 @@ class Case:
         return csr_array(self.matrix[pick])
 
 
-@dataclass
-class Rows:
-    """What a family draws: rows, a box, and a point that satisfies them once the sides are set."""
-
-    matrix: Array
-    senses: list[str]
-    lower: Array
-    upper: Array
-    touching: float = 0.0  # share of inequality rows that hold with equality at the point
-    corner: float = 0.0  # share of variables that sit at a bound at the point
-    point: Array | None = None  # the same for all systems of the case, where the family needs that
-
-
 def draw(seed: int, number: int) -> Case:
-    """The feasible case ``number`` of the run ``seed``: always the same."""
+    """The random feasible case ``number`` of the run ``seed``: always the same."""
     rng = np.random.default_rng([seed, number, 1])
     names = list(FAMILIES)
     family = names[number % len(names)]
     if family == "many rows" and (number // len(names)) % 24:
         family = "signed"  # a hundred times the work of the others: one in 24 of its turns
-    rows = FAMILIES[family](rng)
+    return _feasible(rng, family, FAMILIES[family](rng), number, many=family != "many rows")
+
+
+def draw_structured(seed: int, number: int) -> Case:
+    """The structured feasible case ``number`` of the run ``seed``: always the same."""
+    rng = np.random.default_rng([seed, number, 3])
+    family = list(STRUCTURED)[number % len(STRUCTURED)]
+    return _feasible(rng, family, STRUCTURED[family](rng), number, many=True)
+
+
+def _feasible(rng: Rng, family: str, rows: Rows, number: int, *, many: bool) -> Case:
     shared = bool(rng.random() < 0.4)
-    systems = 1 if shared or family == "many rows" else int(rng.integers(2, _MOST_SIDES + 1))
-    points, sides = zip(*(feasible_sides(rng, rows) for _ in range(systems)), strict=True)
-    return dress(rng, family, rows, list(points), np.stack(sides), shared)
+    systems = 1 if shared or not many else int(rng.integers(2, _MOST_SIDES + 1))
+    own = None
+    if many and not shared and not rows.exact and rng.random() < 0.15:
+        own = rows.matrix * (1 + 0.2 * rng.uniform(-1, 1, (systems, *rows.matrix.shape)))
+    points, sides = zip(
+        *(feasible_sides(rng, rows, None if own is None else own[i]) for i in range(systems)), strict=True
+    )
+    case = dress(rng, family, rows, list(points), np.stack(sides), shared)
+    case.own, case.sparse = own, case.sparse and own is None
+    if rng.random() < 0.25:
+        soften(rng, case)
+    if number % _GRAPH_EVERY in (60, 110) and shared and case.scores.size:
+        case.way = "compiled" if number % _GRAPH_EVERY == 60 else "exported"
+    return case
+
+
+def soften(rng: Rng, case: Case) -> None:
+    """Make some rows soft; in half of the cases their sides leave the known point, so that not all can hold."""
+    soft = rng.random(len(case.senses)) < rng.choice([0.3, 0.7])
+    soft[rng.integers(len(soft))] = True
+    case.price = np.where(soft, 10.0 ** rng.uniform(-2, 2, len(soft)), np.inf)
+    if rng.random() < 0.5:
+        finite = np.where(np.isfinite(case.upper - case.lower), case.upper - case.lower, 1.0)
+        reach = np.abs(case.matrix) @ finite
+        tighter = [{"<=": -1.0, ">=": 1.0, "==": float(rng.choice([-1.0, 1.0]))}[s] for s in case.senses]
+        case.sides = case.sides + soft * np.array(tighter) * rng.uniform(0.0, 0.5, case.sides.shape) * reach
 
 
 def dress(rng: Rng, family: str, rows: Rows, points: list[Array | None], sides: Array, shared: bool) -> Case:
-    """Scores, temperature, dtype and layout for rows and right sides."""
+    """Objective, scores, dtype and layout for rows and right-hand sides."""
     batch = _SHARED_BATCHES[rng.integers(len(_SHARED_BATCHES))] if shared else _odd_shape(rng, len(sides))
+    if shared and points[0] is None and 0 in batch:
+        batch = (1,)  # of no instance at all nothing is said
     dtype = str(rng.choice(DTYPES, p=[0.1, 0.1, 0.3, 0.5]))
-    kind = rng.random()
+    l, kind = len(rows.lower), rng.random()
     spread = 0.0 if kind < 0.1 else 10.0 ** rng.uniform(-2, 4) if kind < 0.6 else 1.0
-    scores = spread * rng.uniform(-1, 1, (*batch, len(rows.lower))) + (rng.normal() if rng.random() < 0.5 else 0.0)
+    direction = rng.uniform(-1, 1, (*batch, l))
+    if rows.pull is not None and rng.random() < 0.7:
+        direction = rows.pull + 1e-3 * rng.choice([0.0, 1.0]) * direction
+    scores = spread * direction + (rng.normal() if rng.random() < 0.5 else 0.0)
+    objective = str(rng.choice(OBJECTIVES, p=[0.4, 0.25, 0.35]))
+    lower, upper = rows.lower, rows.upper
+    if objective == "euclidean" and rng.random() < 0.4:
+        lower, upper = open_box(rng, lower, upper)
+    weighted = objective == "euclidean" and rng.random() < 0.4
     return Case(
         family=family,
         matrix=rows.matrix,
         senses=rows.senses,
         sides=sides,
-        lower=rows.lower,
-        upper=rows.upper,
+        lower=lower,
+        upper=upper,
         scores=scores,
         batch=batch,
         shared=shared,
@@ -120,22 +180,16 @@ def dress(rng: Rng, family: str, rows: Rows, points: list[Array | None], sides: 
         layout=str(rng.choice(LAYOUTS)),
         sparse=bool(rng.random() < 0.2),
         points=points,
+        objective=objective,
+        metric=10.0 ** rng.uniform(-2, 2, l) if weighted else None,
     )
 
 
-def feasible_sides(rng: Rng, rows: Rows) -> tuple[Array, Array]:
-    """A point, and right sides that it satisfies."""
-    width = rows.upper - rows.lower
-    point = rows.point
-    if point is None:
-        share = rng.uniform(0.02, 0.98, len(width))
-        at_bound = rng.random(len(width)) < rows.corner
-        point = rows.lower + width * np.where(at_bound, rng.integers(0, 2, len(width)), share)
-        point = np.clip(point, rows.lower, rows.upper)
-    room = rng.exponential(0.1, len(rows.senses)) * (np.abs(rows.matrix) @ width)
-    room = np.where(rng.random(len(room)) < rows.touching, 0.0, room)
-    sign = np.array([{"<=": 1.0, ">=": -1.0, "==": 0.0}[s] for s in rows.senses])
-    return point, rows.matrix @ point + sign * room
+def open_box(rng: Rng, lower: Array, upper: Array) -> tuple[Array, Array]:
+    """The box with some bounds, or all, taken away."""
+    share = float(rng.choice([0.3, 0.7, 1.0]))
+    low, high = (rng.random(len(lower)) < share for _ in range(2))
+    return np.where(low, -np.inf, lower), np.where(high, np.inf, upper)
 
 
 def _odd_shape(rng: Rng, count: int) -> tuple[int, ...]:
@@ -143,146 +197,3 @@ def _odd_shape(rng: Rng, count: int) -> tuple[int, ...]:
     factors = [n for n in range(1, count + 1) if count % n == 0]
     first = int(rng.choice(factors))
     return ((count,), (first, count // first), (first, 1, count // first))[rng.integers(3)]
-
-
-# ------------------------------------------------------------------ families
-
-
-def _size(rng: Rng, variables: int = 24, rows: int = 8) -> tuple[int, int]:
-    """Rows and variables; now and then several times as many."""
-    times = 4 if rng.random() < 0.05 else 1
-    return int(rng.integers(1, times * rows + 1)), int(rng.integers(1, times * variables + 1))
-
-
-def _box(rng: Rng, l: int) -> tuple[Array, Array]:
-    kind = rng.random()
-    if kind < 0.6:
-        return np.zeros(l), np.ones(l)
-    lower = rng.uniform(-3, 3, l)
-    width = rng.uniform(0.1, 4, l) if kind < 0.9 else 10.0 ** rng.uniform(-3, 5, l)
-    return lower, lower + np.where(rng.random(l) < 0.05, 0.0, width)  # a width of zero fixes the variable
-
-
-def _coefficients(rng: Rng, k: int, l: int, *, signed: bool) -> Array:
-    kind = rng.random()
-    matrix = rng.uniform(0.1, 2.0, (k, l)) if kind < 0.6 else rng.integers(1, 4, (k, l)).astype(float)
-    matrix *= rng.random((k, l)) < rng.uniform(0.1, 1.0)
-    if signed:
-        matrix *= rng.choice([-1.0, 1.0], (k, l))
-    empty = ~matrix.any(1)
-    matrix[empty, rng.integers(0, l, int(empty.sum()))] = 1.0
-    return matrix
-
-
-def _senses(rng: Rng, matrix: Array) -> list[str]:
-    """Any senses, with fewer equalities than variables so that the set is not a point by accident."""
-    k, l = matrix.shape
-    found = [str(s) for s in rng.choice(SENSES, k)]
-    equal = [i for i, s in enumerate(found) if s == "=="]
-    for i in equal[max(1, l // 2) :]:
-        found[i] = "<="
-    return found
-
-
-def _plain(rng: Rng, *, signed: bool) -> Rows:
-    k, l = _size(rng)
-    matrix = _coefficients(rng, k, l, signed=signed)
-    return Rows(matrix, _senses(rng, matrix), *_box(rng, l))
-
-
-def _scaled(rng: Rng) -> Rows:
-    """Rows from 1e-6 to 1e6, and in half of them coefficients that differ by as much among themselves."""
-    rows = _plain(rng, signed=bool(rng.random() < 0.5))
-    shape = rows.matrix.shape if rng.random() < 0.5 else (rows.matrix.shape[0], 1)
-    rows.matrix = rows.matrix * 10.0 ** rng.uniform(-6, 6, shape)
-    return rows
-
-
-def _parallel(rng: Rng) -> Rows:
-    """Rows beside copies of themselves turned by 1e-9 to 1e-2."""
-    rows = _plain(rng, signed=bool(rng.random() < 0.7))
-    turn = 10.0 ** rng.uniform(-9, -2)
-    near = rows.matrix * (1 + turn * rng.uniform(-1, 1, rows.matrix.shape))
-    rows.matrix = np.vstack([rows.matrix, near * rng.uniform(0.5, 2, (len(near), 1))])
-    rows.senses = rows.senses + _inequalities(rng, len(near))
-    rows.touching = float(rng.choice([0.0, 0.5]))
-    return rows
-
-
-def _duplicate(rng: Rng) -> Rows:
-    """Rows given twice, some of them under another factor or sense."""
-    rows = _plain(rng, signed=bool(rng.random() < 0.5))
-    picked = rng.integers(0, len(rows.matrix), int(rng.integers(1, 5)))
-    factor = rng.choice([1.0, 1.0, 2.0, 1e3, 1e-3], (len(picked), 1))
-    rows.matrix = np.vstack([rows.matrix, factor * rows.matrix[picked]])
-    rows.senses = rows.senses + [rows.senses[i] for i in picked]
-    return rows
-
-
-def _dependent(rng: Rng) -> Rows:
-    """Equalities of which some are combinations of the others."""
-    l = int(rng.integers(2, 24))
-    basis = _coefficients(rng, int(rng.integers(1, max(2, l // 2))), l, signed=bool(rng.random() < 0.5))
-    mix = rng.uniform(-1, 1, (int(rng.integers(1, 4)), len(basis)))
-    matrix = np.vstack([basis, mix @ basis])
-    return Rows(matrix, ["=="] * len(matrix), *_box(rng, l), corner=float(rng.choice([0.0, 0.3])))
-
-
-def _single_point(rng: Rng) -> Rows:
-    """One point only: as many equalities as variables, or inequalities that meet in a corner of the box."""
-    l = int(rng.integers(1, 13))
-    lower, upper = _box(rng, l)
-    if rng.random() < 0.5:
-        matrix = np.eye(l) + 0.3 * _coefficients(rng, l, l, signed=True)
-        return Rows(matrix, ["=="] * l, lower, upper)
-    corner = rng.integers(0, 2, l)
-    matrix = rng.uniform(0.2, 2.0, (int(rng.integers(1, 4)), l)) * np.where(corner, -1.0, 1.0)
-    point = np.where(corner, upper, lower)  # where every row is at its smallest
-    return Rows(matrix, ["<="] * len(matrix), lower, upper, touching=1.0, point=point)
-
-
-def _empty_interior(rng: Rng) -> Rows:
-    """Pairs of inequalities that leave a plane, or a point at bounds where rows touch."""
-    rows = _plain(rng, signed=bool(rng.random() < 0.5))
-    if rng.random() < 0.5:
-        picked = rng.integers(0, len(rows.matrix), int(rng.integers(1, 3)))
-        rows.matrix = np.vstack([rows.matrix, rows.matrix[picked], rows.matrix[picked]])
-        rows.senses = [*rows.senses, *["<="] * len(picked), *[">="] * len(picked)]
-    rows.touching, rows.corner = 1.0, 0.3
-    return rows
-
-
-def _many_rows(rng: Rng) -> Rows:
-    """Hundreds to thousands of sparse rows."""
-    k = int(rng.integers(2000, 3000)) if rng.random() < 0.1 else int(10.0 ** rng.uniform(2.3, 3.0))
-    l = int(rng.integers(50, 400))
-    matrix = np.zeros((k, l))
-    for i in range(k):
-        support = rng.integers(0, l, int(rng.integers(2, 6)))
-        matrix[i, support] = rng.uniform(0.2, 2.0, len(support)) * rng.choice([-1.0, 1.0, 1.0], len(support))
-    return Rows(matrix, _inequalities(rng, k), np.zeros(l), np.ones(l))
-
-
-def _one_variable(rng: Rng) -> Rows:
-    k = int(rng.integers(1, 6))
-    matrix = rng.choice([-1.0, 1.0], (k, 1)) * 10.0 ** rng.uniform(-6, 6, (k, 1))
-    senses = [str(s) for s in rng.choice(SENSES, k, p=[0.4, 0.4, 0.2])]
-    return Rows(matrix, senses, *_box(rng, 1), corner=float(rng.choice([0.0, 0.5])), touching=0.2)
-
-
-def _inequalities(rng: Rng, count: int) -> list[str]:
-    return [str(s) for s in rng.choice(SENSES[:2], count)]
-
-
-FAMILIES: dict[str, Callable[[Rng], Rows]] = {
-    "positive": lambda rng: _plain(rng, signed=False),
-    "signed": lambda rng: _plain(rng, signed=True),
-    "mixed scales": _scaled,
-    "nearly parallel": _parallel,
-    "duplicate": _duplicate,
-    "dependent equalities": _dependent,
-    "single point": _single_point,
-    "empty interior": _empty_interior,
-    "many rows": _many_rows,
-    "one variable": _one_variable,
-}

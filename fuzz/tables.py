@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from families import FAMILIES
+from structured import STRUCTURED
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reliability.md"
@@ -17,30 +21,52 @@ def feasible_text(record: dict[str, Any]) -> str:
     """What came out for systems with a known point."""
     checks, machine = record["checks"], record["machine"]
     vouched, apart = checks["optimum"], _found(record, "optimum")
-    command = f"fuzz/run.py --seed {record['seed']} --feasible 105000 --infeasible 10500"
+    command = f"fuzz/run.py --seed {record['seed']} --minutes 600"
+    forced = checks["forced"]
     lines = [
         f"The recorded run, `.venv/bin/python {command}`, went through",
-        f"{record['feasible']:,} feasible and {record['infeasible']:,} infeasible systems in {record['row_sets']:,} "
-        "sets of rows, in",
+        f"{record['feasible']:,} random, {record['structured']:,} structured and {record['infeasible']:,} infeasible "
+        f"systems in {record['row_sets']:,} sets of rows, in",
         f"{record['seconds']:.0f} s of processor time of one thread of a shared machine (torch {machine['torch']}, "
         f"numpy {machine['numpy']}, scipy {machine['scipy']}).",
-        f"**Silent failures: {len(record['findings'])}.** Gradients checked in {checks['gradients']:,} calls, HiGHS "
-        f"asked {checks['HiGHS']} times; Clarabel",
+        f"**Silent failures: {len(record['findings'])}.** Reported failures: {_share(record, FAMILIES)} of the random "
+        f"systems, {_share(record, STRUCTURED)} of the",
+        f"structured ones. Duality gaps recomputed: {checks['gaps']:,}; forced variables and rows put to HiGHS: "
+        f"{forced:,}; gradients checked",
+        f"in {checks['gradients']:,} calls, graphs compiled and exported: {checks.get('compiled', 0)} and "
+        f"{checks.get('exported', 0)}; HiGHS asked {checks['HiGHS']} times for feasibility; Clarabel",
         f"agreed in {vouched - apart} of {vouched} cases it vouched for (unsure in "
         f"{checks['optimum: Clarabel unsure']}).",
         "",
-        "| family | systems | converged | `step_limit` | `stalled` | refused (dtype) | worst violation |",
-        "|---|---|---|---|---|---|---|",
+        "| family | systems | converged | `step_limit` | `stalled` | rejected (dtype) | worst violation | worst gap |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for family, counts in record["statuses"].items():
-        shown = [f"{counts.get(status, 0):,}" for status in _STATUSES]
-        cells = [family, f"{sum(counts.values()):,}", *shown, f"{record['worst'][family]:.0e}"]
-        lines.append(f"| {' | '.join(cells)} |")
+    for family in [*FAMILIES, *STRUCTURED]:
+        worst = f"{record['worst'][family]:.0e}", f"{record['gap'][family]:.0e}"
+        lines.append(_row(family, record["statuses"][family], *worst))
     lines += [
         "",
-        "Worst violation: of rows called converged, in mean `|coefficient * box width|` of the row, beyond rounding.",
+        "Worst violation: of hard rows called converged, relative to `max(1, sum_j |a_ij x_j|)`, beyond rounding.",
+        "Worst gap: relative to 1 plus the sum of the terms of the objective, beyond rounding.",
+        "The same systems by what was asked; a system may count in several lines:",
+        "",
+        "| option | systems | converged | `step_limit` | `stalled` | rejected (dtype) |",
+        "|---|---|---|---|---|---|",
+        *(_row(option, counts) for option, counts in sorted(record["options"].items())),
     ]
     return "\n".join(lines)
+
+
+def _row(name: str, counts: dict[str, int], *more: str) -> str:
+    shown = [f"{counts.get(status, 0):,}" for status in _STATUSES]
+    return f"| {' | '.join([name, f'{sum(counts.values()):,}', *shown, *more])} |"
+
+
+def _share(record: dict[str, Any], families: Iterable[str]) -> str:
+    """Reported failures among the systems of some families, which are known to be feasible."""
+    counts = [record["statuses"][family] for family in families]
+    failed = sum(c.get("step_limit", 0) + c.get("stalled", 0) for c in counts)
+    return f"{failed:,} ({100 * failed / sum(sum(c.values()) for c in counts):.3f} %)"
 
 
 def infeasible_text(record: dict[str, Any]) -> str:
@@ -49,7 +75,7 @@ def infeasible_text(record: dict[str, Any]) -> str:
     lines = [
         f"In the same run, {record['infeasible']:,} infeasible systems:",
         "",
-        "| infeasible by | systems | status `infeasible` | `InfeasibleError` | other status | accepted |",
+        "| infeasible by | systems | status `infeasible` | raised | other status | accepted |",
         "|---|---|---|---|---|---|",
     ]
     for excess, counts in record["reports"].items():
@@ -59,8 +85,8 @@ def infeasible_text(record: dict[str, Any]) -> str:
         lines.append(f"| {excess} | {' | '.join(cells)} |")
     lines += [
         "",
-        f"Certificates checked in exact arithmetic: {checks['certificates']:,}, wrong: "
-        f"{_found(record, 'certificate')}. "
+        f"Certificates checked in exact arithmetic: {checks['certificates']:,}, of them "
+        f"{checks['certificates, infinite bounds']:,} with infinite bounds; wrong: {_found(record, 'certificate')}. "
         "Sets of named rows checked by HiGHS, each without any one of its",
         f"rows: {checks['minimal sets']}, not minimal: {_found(record, 'not minimal')}. Mixed batches compared bit for "
         f"bit: {checks['mixed batches']:,}, different: {_found(record, 'batch mates')}.",

@@ -28,12 +28,14 @@ def resident_mb() -> float:
 def calls() -> Iterator[int]:
     """Project for ever, one instance or a few at a time; yields how many.
 
-    Mostly the short way with gradients on sets that live long; also sets made for one call, temperatures that change
-    with every call, right sides per instance, warm starts, the torch path, and calls that fail.
+    Mostly the paper's layer with gradients on sets that live long; also sets made for one call, temperatures that
+    change with every call, right-hand sides per instance, warm starts, torch operations, the other objectives, soft
+    rows, the interior-point method, and calls that fail.
     """
     sets = [doubly_stochastic(4), top_k(12, 3), tour(5, 0, 4), portfolio(10, range(3), 0.5)]
     generator = torch.Generator().manual_seed(0)
-    slow = linsat.Newton(backend="torch")
+    slow, interior = linsat.Newton(backend="torch"), linsat.Newton(backend="interior_point")
+    soft = [cons.soften(price=0.5) for cons in sets]
     duals = None
     number = 0
     while True:
@@ -52,6 +54,13 @@ def calls() -> Iterator[int]:
             linsat.solve(y.detach()[:1], cons, start=duals)
         elif kind == 77:
             linsat.project(y, cons, solver=slow).sum().backward()
+        elif kind in (7, 27):
+            objective = linsat.Euclidean() if kind == 7 else linsat.Entropy(0.1, slack="none")
+            linsat.project(y, cons, objective=objective).sum().backward()
+        elif kind == 47:
+            linsat.project(y, soft[number % 4]).sum().backward()
+        elif kind == 67:
+            linsat.project(y, cons, solver=interior).sum().backward()
         elif kind == 97:
             try:
                 linsat.project(y * float("nan"), cons)

@@ -20,17 +20,21 @@ import torch
 import linsat
 
 FOLDER = Path(__file__).parent.parent / "fuzz"
+OBJECTIVES = ("entropic", "slack-free", "euclidean", "euclidean, weighted")
 sys.path.insert(0, str(FOLDER))
 
 import campaign  # noqa: E402
 import conflicts  # noqa: E402
+import families  # noqa: E402
 import judge as judging  # noqa: E402
+import optimality  # noqa: E402
 import shrink  # noqa: E402
+import structured  # noqa: E402
 import systems  # noqa: E402
 import tables  # noqa: E402
 from systems import Case  # noqa: E402
 
-NOTHING_ELSE = {"Constraints": linsat.Constraints, "solve": linsat.solve, "project": linsat.project}
+NOTHING_ELSE = {name: getattr(linsat, name) for name in ("Constraints", "solve", "project", "Entropy", "Euclidean")}
 
 
 def simple_case(**changes: Any) -> Case:
@@ -58,6 +62,22 @@ def infeasible_case() -> Case:
     return simple_case(sides=sides, points=points, weights=np.array([0.0, 1.0]), excess=0.1)
 
 
+def nearest_case(**changes: Any) -> Case:
+    """The point nearest to (1, 1, 1) with x0 + x1 + x2 <= 1, in the whole space: (1/3, 1/3, 1/3), at a dual of -2/3."""
+    case = simple_case(
+        matrix=np.ones((1, 3)),
+        senses=["<="],
+        sides=np.ones((1, 1)),
+        lower=np.full(3, -np.inf),
+        upper=np.full(3, np.inf),
+        scores=np.ones((1, 3)),
+        batch=(1,),
+        objective="euclidean",
+        points=[np.zeros(3)],
+    )
+    return replace(case, **changes)
+
+
 def kinds(case: Case, **fake: Any) -> set[str]:
     """Kinds of the findings for a library some of whose functions are replaced."""
     depth = judging.Depth(optimum=True, highs=True)
@@ -82,17 +102,29 @@ def changed(change: Callable[[linsat.Solution], dict[str, Any]]) -> Callable[...
 class TestTheLibrary:
     def test_a_short_run_finds_nothing(self, tmp_path: Path) -> None:
         record = campaign.Record(seed=20240)
-        goals = campaign.Goals(feasible=900, infeasible=90, minutes=60)
+        goals = campaign.Goals(feasible=700, structured=250, infeasible=70, minutes=60)
         campaign.run(record, goals, tmp_path / "record.json", lambda record, elapsed: None, tmp_path)
         assert record.findings == []
-        assert record.feasible >= 900
-        assert record.infeasible >= 90
-        assert sum(sum(counts.values()) for counts in record.statuses.values()) == record.feasible
+        assert record.feasible >= 700
+        assert record.structured >= 250
+        assert record.infeasible >= 70
+        assert sum(sum(counts.values()) for counts in record.statuses.values()) == record.feasible + record.structured
+        assert sum(sum(record.options[name].values()) for name in OBJECTIVES) == record.feasible + record.structured
         assert sum(sum(counts.values()) for counts in record.reports.values()) == record.infeasible
 
     def test_the_cases_by_hand_pass(self) -> None:
         assert kinds(simple_case()) == set()
         assert kinds(infeasible_case()) == set()
+        assert kinds(nearest_case()) == set()
+        assert kinds(simple_case(objective="slack-free")) == set()
+        assert kinds(simple_case(price=np.array([np.inf, 0.1]))) == set()
+
+    @pytest.mark.parametrize("way", ["compiled", "exported"])
+    def test_graphs_are_judged_too(self, way: str) -> None:
+        alike = simple_case(shared=True, sides=np.array([[1.0, 0.4]]), points=[np.array([0.3, 0.3, 0.4])], way=way)
+        verdict = judging.judge(alike)
+        assert verdict.findings == []
+        assert verdict.checks[way] == 1
 
     def test_hard_limits_end_every_solve(self) -> None:
         """The scores ask for a dual no step limit of 3 can reach: a status, in bounded time, and finite numbers."""
@@ -134,6 +166,56 @@ class TestLiarsAreCaught:
             return {"x": x + 0 * solution.x, "violation": torch.zeros(2, dtype=torch.float64)}
 
         assert kinds(simple_case(), solve=changed(lie)) == {"optimum"}
+
+    @pytest.mark.parametrize("objective", ["entropic", "slack-free", "euclidean"])
+    def test_a_point_that_holds_but_is_not_the_best(self, objective: str) -> None:
+        """A step of 1e-3 along the rows: no row notices, the gap does."""
+        along = torch.tensor([0.0, 1e-3, -1e-3], dtype=torch.float64)
+        lie = changed(lambda s: {"x": s.x + along})
+        case = simple_case(objective=objective, scores=0.3 * np.array([[1.0, 0.0, 0.2], [0.5, 0.1, 0.4]]))
+        verdict = judging.judge(case, judging.Depth(), SimpleNamespace(**{**NOTHING_ELSE, "solve": lie}))
+        assert {text.partition(":")[0] for text in verdict.findings} == {"optimum"}
+
+    def test_wrong_duals(self) -> None:
+        assert kinds(nearest_case(), solve=changed(lambda s: {"duals": 0.99 * s.duals})) == {"optimum"}
+        assert "duals" in kinds(nearest_case(), solve=changed(lambda s: {"duals": -s.duals}))
+        assert kinds(nearest_case(), solve=changed(lambda s: {"duals": s.duals * torch.nan})) == {"duals"}
+
+    def test_a_soft_row_broken_without_reason(self) -> None:
+        """At a price of 0.1 the row gives way; at 10 the dual of 2/3 holds it, and breaking it is a lie."""
+        give = torch.full((1, 3), 0.05, dtype=torch.float64)
+        broken = changed(lambda s: {"x": s.x + give, "violation": s.violation})
+        assert kinds(nearest_case(price=np.array([0.1]))) == set()
+        assert kinds(nearest_case(price=np.array([10.0]))) == set()
+        assert kinds(nearest_case(price=np.array([10.0])), solve=broken) == {"optimum"}
+        beyond = changed(lambda s: {"duals": 0 * s.duals - 11.0})
+        assert "duals" in kinds(nearest_case(price=np.array([10.0])), solve=beyond)
+
+    def test_an_unbounded_contradiction_accepted(self) -> None:
+        """x0 + x1 + x2 <= 1 and >= 2 in the whole space, called converged half way between."""
+        case = nearest_case(
+            matrix=np.ones((2, 3)), senses=["<=", ">="], sides=np.array([[1.0, 2.0]]), points=[None],
+            weights=np.array([1.0, -1.0]), excess=0.1,
+        )  # fmt: skip
+        assert shrink.is_true(case)
+        assert kinds(case) == set()
+        lie = changed(lambda s: {"x": 0 * s.x + 0.5, "codes": torch.zeros_like(s.codes)})
+        assert "accepted" in kinds(case, solve=lie)
+
+    def test_a_bound_that_nothing_forces(self) -> None:
+        """A variable put to its bound needs an infinite dual, unless the rows force it: HiGHS is asked."""
+        move = torch.tensor([[-0.1, 0.1, 0.0]], dtype=torch.float64)
+
+        def lie(solution: linsat.Solution) -> dict[str, Any]:
+            x = solution.x.clone()
+            x[:, 1] += x[:, 2]
+            x[:, 2] = 0.0
+            return {"x": x + 0 * move}
+
+        found = judging.judge(
+            simple_case(objective="slack-free"), None, SimpleNamespace(**{**NOTHING_ELSE, "solve": changed(lie)})
+        )
+        assert any("not forced" in text for text in found.findings)
 
     def test_feasible_rows_called_infeasible(self) -> None:
         lie = changed(lambda s: {"codes": torch.full_like(s.codes, linsat.Status.INFEASIBLE.code)})
@@ -204,7 +286,7 @@ class TestLiarsAreCaught:
 
 class TestTheCases:
     def test_are_the_same_for_the_same_seed_and_number(self) -> None:
-        for drawn in (systems.draw, conflicts.draw_infeasible):
+        for drawn in (systems.draw, systems.draw_structured, conflicts.draw_infeasible):
             for number in range(30):
                 one, two, other = drawn(3, number), drawn(3, number), drawn(4, number)
                 assert np.array_equal(one.matrix, two.matrix)
@@ -216,16 +298,26 @@ class TestTheCases:
         for number in range(120):
             if number % 240 != 8:  # thousands of rows
                 assert shrink.is_true(systems.draw(5, number))
+            assert shrink.is_true(systems.draw_structured(5, number))
             assert shrink.is_true(conflicts.draw_infeasible(5, number))
 
     def test_cover_every_family_dtype_layout_and_excess(self) -> None:
         drawn = [systems.draw(6, number) for number in range(240)]
-        assert {case.family for case in drawn} == set(systems.FAMILIES)
+        assert {case.family for case in drawn} == set(families.FAMILIES)
+        assert {systems.draw_structured(6, n).family for n in range(7)} == set(structured.STRUCTURED)
         assert {case.dtype for case in drawn} == set(systems.DTYPES)
         assert {case.layout for case in drawn} == set(systems.LAYOUTS)
         assert {len(case.batch) for case in drawn} == {0, 1, 2, 3}
-        wrong = [conflicts.draw_infeasible(6, number) for number in range(63)]
+        wrong = [conflicts.draw_infeasible(6, number) for number in range(112)]
         assert {case.excess for case in wrong} == set(conflicts.EXCESSES)
+        options = {option for case in drawn for option in campaign.options_of(case)}
+        options |= {option for n in range(1000) for option in campaign.options_of(systems.draw_structured(6, n))}
+        assert options == {
+            *OBJECTIVES, "unbounded box", "soft rows", "per-instance coefficients", "half precision", "compiled graph",
+            "exported graph",
+        }  # fmt: skip
+        told = {option for case in wrong for option in campaign.options_of(case)}
+        assert told >= {"unbounded box", "soft rows"}
 
     def test_exact_gap_by_hand(self) -> None:
         # x0 + x1 <= 1 and x0 + x1 >= 1 + 2^-40: one multiplier each proves a gap of 2^-40, without rounding.
@@ -234,6 +326,22 @@ class TestTheCases:
         assert conflicts.exact_gap(matrix, sides, ["<=", ">="], box, np.array([1.0, -1.0])) == Fraction(1, 2**40)
         assert conflicts.exact_gap(matrix, sides, ["<=", ">="], box, np.array([1.0, 1.0])) < 0
         assert conflicts.exact_gap(matrix, sides, ["<=", ">="], box, np.array([1.0, -0.5])) < 0
+        open_box = (np.full(2, -np.inf), np.full(2, np.inf))  # where the rows must cancel exactly
+        third = Fraction(1, 3)
+        assert conflicts.exact_gap(matrix, sides, ["<=", ">="], open_box, [third, -third]) == Fraction(1, 3 * 2**40)
+        assert conflicts.exact_gap(matrix, sides, ["<=", ">="], open_box, [1.0, -1.0 - 2**-50]) < 0
+
+    def test_gap_by_hand(self) -> None:
+        """(1/3, 1/3, 1/3) at a dual of -2/3 has none; half the dual leaves 3 (1/3)^2 / 2, half of x as much again."""
+        case, y, best = nearest_case(), np.ones(3), np.full(3, 1 / 3)
+        size = 1 + 1 + 3 / 9 / 2
+        assert optimality.duality_gap(case, 0, y, best, np.array([-2 / 3])).relative <= 0
+        half = optimality.duality_gap(case, 0, y, best, np.array([-1 / 3])).relative
+        assert half == pytest.approx(3 / 9 / 2 / size)
+        # At x = 1/6 the row has room 1/2, which a dual of -2/3 pays for, and x is 1/6 from where the dual puts it.
+        size = 1 + 1 / 2 + 3 / 36 / 2
+        short = optimality.duality_gap(case, 0, y, best / 2, np.array([-2 / 3])).relative
+        assert short == pytest.approx((3 / 36 / 2 + 1 / 3) / size)
 
 
 class TestShrinking:
@@ -261,10 +369,12 @@ class TestTheRun:
         """Two calls, the first cut short, record what one call does."""
         path, quiet = tmp_path / "record.json", lambda record, elapsed: None
         whole = campaign.Record(seed=1)
-        campaign.run(whole, campaign.Goals(60, 12), tmp_path / "whole.json", quiet, tmp_path)
-        campaign.run(campaign.Record(seed=1), campaign.Goals(25, 5), path, quiet, tmp_path)
+        goals = campaign.Goals(60, 12, structured=40)
+        campaign.run(whole, goals, tmp_path / "whole.json", quiet, tmp_path)
+        campaign.run(campaign.Record(seed=1), campaign.Goals(30, 6, structured=20), path, quiet, tmp_path)
         rest = campaign.Record.load(path, 1)
-        campaign.run(rest, campaign.Goals(60, 12), path, quiet, tmp_path)
+        assert rest.row_sets < whole.row_sets
+        campaign.run(rest, goals, path, quiet, tmp_path)
         assert rest.statuses == whole.statuses
         assert rest.reports == whole.reports
         assert rest.row_sets == whole.row_sets
@@ -277,12 +387,16 @@ class TestTheRun:
     def test_the_command_writes_a_record(self, tmp_path: Path) -> None:
         command = [sys.executable, str(FOLDER / "run.py"), "--seed", "2", "--out", str(tmp_path)]
         done = subprocess.run(
-            [*command, "--feasible", "20", "--infeasible", "3"], capture_output=True, text=True, check=False
+            [*command, "--feasible", "20", "--structured", "8", "--infeasible", "3"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         record = json.loads((tmp_path / "seed-2.json").read_text())
         assert record["findings"] == []
         assert record["feasible"] >= 20
+        assert record["structured"] >= 8
         refused = subprocess.run([*command, "--minutes", "0"], capture_output=True, text=True, check=False)
         assert refused.returncode == 2
         assert "Traceback" not in refused.stderr
@@ -291,6 +405,7 @@ class TestTheRun:
 def test_the_page_states_the_recorded_run():
     record = json.loads(tables.RECORD.read_text())
     assert record["feasible"] >= 100_000
+    assert record["structured"] >= 20_000
     assert record["infeasible"] >= 10_000
     assert record["findings"] == []
     page = tables.PAGE.read_text()

@@ -13,6 +13,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import linsat
+from linsat import _transforms
 from linsat.gradient.operator import Arguments
 from linsat.gradient.options import describe
 
@@ -324,3 +325,13 @@ def test_what_is_compiled_is_not_copied_with_a_layer():
     y = torch.randn(2, 9)
     compiled(y)
     torch.testing.assert_close(copy.deepcopy(layer)(y), layer(y))
+
+
+def test_an_older_torch_runs_the_call_between_two_graphs(monkeypatch):
+    monkeypatch.setattr(_transforms, "ONE_GRAPH_SINCE", (99, 0))
+    between = _transforms.recorded(lambda y: linsat.project(y, SQUARE, tau=0.2))
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(lambda y: between(2.0 * y).square(), backend=counter)
+    y = torch.randn(4, 9, dtype=F64)
+    torch.testing.assert_close(compiled(y), linsat.project(2.0 * y, SQUARE, tau=0.2).square(), rtol=0, atol=0)
+    assert counter.frame_count == 2  # what comes before the call, and what comes after it

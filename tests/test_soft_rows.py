@@ -324,7 +324,7 @@ def test_soft_rows_force_no_variable():
     """x[0] + x[1] <= 0 would force both to 0; soft and cheap it hardly matters."""
     cons = linsat.Constraints(A=[[1.0, 1.0, 0.0]], b=0.0, E=[[0.0, 0.0, 1.0]], f=1.0)
     form = compile_constraints(cons.soften("A", price=1e-3), SLACK_FREE).form
-    senses = cons.structure.senses
+    _, _, senses = cons.structure.on("cpu")
     for found in (propagate(form, senses), KernelBackend().propagate(form, senses, everything_free(form))):
         assert found.free[0].tolist() == [True, True, False]
     x = linsat.project(torch.ones(3, dtype=torch.float64), cons.soften("A", price=1e-3), objective=SLACK_FREE)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
-
-import torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,7 +26,8 @@ def one_thread_after_a_fork(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not _forked or torch.get_num_threads() == 1:
+        torch = sys.modules.get("torch") if _forked else None
+        if torch is None or torch.get_num_threads() == 1:
             return function(*args, **kwargs)
         before = torch.get_num_threads()
         torch.set_num_threads(1)

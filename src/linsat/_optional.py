@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether the value is a torch tensor, asked without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def require(module: str, *, extra: str, purpose: str) -> Any:

@@ -6,9 +6,10 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -49,6 +50,8 @@ class MadeFrom(Generic[T]):
 
 def content(tensor: torch.Tensor) -> Hashable:
     """Equal for tensors that hold the same; reads every number."""
+    import torch
+
     array = tensor.detach().cpu().contiguous()
     digest = hashlib.blake2b(array.view(-1).view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
     return str(tensor.device), str(tensor.dtype), tuple(tensor.shape), digest

@@ -1,17 +1,22 @@
-"""Living inside torch.compile, torch.export, vmap and jacrev: the few places where linsat must know of them."""
+"""Living inside torch.compile, torch.export, vmap and jacrev: the few places where linsat must know of them.
+
+torch is imported by the functions, so that what a user states works without it.
+"""
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import torch
-from torch.utils._python_dispatch import _disable_current_modes
+if TYPE_CHECKING:
+    import torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
+ONE_GRAPH_SINCE = (2, 13)  # of torch
 
 
 def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
@@ -19,6 +24,7 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
 
     ``torch.compiler.disable`` does that too, but importing it costs seconds; here it is only touched while compiling.
     """
+    import torch
 
     disabled: Callable[P, R] | None = None  # made once, when first needed
 
@@ -39,6 +45,17 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def recorded(function: Callable[P, R]) -> Callable[P, R]:
+    """Leave the function to torch.compile, which records it as one operator; an older torch than that runs it as it is.
+
+    Dynamo before 2.13 does not follow everything that a call reads, so there the graph is broken around it.
+    """
+    import torch
+
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    return function if version >= ONE_GRAPH_SINCE else outside_graphs(function)
+
+
 def constant_in_graphs(function: Callable[P, R]) -> Callable[P, R]:
     """Have torch.compile call the function while it traces and take the result as a constant of the graph.
 
@@ -51,7 +68,8 @@ def constant_in_graphs(function: Callable[P, R]) -> Callable[P, R]:
 
 def constant_field(value: Any) -> Any:
     """A field of a setting, which torch.compile(dynamic=True) would make a variable of the graph if it is a float."""
-    if not torch.compiler.is_compiling() or not isinstance(value, float):
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, float) or not torch.compiler.is_compiling():
         return value
     from torch.fx.experimental.symbolic_shapes import guard_scalar
 
@@ -71,6 +89,9 @@ class Kept:
 @contextmanager
 def plain_tensors() -> Iterator[None]:
     """Inside, new tensors are plain ones, also within a transform, inference mode or a trace: for what is kept."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
     off = torch._C._DisableFuncTorch(), torch._C.DisableTorchFunction(), _disable_current_modes()
     with off[0], off[1], off[2], torch.inference_mode(False):
         yield
@@ -78,6 +99,8 @@ def plain_tensors() -> Iterator[None]:
 
 def mapped(tensor: torch.Tensor) -> bool:
     """Whether a function transform has wrapped the tensor: what it holds may differ per mapped instance."""
+    import torch
+
     if torch.compiler.is_compiling():  # which cannot look into this function, and has resolved the transforms itself
         return False
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
@@ -85,6 +108,8 @@ def mapped(tensor: torch.Tensor) -> bool:
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """The numbers themselves, without gradients and those of all mapped instances: for checks, which look at them."""
+    import torch
+
     while mapped(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor.detach()
@@ -94,6 +119,8 @@ def plain_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """`plain` of tensors of one shape, again of one shape, also where only some of them are mapped over."""
     if not any(map(mapped, tensors)):
         return tuple(tensor.detach() for tensor in tensors)
+    import torch
+
     stacked = torch.stack(tensors)
     found = plain(stacked)
     return found.movedim(found.dim() - stacked.dim(), 0).unbind()
@@ -101,6 +128,9 @@ def plain_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def tracing(tensor: torch.Tensor | None = None) -> bool:
     """Whether operations are recorded instead of run, or the tensor has no numbers: nothing may look at them."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         return True
     return tensor is not None and (tensor.is_meta or hasattr(tensor, "fake_mode"))
@@ -108,6 +138,8 @@ def tracing(tensor: torch.Tensor | None = None) -> bool:
 
 def transforming(tensor: torch.Tensor | None = None) -> bool:
     """Whether a function transform (vmap, jacrev, ...) is running, or has made the tensor (is_grads_batched)."""
+    import torch
+
     return torch._C._are_functorch_transforms_active() or (
         tensor is not None and torch._C._functorch.is_legacy_batchedtensor(tensor)
     )
@@ -116,4 +148,6 @@ def transforming(tensor: torch.Tensor | None = None) -> bool:
 @constant_in_graphs
 def transform_depth() -> int:
     """How many function transforms are running, one within another."""
+    import torch
+
     return torch._C._functorch.maybe_current_level() or 0

@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from linsat.constraints.arrays import Tensor, to_tensor
+from linsat.constraints.arrays import read_numbers, to_tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten, holds_tensors
+from linsat.constraints.numbers import present
 from linsat.constraints.structure import EQUAL, GREATER
 from linsat.errors import ConstraintError
+
+Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -155,13 +158,12 @@ class _Rows:
     @staticmethod
     def of(cons: Constraints, batch: torch.Size) -> Iterator[_Rows]:
         """The rows of each instance of a batch."""
-        structure, numbers = cons.structure, cons.numbers("cpu")
-        row, scale = structure.row.cpu(), _row_scale(cons, torch.device("cpu"))
-        parts = (numbers.values.detach() / scale[..., row], numbers.rhs.detach() / scale)
-        spread = [np.broadcast_to(part.numpy(), (*batch, part.shape[-1])) for part in parts]
-        pattern = (row.numpy(), structure.col.numpy())
+        structure, numbers = cons.structure, present(cons)
+        scale = _row_scale(cons, torch.device("cpu")).numpy()
+        parts = (numbers.values / scale[..., structure.row], numbers.rhs / scale)
+        spread = [np.broadcast_to(part, (*batch, part.shape[-1])) for part in parts]
         for index in np.ndindex(*batch):
-            yield _Rows(*pattern, spread[0][index], structure.senses.numpy(), spread[1][index])
+            yield _Rows(structure.row, structure.col, spread[0][index], structure.senses, spread[1][index])
 
     def activity(self, x: np.ndarray) -> np.ndarray:
         return np.bincount(self.row, self.values * x[self.col], minlength=len(self.senses))
@@ -220,7 +222,7 @@ def _round(point: Tensor, cons: Constraints) -> tuple[Tensor, Tensor, Tensor]:
 
 def _row_scale(cons: Constraints, device: torch.device) -> Tensor:
     """(batch..., rows) mean |coefficient| over the non-zeros of each row; 1 for a row without any."""
-    values, row = cons.numbers(device).values.detach(), cons.structure.row.to(device)
+    values, row = cons.numbers(device).values.detach(), cons.structure.on(device)[0]
     zeros = values.new_zeros((*values.shape[:-1], len(cons)))
     total = zeros.index_add(-1, row, values.abs())
     count = zeros.index_add(-1, row, (values != 0).to(values.dtype))
@@ -274,13 +276,13 @@ def _read_point(x: Any, cons: Constraints | None, tol: float, *, optional: bool 
 
 
 def _read_array(name: str, x: Any) -> Tensor:
-    tensor = x if isinstance(x, torch.Tensor) and x.is_floating_point() else to_tensor(name, x)
-    if tensor.layout != torch.strided:
-        raise ConstraintError(f"{name} is sparse; expected a dense array. Fix: {name}.to_dense().")
+    numbers = read_numbers(name, x)
+    if isinstance(x, torch.Tensor) and x.is_floating_point():
+        return x
     array = np.asarray(x) if not isinstance(x, torch.Tensor) else None
     if array is not None and array.dtype.kind == "f" and array.dtype.itemsize <= 8:
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
-    return tensor
+    return to_tensor(numbers)
 
 
 def _fit_to_set(point: Tensor, cons: Constraints) -> Tensor:
@@ -296,7 +298,7 @@ def _fit_to_set(point: Tensor, cons: Constraints) -> Tensor:
 
 def _read_counts(name: str, value: Any, point: Tensor, *, most: int) -> Tensor:
     """A number of variables or pairs per instance, (...) int64."""
-    counts = to_tensor(name, value).detach().to(point.device, torch.float64)
+    counts = to_tensor(read_numbers(name, value), point.device).detach()
     bad = ~((counts >= 0) & (counts <= most) & (counts == counts.floor()))
     if bool(bad.any()):
         at = tuple(int(i) for i in bad.nonzero()[0])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from linsat._transforms import recorded
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
@@ -78,6 +79,7 @@ class LinSAT(nn.Module):
         numbers = {name: getattr(self, name) for name in self._numbers}
         return replace(self._objective, **numbers) if numbers else self._objective  # type: ignore[type-var]
 
+    @recorded
     def forward(
         self,
         y: Scores,

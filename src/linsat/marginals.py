@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from linsat.constraints.arrays import to_tensor
+from linsat.constraints.arrays import read_numbers, to_tensor
 from linsat.errors import ConstraintError
 
 Tensor = torch.Tensor
@@ -247,15 +247,13 @@ def _read_problem(S: Any, u: tuple[str, Any], v: tuple[str, Any], *, single: boo
 
 
 def _read_array(name: str, value: Any, *, fix: str) -> Tensor:
-    tensor = to_tensor(name, value)
-    if tensor.layout != torch.strided:
-        raise ConstraintError(f"{name} is sparse; expected a dense array. Fix: {name}.to_dense().")
+    tensor = to_tensor(read_numbers(name, value))
     plain = tensor.detach()
     bad = ~(torch.isfinite(plain) & (plain >= 0))
     if bool(bad.any()):
         at = _first(bad)
         raise ConstraintError(f"{name}{list(at)} is {float(plain[at])}; expected a finite number >= 0. Fix: {fix}.")
-    return tensor.to(torch.float64)
+    return tensor
 
 
 def _read_marginals(name: str, value: Any, *, length: int, letter: str, single: bool) -> Tensor:

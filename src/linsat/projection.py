@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import outside_graphs, tracing
+from linsat._transforms import outside_graphs, recorded, tracing
 from linsat.compile.compiled import CompiledConstraints, compile_constraints
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
@@ -26,6 +26,7 @@ from linsat.solving import Solve, check_numbers, report
 from linsat.status import Status
 
 
+@recorded
 @one_thread_after_a_fork
 def project(
     y: Scores,
@@ -68,6 +69,7 @@ def project(
     return request.answer(_solve(request, duals=False)[0].x)
 
 
+@recorded
 @one_thread_after_a_fork
 def solve(
     y: Scores,
@@ -196,14 +198,15 @@ def _rows_key(constraints: Any) -> Any:
     """Equal for sets with the same pattern, prices and box; a set that cannot be joined has a key that no other has."""
     if tracing() or not isinstance(constraints, Constraints) or not constraints.fixed or constraints.batch_shape:
         return id(constraints)
-    structure = constraints.structure
-    parts = (structure.row, structure.col, structure.senses, constraints.lower, constraints.upper, constraints.price)
+    numbers = constraints.statement()
+    price = np.full(len(constraints), np.inf) if numbers.price is None else numbers.price
+    parts = (numbers.row, numbers.col, numbers.senses, numbers.lower, numbers.upper, price)
     return (
         len(constraints),
         constraints.num_variables,
         constraints.layout,
         tuple((name, block.sparse) for name, block in constraints.blocks.items()),
-        *(t.cpu().numpy().tobytes() for t in parts),
+        *(part.tobytes() for part in parts),
     )
 
 

@@ -184,8 +184,7 @@ def _reject_onnx() -> None:
 def _check_bounds(dtype: torch.dtype, constraints: Constraints, objective: Objective) -> None:
     """Reject bounds that the objective or the answer cannot have; looked at once where they are constants."""
     key = ("bounds", dtype, objective.finite_box)
-    learned = constraints.lower.requires_grad or constraints.upper.requires_grad
-    if not learned and key in constraints.box_cache:
+    if constraints.fixed_bounds and key in constraints.box_cache:
         return
     if objective.finite_box:
         constraints.require_finite_box()
@@ -233,7 +232,7 @@ def read_scores(name: str, y: Any) -> Tensor:
     return tensor
 
 
-def _joint_batch(scores: torch.Size, constraints: torch.Size) -> torch.Size:
+def _joint_batch(scores: torch.Size, constraints: tuple[int, ...]) -> torch.Size:
     if len(constraints) == 0:
         return scores
     try:

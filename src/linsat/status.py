@@ -35,11 +35,14 @@ _ADVICE = {
     Status.CONVERGED: "The rows hold to tolerance.",
     Status.STEP_LIMIT: (
         "The step limit was reached before the rows held to tolerance. "
-        "Raise max_steps (Newton) or max_sweeps (Sinkhorn), raise tau, or shrink the spread of the scores."
+        "Raise max_steps (Newton) or max_sweeps (Sinkhorn). Or make the problem easier: box width * largest score / "
+        "tau says how hard it is. Narrow the box, raise tau, shrink the spread of the scores, write rows and variables "
+        "in units of a similar scale."
     ),
     Status.STALLED: (
         "Rounding stopped progress before the rows held to tolerance. "
-        "Raise tau, loosen tol, or rescale rows whose coefficients span many orders of magnitude."
+        "Raise tau, narrow the box, loosen tol, or rescale rows and variables whose coefficients span many orders of "
+        "magnitude."
     ),
     Status.INFEASIBLE: (
         "No point of the box satisfies this instance's rows. "

@@ -141,7 +141,10 @@ def first_state(setting: Setting, start: Tensor | None = None) -> State:
         cooled=whole > 0,
         stalled=whole > 0,
     )
-    return state if start is not None or problem.objective.temperature is None else _sweep(setting, state)
+    if start is None and problem.objective.temperature is not None:
+        for _ in range(constants.SWEEPS):
+            state = _sweep(setting, state)
+    return state
 
 
 def _sweep(setting: Setting, state: State) -> State:

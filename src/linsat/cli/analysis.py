@@ -13,6 +13,7 @@ import torch
 from linsat.backends.run import settle
 from linsat.compile.compiled import compile_constraints
 from linsat.compile.diagnosis import linear_system
+from linsat.compile.system import Deadline, OutOfTime, time_limit
 from linsat.constraints.constraint_set import Constraints
 from linsat.objectives import Entropy
 from linsat.projection import solve
@@ -46,13 +47,21 @@ class Temperatures:
     fails_below: float | None  # below this temperature some trial did not converge
 
 
-def forced_variables(constraints: Constraints) -> list[Forced] | None:
+def forced_variables(constraints: Constraints, deadline: Deadline | None = None) -> list[Forced] | None:
     """Variables with one possible value, of a feasible set with shared right-hand sides in a finite box; None: too
-    large to say.
+    large to say, or the deadline has passed.
 
     Ends of the box come from presolve. Between the ends, a variable is forced where its unit vector lies in the span
     of the rows that always hold with equality: one singular value decomposition.
     """
+    try:
+        with time_limit(deadline or Deadline()):
+            return _forced(constraints)
+    except OutOfTime:
+        return None
+
+
+def _forced(constraints: Constraints) -> list[Forced] | None:
     compiled = compile_constraints(constraints, Entropy())
     presolved = settle(compiled)
     lower, upper = (t[0].cpu().numpy() for t in (compiled.form.lower, compiled.form.upper))
@@ -115,12 +124,14 @@ def redundant_rows(constraints: Constraints, seconds: float, progress: Callable[
         """The largest value of ``sign`` times a row over the others, inf where HiGHS gives no answer."""
         index = np.flatnonzero(kept & (np.arange(len(side)) != row))
         rows = [LinearConstraint(matrix[index], low[index], high[index])] if len(index) else []
-        remaining = max(0.1, stop - time.monotonic())
+        remaining = stop - time.monotonic()
+        if remaining <= 0:
+            return np.inf
         found = milp(
             -sign * matrix[[row]].toarray()[0],
             constraints=rows,
             bounds=Bounds(lower, upper),
-            options={"time_limit": remaining},
+            options={"time_limit": max(remaining, 1e-3)},
         )
         return float(-found.fun) if found.status == 0 else np.inf
 
@@ -136,17 +147,28 @@ def redundant_rows(constraints: Constraints, seconds: float, progress: Callable[
             and (low[row] == -np.inf or least[row] >= low[row] - slight or extreme(row, -1.0) <= slight - low[row])
         )
         progress(row + 1, len(side))
+    if time.monotonic() > stop:  # the last row may not have been decided
+        return None
     return [int(i) for i in np.flatnonzero(~kept)]
 
 
 def temperatures(constraints: Constraints, scores: Array | None, seconds: float) -> Temperatures | None:
     """Between which temperatures x depends on the scores without being decided by them; None: nothing is free, or late.
 
+    Solving stops within an instance when the time is over.
+
     Tried on the scores of an objective, or on unit normal scores: how far x has moved from where it is at scores 0
     towards where it is at the lowest temperature, between 0.1 and 0.9 of the way.
     """
+    try:
+        with time_limit(Deadline(seconds)):
+            return _temperatures(constraints, scores, time.monotonic() + seconds)
+    except OutOfTime:
+        return None
+
+
+def _temperatures(constraints: Constraints, scores: Array | None, stop: float) -> Temperatures | None:
     count = constraints.num_variables or 1
-    stop = time.monotonic() + seconds
     generator = torch.Generator().manual_seed(0)
     trial = torch.randn((_SAMPLES, count), generator=generator, dtype=torch.float64)
     spread, from_objective = 1.0, False

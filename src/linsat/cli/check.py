@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -15,6 +17,7 @@ from linsat.cli.analysis import Forced, Temperatures, forced_variables, redundan
 from linsat.cli.console import NOT_ALL_HOLD, UNKNOWN, err, one_line_errors, say, say_json
 from linsat.compile import Deadline, judge
 from linsat.compile.diagnosis import Diagnosis, diagnose, explained, linear_system
+from linsat.compile.system import OutOfTime, time_limit
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.files import Model, read_model
@@ -86,9 +89,9 @@ def examine(model: Model, seconds: float, progress: Any = lambda done, total: No
     if found.verdict.kind != "feasible":
         return _with_conflict(Findings(unbounded=unbounded), constraints, found)
     findings = Findings(unbounded=unbounded)
-    # Presolve solves a program of about three times the size of that of the verdict, and cannot be interrupted.
+    # Presolve solves a program of about three times the size of that of the verdict: not begun where it cannot end.
     if not unbounded and deadline.remaining > _PRESOLVE_COSTS * took:
-        findings.forced = forced_variables(constraints)
+        findings.forced = forced_variables(constraints, deadline)
     findings.redundant = redundant_rows(constraints, deadline.remaining, progress)
     if not unbounded:
         findings.tau = temperatures(constraints, model.scores, deadline.remaining)
@@ -107,14 +110,15 @@ def _with_conflict(findings: Findings, constraints: Constraints, found: Diagnosi
 def _examine_instances(model: Model, deadline: Deadline) -> Findings:
     """Per-instance right-hand sides or bounds: which instances cannot hold, and why the first of them cannot."""
     constraints = model.constraints
-    unsure = list(range(constraints.batch_shape.numel()))
+    unsure = list(range(math.prod(constraints.batch_shape)))
     wrong: list[int] = []
     lower, upper = constraints.lower.detach(), constraints.upper.detach()
     unbounded = bool(torch.isinf(lower).any() or torch.isinf(upper).any())
     if not unbounded and not deadline.passed:
         scores = torch.zeros((*constraints.batch_shape, constraints.num_variables or 1), dtype=torch.float64)
-        codes = solve(scores, constraints, on_failure="ignore").codes.reshape(-1)
-        unsure = (codes != Status.CONVERGED.code).nonzero().squeeze(-1).tolist()
+        with suppress(OutOfTime), time_limit(deadline):
+            codes = solve(scores, constraints, on_failure="ignore").codes.reshape(-1)
+            unsure = (codes != Status.CONVERGED.code).nonzero().squeeze(-1).tolist()
     unknown: list[int] = []
     first: Diagnosis | None = None
     for instance in unsure:
@@ -220,7 +224,10 @@ def _print_conflict(model: Model, findings: Findings) -> None:
     if wrong is not None:
         more = ", ..." if len(wrong) > _SHOWN else ""
         shown = ", ".join(map(str, wrong[:_SHOWN])) + more
-        say(f"infeasible: {len(wrong):,} of {model.constraints.batch_shape.numel():,} instances: {shown}", style="red")
+        say(
+            f"infeasible: {len(wrong):,} of {math.prod(model.constraints.batch_shape):,} instances: {shown}",
+            style="red",
+        )
         if findings.unknown_instances:
             say(f"unknown: {len(findings.unknown_instances):,} instances (--seconds)", style="yellow")
     one = len(findings.conflict) + len(findings.bounds) == 1

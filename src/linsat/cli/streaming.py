@@ -120,7 +120,7 @@ def _read_scores(job: Job, model: Model) -> ScoreFile:
 
 
 def _chunk_size(constraints: Constraints) -> int:
-    largest = max(constraints.num_variables or 1, len(constraints), int(constraints.structure.row.numel()))
+    largest = max(constraints.num_variables or 1, len(constraints), len(constraints.structure.row))
     return max(1, _NUMBERS_PER_CHUNK // largest)
 
 

@@ -21,6 +21,7 @@ from linsat.compile import (
     other_conflicts,
 )
 from linsat.compile.explanation import certificate_words, counted_names, row_lines
+from linsat.constraints.numbers import of_instance, present
 from linsat.errors import InfeasibleError
 
 if TYPE_CHECKING:
@@ -75,26 +76,25 @@ class Diagnosis:
 
 def linear_system(constraints: Constraints, instance: int = 0) -> LinearSystem:
     """The numbers of one instance as plain arrays, in the user's units; soft rows have no ends."""
-    structure, numbers = constraints.structure, constraints.numbers("cpu")
-    width = constraints.num_variables or 1
-    batch = constraints.batch_shape
+    stated, width = present(constraints), constraints.num_variables or 1
+    batch, count = stated.batch_shape, len(constraints)
 
-    def of(tensor: object, size: int) -> Array:
-        spread = tensor.detach().expand(*batch, size).reshape(batch.numel(), size)  # type: ignore[attr-defined]
-        return spread[instance if batch else 0].numpy().copy()
+    def of(numbers: Array, size: int) -> Array:
+        spread = np.broadcast_to(numbers, (*numbers.shape[:-1], size))
+        return of_instance(spread, batch, instance if batch else 0).copy()
 
-    index = (structure.row.numpy(), structure.col.numpy())
-    values = of(numbers.values, len(structure.row))
-    matrix = sp.csr_array((values, index), shape=(len(constraints), width))
+    values = of(stated.values, len(stated.row))
+    matrix = sp.csr_array((values, (stated.row, stated.col)), shape=(count, width))
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
-    side, senses, soft = of(numbers.rhs, len(constraints)), structure.senses.numpy(), constraints.soft.numpy()
+    side, senses = of(stated.rhs, count), stated.senses
+    soft = np.zeros(count, dtype=bool) if stated.price is None else np.isfinite(of(stated.price, count))
     return LinearSystem(
         matrix,
         np.where(soft | (senses == LESS), -np.inf, side),
         np.where(soft | (senses == GREATER), np.inf, side),
-        of(numbers.lower, width),
-        of(numbers.upper, width),
+        of(stated.lower, width),
+        of(stated.upper, width),
     )
 
 

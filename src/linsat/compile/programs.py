@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from linsat.compile.system import Array, Deadline, LinearSystem
+from linsat.compile.system import Array, Deadline, LinearSystem, time_left
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 _MARGIN = 1e-5  # how far from zero an entry of A'v has to be, for multipliers of sum 1
@@ -30,9 +30,13 @@ def linear_program(cost: Array, deadline: Deadline | None = None, *, method: str
     if deadline is not None and deadline.passed:  # HiGHS does not keep a limit of next to nothing
         return OptimizeResult(status=1, x=None)
     options: dict[str, Any] = dict(TIGHT)
-    if deadline is not None and np.isfinite(deadline.remaining):
-        options["time_limit"] = max(deadline.remaining, 1e-3)
-    return linprog(cost, method=method, options=options, **program)
+    seconds = min(time_left(), np.inf if deadline is None else deadline.remaining)
+    if np.isfinite(seconds):
+        options["time_limit"] = max(seconds, 1e-3)
+    solved = linprog(cost, method=method, options=options, **program)
+    if solved.status == 1:  # stopped by a limit: whose?
+        time_left()
+    return solved
 
 
 def least_violation(system: LinearSystem, deadline: Deadline, *, method: str = "highs-ds") -> LeastViolation | None:

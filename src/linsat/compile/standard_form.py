@@ -11,6 +11,7 @@ import torch
 from linsat._transforms import plain, plain_tensors
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.compile.rows import RowMatrix
+from linsat.constraints.arrays import Shape
 from linsat.constraints.structure import EQUAL, GREATER, LESS, SparsityPattern, Values
 from linsat.objectives import Objective
 
@@ -32,7 +33,7 @@ def standard_form(
     pattern: SparsityPattern,
     values: Values,
     num_variables: int,
-    batch_shape: torch.Size,
+    batch_shape: Shape,
     objective: Objective,
     *,
     gamma_shift: float = 0.0,
@@ -98,7 +99,7 @@ def _dual_bounds(senses: Tensor, price: Tensor | None, entropic: bool) -> tuple[
     return torch.where(signed & (senses == GREATER), 0.0, -price), torch.where(signed & (senses == LESS), 0.0, price)
 
 
-def _box(pattern: SparsityPattern, values: Values, num_variables: int, batch_shape: torch.Size, finite: bool) -> Box:
+def _box(pattern: SparsityPattern, values: Values, num_variables: int, batch_shape: Shape, finite: bool) -> Box:
     device = values.values.device
     row, col, _ = pattern.on(device)
     cache = pattern.cache.setdefault((str(device), num_variables), {})
@@ -142,7 +143,7 @@ def _covering_slack(need: Tensor, total: Tensor, gamma_shift: float) -> Tensor:
     return multiplier * need
 
 
-def _flatten(tensor: Tensor, size: int, batch_shape: torch.Size) -> Tensor:
+def _flatten(tensor: Tensor, size: int, batch_shape: Shape) -> Tensor:
     """Shared numbers as (1, size), per-instance ones as (instances, size)."""
     if tensor.dim() <= 1:
         return tensor.expand(1, size)

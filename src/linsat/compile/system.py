@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,3 +64,34 @@ class Deadline:
     def within(self, seconds: float) -> Deadline:
         """The earlier of this deadline and ``seconds`` from now."""
         return Deadline(min(self.remaining, seconds))
+
+
+class OutOfTime(Exception):  # noqa: N818 - it ends a block that asked for it; nobody else sees it
+    """The time of the `time_limit` around a computation is over."""
+
+
+_AROUND: ContextVar[Deadline | None] = ContextVar("linsat_deadline", default=None)
+
+
+@contextmanager
+def time_limit(deadline: Deadline) -> Iterator[None]:
+    """Linear programs and interior-point steps in the block end when the deadline does, by `OutOfTime`."""
+    token = _AROUND.set(deadline)
+    try:
+        yield
+    finally:
+        _AROUND.reset(token)
+
+
+def time_left() -> float:
+    """Seconds until the deadline of the `time_limit` around this call; infinite without one.
+
+    Raises:
+        OutOfTime: none are left.
+    """
+    around = _AROUND.get()
+    if around is None:
+        return np.inf
+    if around.passed:
+        raise OutOfTime
+    return around.remaining

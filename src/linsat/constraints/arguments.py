@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import numpy as np
-import torch
 
+from linsat._optional import is_tensor
 from linsat.constraints.constants import Array, read_constant
 from linsat.errors import ConstraintError
 
@@ -32,7 +32,7 @@ def whole_array(name: str, value: Any, low: int, high: int | None) -> Array:
     """One integer from low to high, or a flat sequence of them."""
     expected = f"an integer of at least {low}" if high is None else f"integers from {low} to {high}"
     try:
-        array = np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)
+        array = np.asarray(value.cpu() if is_tensor(value) else value)
     except ValueError:
         refuse(name, repr(value), expected, "pass one integer or a flat sequence of them")
     if array.size == 0 or array.ndim > 1:

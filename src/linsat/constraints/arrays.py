@@ -1,61 +1,73 @@
-"""Reading what users hand in, from torch, numpy, scipy.sparse or lists.
+"""The numbers of a set: reading what users hand in, and the few operations that arrays and tensors share.
 
-Everything becomes float64 torch data. Tensors that require gradients are kept by reference and read again at
-each solve, so that a learned right-hand side (or coefficient) keeps working through training.
+Constants become float64 numpy arrays. Torch tensors whose numbers may change (they require gradients, or belong to a
+graph or a function transform) are kept by reference and read again at each solve, so that a learned right-hand side
+keeps working through training; constants on another device stay there. torch is imported only where a tensor is asked
+for.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import scipy.sparse
-import torch
-from torch.autograd import forward_ad
 
-from linsat._transforms import mapped, plain, tracing
+from linsat._optional import is_tensor
+from linsat._transforms import mapped, plain, plain_tensors, tracing, transforming
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
+    import torch
+
     from linsat.constraints.coefficients import Matrix
 
-Tensor = torch.Tensor
+    Tensor = torch.Tensor
+
+Array = np.ndarray[Any, Any]
+Numbers = Any  # an Array; or a tensor that is `followed` or lives on another device
+Shape = tuple[int, ...]
 
 
-def _reject_dtype(name: str, dtype: object) -> None:
+# ------------------------------------------------------------------ reading
+
+
+def reject_dtype(name: str, dtype: object) -> NoReturn:
+    """Raise an error about numbers that are not real."""
     raise ConstraintError(
         f"{name} has dtype {dtype}; expected real numbers (float, int or bool). "
         f"Fix: convert {name} to a floating type first."
     )
 
 
-def followed(tensor: Tensor) -> bool:
-    """Whether the numbers may change under a set that keeps the tensor: learned, of a graph, or mapped over."""
-    return tensor.requires_grad or tracing(tensor) or mapped(tensor)
+def is_sparse(value: Any) -> bool:
+    """Whether the value is a sparse matrix of scipy, or a tensor of torch that is not dense."""
+    return not is_dense(value) if is_tensor(value) else scipy.sparse.issparse(value)
 
 
-def to_tensor(name: str, value: Any) -> Tensor:
-    """Any array-like as a real torch tensor (dense, COO or CSR); float64 unless it is `followed`."""
-    with torch.inference_mode(False):  # what a set keeps must be usable outside inference mode too
-        return _to_tensor(name, value)
+def is_dense(tensor: Tensor) -> bool:
+    import torch
+
+    return tensor.layout == torch.strided
 
 
-def _to_tensor(name: str, value: Any) -> Tensor:
-    if isinstance(value, torch.Tensor):
-        if value.is_complex() or value.dtype in (torch.quint8, torch.qint8):
-            _reject_dtype(name, value.dtype)
-        if value.requires_grad or tracing(value):  # in a graph nobody can change it later
-            return value
-        if value.layout == torch.strided and forward_ad.unpack_dual(value).tangent is not None:
-            raise ConstraintError(
-                f"{name} carries a tangent of forward mode (torch.func.jvp, jacfwd), which linsat cannot follow. "
-                f"Fix: reverse mode, torch.func.vjp or jacrev."
-            )
-        return value if mapped(value) else value.detach().to(torch.float64, copy=True)
-    if scipy.sparse.issparse(value):
-        if value.dtype.kind not in "fiub":
-            _reject_dtype(name, value.dtype)
-        return _from_scipy(value)
+def followed(numbers: Numbers) -> bool:
+    """Whether the numbers may change under a set that keeps them: learned, of a graph, or mapped over."""
+    return is_tensor(numbers) and (numbers.requires_grad or tracing(numbers) or mapped(numbers))
+
+
+def read_numbers(name: str, value: Any) -> Numbers:
+    """Any dense array-like as real numbers."""
+    if is_sparse(value):
+        fix = "to_dense" if is_tensor(value) else "toarray"
+        raise ConstraintError(f"{name} is sparse; expected a dense array. Fix: {name}.{fix}().")
+    return read_tensor(name, value) if is_tensor(value) else read_array(name, value)
+
+
+def read_array(name: str, value: Any) -> Array:
+    """Any array-like but tensors as a float64 array that nobody else holds."""
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -63,74 +75,193 @@ def _to_tensor(name: str, value: Any) -> Tensor:
             f"{name} is not a regular array ({error}). Fix: give every row the same length."
         ) from None
     if array.dtype.kind not in "fiub":
-        _reject_dtype(name, array.dtype)
-    return torch.from_numpy(np.array(array, dtype=np.float64))
+        reject_dtype(name, array.dtype)
+    return np.array(array, dtype=np.float64, order="C")
 
 
-def _from_scipy(value: Any) -> Tensor:
-    """A matrix of scipy as a coalesced COO tensor; scipy sorts faster, and often there is nothing to sort."""
-    csr = scipy.sparse.csr_array(value)
-    if not csr.has_canonical_format:
-        csr = csr.copy()
-        csr.sum_duplicates()
-    csr.check_format()
-    index = np.empty((2, csr.nnz), dtype=np.int64)
-    index[0] = np.repeat(np.arange(csr.shape[0], dtype=csr.indices.dtype), np.diff(csr.indptr))
-    index[1] = csr.indices
-    data = torch.from_numpy(csr.data.astype(np.float64))
-    return torch.sparse_coo_tensor(torch.from_numpy(index), data, csr.shape, check_invariants=False, is_coalesced=True)
+def read_tensor(name: str, value: Tensor) -> Numbers:
+    """A tensor of any layout: itself where it is `followed`, else a copy."""
+    check_tensor(name, value)
+    return value if followed(value) else constant(value)
 
 
-def check_finite(name: str, values: Tensor) -> None:
-    """Reject NaN and infinity, naming the first offender by its index; in a graph that is left to the solve."""
-    if tracing(values):
+def check_tensor(name: str, value: Tensor) -> None:
+    """Reject tensors that hold no real numbers, or a tangent that nobody would follow."""
+    import torch
+    from torch.autograd import forward_ad
+
+    if value.is_complex() or value.dtype in (torch.quint8, torch.qint8):
+        reject_dtype(name, value.dtype)
+    if value.requires_grad or tracing(value):
         return
-    values = plain(values)
-    bad = ~torch.isfinite(values)
-    if bool(bad.any()):
-        index = tuple(int(i) for i in bad.nonzero()[0])
-        where = f"{name}[{', '.join(map(str, index))}]" if index else name
+    if is_dense(value) and forward_ad.unpack_dual(value).tangent is not None:
         raise ConstraintError(
-            f"{where} is {float(values[index])}; expected a finite number. "
+            f"{name} carries a tangent of forward mode (torch.func.jvp, jacfwd), which linsat cannot follow. "
+            f"Fix: reverse mode, torch.func.vjp or jacrev."
+        )
+
+
+def constant(tensor: Tensor) -> Numbers:
+    """The numbers of a dense tensor that nobody follows, copied; a tensor still where they are on another device."""
+    import torch
+
+    # What a set keeps must be usable outside inference mode and function transforms too.
+    with plain_tensors() if transforming() else torch.inference_mode(False):
+        own = tensor.detach().to(torch.float64, copy=True)
+        return own.numpy() if own.device.type == "cpu" else own
+
+
+def read_right_side(name: str, value: Any, matrix: Matrix) -> Numbers:
+    """Validate one right-hand side: a scalar, (rows,) or (batch..., rows)."""
+    side, rows = read_numbers(name, value), matrix.shape[0]
+    check_finite(name, side)
+    if side.ndim > 0 and side.shape[-1] != rows:
+        raise ConstraintError(
+            f"{name} has shape {tuple(side.shape)} but {matrix.name} has {rows} rows; "
+            f"expected {name} of shape ({rows},) or (batch, {rows}). Fix: one right-hand side per row."
+        )
+    return side
+
+
+def read_bound(name: str, value: Any) -> Numbers:
+    """Validate one side of the box: a scalar, (variables,) or (batch..., variables)."""
+    bound = read_numbers(name, value)
+    check_bound(name, bound)
+    return bound
+
+
+# ------------------------------------------------------------------ looking at numbers
+
+
+def visible(numbers: Numbers) -> Numbers | None:
+    """The numbers themselves, those of all mapped instances, without gradients; None in a graph: nobody may look."""
+    if not is_tensor(numbers):
+        return None if tracing() else numbers
+    return None if tracing(numbers) else plain(numbers)
+
+
+def as_array(numbers: Numbers) -> Array:
+    """The present numbers as a numpy array, which may share their memory."""
+    return numbers.detach().cpu().numpy() if is_tensor(numbers) else np.asarray(numbers)
+
+
+def first_place(wrong: Numbers) -> tuple[int, ...]:
+    """The index of the first true entry."""
+    return tuple(int(i) for i in np.argwhere(as_array(wrong))[0])
+
+
+def indexed(name: str, index: Sequence[int]) -> str:
+    """An entry in words, ``b[2, 0]``."""
+    return f"{name}[{', '.join(map(str, index))}]" if index else name
+
+
+def check_finite(name: str, numbers: Numbers) -> None:
+    """Reject NaN and infinity, naming the first offender by its index; in a graph that is left to the solve."""
+    seen = visible(numbers)
+    if seen is None:
+        return
+    bad = ~namespace(seen).isfinite(seen)
+    if bool(bad.any()):
+        index = first_place(bad)
+        raise ConstraintError(
+            f"{indexed(name, index)} is {float(seen[index])}; expected a finite number. "
             f"Fix: leave out the row (or bound) that is not meant to bind."
         )
 
 
-def read_right_side(name: str, value: Any, matrix: Matrix) -> Tensor:
-    """Validate one right-hand side: a scalar, (rows,) or (batch..., rows)."""
-    tensor = to_tensor(name, value)
-    rows = matrix.shape[0]
-    if tensor.layout != torch.strided:
-        raise ConstraintError(f"{name} is sparse; expected a dense vector. Fix: {name}.to_dense().")
-    check_finite(name, tensor)
-    if tensor.dim() > 0 and tensor.shape[-1] != rows:
-        raise ConstraintError(
-            f"{name} has shape {tuple(tensor.shape)} but {matrix.name} has {rows} rows; "
-            f"expected {name} of shape ({rows},) or (batch, {rows}). Fix: one right-hand side per row."
-        )
-    return tensor
-
-
-def read_bound(name: str, value: Any) -> Tensor:
-    """Validate one side of the box: a scalar, (variables,) or (batch..., variables)."""
-    tensor = to_tensor(name, value)
-    if tensor.layout != torch.strided:
-        raise ConstraintError(f"{name} is sparse; expected a dense vector. Fix: {name}.to_dense().")
-    check_bound(name, tensor)
-    return tensor
-
-
-def check_bound(name: str, values: Tensor) -> None:
+def check_bound(name: str, numbers: Numbers) -> None:
     """Reject NaN, and an infinity on the wrong side, naming the first offender by its index; not in a graph."""
-    if tracing(values):
+    seen = visible(numbers)
+    if seen is None:
         return
-    missing = -torch.inf if name == "lower" else torch.inf
-    values = plain(values)
-    bad = ~(torch.isfinite(values) | (values == missing))
+    missing = -np.inf if name == "lower" else np.inf
+    bad = ~(namespace(seen).isfinite(seen) | (seen == missing))
     if bool(bad.any()):
-        index = tuple(int(i) for i in bad.nonzero()[0])
-        where = f"{name}[{', '.join(map(str, index))}]" if index else name
+        index = first_place(bad)
         raise ConstraintError(
-            f"{where} is {float(values[index])}; expected a finite number, or {missing} for no {name} bound. "
-            f"Fix: {name}={missing} where nothing is meant to bind."
+            f"{indexed(name, index)} is {float(seen[index])}; expected a finite number, or {missing} for no {name} "
+            f"bound. Fix: {name}={missing} where nothing is meant to bind."
         )
+
+
+# ------------------------------------------------------------------ what arrays and tensors share
+
+
+def namespace(*numbers: Numbers) -> Any:
+    """torch where one is a tensor, else numpy: for functions that both have under the same name."""
+    if not any(map(is_tensor, numbers)):
+        return np
+    import torch
+
+    return torch
+
+
+def to_tensor(numbers: Numbers, device: torch.device | str | None = None) -> Tensor:
+    """The numbers as a float64 tensor on a device (default: where they are), with gradients; may share their memory."""
+    try:
+        import torch
+    except ImportError:
+        raise ImportError(
+            "A torch tensor was asked for, and torch is not installed. Fix: Constraints.statement(), all numbers in "
+            "numpy arrays.",
+            name="torch",
+        ) from None
+
+    if not is_tensor(numbers):
+        # torch takes no array that is read-only; torch.compile does, and knows no flags.
+        shared = torch.compiler.is_dynamo_compiling() or numbers.flags.writeable
+        numbers = torch.from_numpy(numbers if shared else numbers.copy())
+    return numbers.to(device or numbers.device, torch.float64)
+
+
+def alike(parts: Sequence[Numbers]) -> list[Numbers]:
+    """All as arrays or, where one is a tensor, all as tensors on its device."""
+    tensor = next((part for part in parts if is_tensor(part)), None)
+    if tensor is None:
+        return list(parts)
+    return [part.to(tensor.device) if is_tensor(part) else to_tensor(part, tensor.device) for part in parts]
+
+
+def spread(numbers: Numbers, shape: Sequence[int]) -> Numbers:
+    """The numbers broadcast to a shape, as a view."""
+    return numbers.expand(*shape) if is_tensor(numbers) else np.broadcast_to(numbers, tuple(shape))
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
+    """The shape to which all broadcast.
+
+    Raises:
+        ValueError: there is none.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return np.broadcast_shapes(*map(tuple, shapes))
+    try:
+        return tuple(torch.broadcast_shapes(*shapes))  # which also takes the symbolic lengths of a graph
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
+
+
+def side_by_side(parts: Sequence[Numbers]) -> Numbers:
+    """(batch..., n) each, their batch dimensions broadcast, one after the other in the last dimension."""
+    batch = broadcast_shapes(*(part.shape[:-1] for part in parts))
+    wide = [spread(part, (*batch, part.shape[-1])) for part in alike(parts)]
+    xp = namespace(*wide)
+    return xp.concatenate(wide, -1)
+
+
+def picked(numbers: Numbers, columns: Any) -> Numbers:
+    """Some entries of the last dimension, in this order."""
+    positions = np.asarray(columns, dtype=np.int64)
+    if not is_tensor(numbers):
+        return numbers.take(positions, axis=-1)
+    return numbers.index_select(-1, positions_on(numbers, positions))
+
+
+def positions_on(numbers: Numbers, positions: Array) -> Any:
+    """Positions as an index for these numbers: an array, or a tensor on their device."""
+    if not is_tensor(numbers):
+        return positions
+    import torch
+
+    return torch.from_numpy(positions).to(numbers.device)

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
+import numpy as np
 
 from linsat._senses import EQUAL, GREATER, LESS
-from linsat._transforms import plain, plain_together, tracing
-from linsat.constraints.arrays import Tensor
+from linsat._transforms import plain_together, tracing
+from linsat.constraints.arrays import (
+    Array,
+    Numbers,
+    Shape,
+    alike,
+    as_array,
+    broadcast_shapes,
+    first_place,
+    indexed,
+    namespace,
+    spread,
+    visible,
+)
 from linsat.constraints.coefficients import Matrix
 from linsat.constraints.layout import Layout
 from linsat.constraints.structure import BLOCKS, SparsityPattern
@@ -29,39 +41,47 @@ def check_names(names: Sequence[str] | None, num_rows: int) -> tuple[str, ...] |
     return tuple(names)
 
 
-def check_bounds(lower: Tensor, upper: Tensor, layout: Layout | None) -> None:
+def _together(lower: Numbers, upper: Numbers) -> tuple[Numbers, Numbers]:
+    """Both bounds in one shape, without gradients and those of all mapped instances."""
+    low, high = alike((lower, upper))
+    shape = broadcast_shapes(low.shape, high.shape)
+    wide = spread(low, shape), spread(high, shape)
+    return wide if namespace(low) is np else plain_together(*wide)  # type: ignore[return-value]
+
+
+def check_bounds(lower: Numbers, upper: Numbers, layout: Layout | None) -> None:
     """Reject bounds that do not broadcast, or cross."""
     try:
-        low, high = plain_together(*torch.broadcast_tensors(lower, upper.to(lower.device)))
-    except RuntimeError:
+        low, high = _together(lower, upper)
+    except ValueError:
         raise ConstraintError(
             f"lower has shape {tuple(lower.shape)} and upper {tuple(upper.shape)}, which do not "
             f"broadcast. Fix: give both a scalar, (variables,) or (batch, variables)."
         ) from None
-    if tracing(lower) or tracing(upper):
+    if tracing(low if namespace(low) is not np else None):
         return
     crossed = low > high
     if bool(crossed.any()):
-        index = tuple(int(i) for i in crossed.nonzero()[0])
-        where = f"[{', '.join(map(str, index))}]" if index else ""
+        index = first_place(crossed)
         if layout is not None and index and low.shape[-1] == layout.size:
             raise ConstraintError(
                 f"lower = {float(low[index]):g} is above upper = {float(high[index]):g} at {layout.entry(index[-1])}"
                 f"{f' of instance {index[0]}' if len(index) > 1 else ''}. Fix: swap or widen them."
             )
         raise ConstraintError(
-            f"lower{where} = {float(low[index])} is above upper{where} = {float(high[index])}. Fix: swap or widen them."
+            f"{indexed('lower', index)} = {float(low[index])} is above {indexed('upper', index)} = "
+            f"{float(high[index])}. Fix: swap or widen them."
         )
 
 
-def check_finite_box(lower: Tensor, upper: Tensor, layout: Layout | None) -> None:
+def check_finite_box(lower: Numbers, upper: Numbers, layout: Layout | None) -> None:
     """Reject infinite bounds; the message names the first variable that has one."""
-    low, high = plain_together(*torch.broadcast_tensors(lower.cpu(), upper.cpu()))
-    missing = torch.isinf(low) | torch.isinf(high)
-    if not bool(missing.any()):
+    low, high = (as_array(bound) for bound in _together(lower, upper))
+    missing = np.isinf(low) | np.isinf(high)
+    if not missing.any():
         return
-    index = tuple(int(i) for i in missing.nonzero()[0])
-    each = missing.dim() > 0 and missing.shape[-1] > 1
+    index = first_place(missing)
+    each = missing.ndim > 0 and missing.shape[-1] > 1
     count = int(missing.reshape(-1, missing.shape[-1]).any(0).sum()) if each else 1
     where = "x" if not each else f"x[{index[-1]}]" if layout is None else layout.entry(index[-1])
     others = f" (and {count - 1} more)" if count > 1 else ""
@@ -74,21 +94,21 @@ def check_finite_box(lower: Tensor, upper: Tensor, layout: Layout | None) -> Non
 
 
 def check_empty_rows(
-    structure: SparsityPattern, matrices: Mapping[str, Matrix], right_sides: Mapping[str, Tensor]
+    structure: SparsityPattern, matrices: Mapping[str, Matrix], right_sides: Mapping[str, Numbers]
 ) -> None:
     """Reject a row without coefficients that cannot hold: ``0 <= -1``, ``0 >= 1``, ``0 == 1``."""
     if "empty rows" not in structure.cache:
         structure.cache["empty rows"] = {
-            name: (torch.bincount(matrix.row, minlength=matrix.shape[0]) == 0).nonzero().squeeze(-1).tolist()
+            name: np.flatnonzero(np.bincount(matrix.row, minlength=matrix.shape[0]) == 0).tolist()
             for name, matrix in matrices.items()
             if not matrix.live
         }
     for matrix_name, side_name, sense in BLOCKS:
         for row in structure.cache["empty rows"].get(matrix_name, ()):
-            side = right_sides[side_name]
-            if tracing(side):
+            side = visible(right_sides[side_name])
+            if side is None:
                 continue
-            here = plain(side[..., row] if side.dim() else side).reshape(-1)
+            here: Array = as_array(side[..., row] if side.ndim else side).reshape(-1)
             fails = here < 0 if sense == LESS else here > 0 if sense == GREATER else here != 0
             wrong = here[fails].tolist()
             if wrong:
@@ -99,11 +119,13 @@ def check_empty_rows(
                 )
 
 
-def joint_batch_shape(shapes: Mapping[str, torch.Size]) -> torch.Size:
+def joint_batch_shape(shapes: Mapping[str, Shape]) -> Shape:
     """The leading dimensions of coefficients, right-hand sides and bounds together."""
+    if not any(shapes.values()):
+        return ()
     try:
-        return torch.broadcast_shapes(*shapes.values())
-    except RuntimeError:
+        return broadcast_shapes(*shapes.values())
+    except ValueError:
         listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items() if shape)
         raise ConstraintError(
             f"The batch dimensions of coefficients, right-hand sides and bounds do not fit together: {listed}. "

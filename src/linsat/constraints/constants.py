@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 
+from linsat._optional import is_tensor
 from linsat.errors import ConstraintError
 
 Array = np.ndarray[Any, Any]
@@ -15,14 +15,14 @@ Array = np.ndarray[Any, Any]
 
 def read_constant(value: Any, name: str = "The constant", *, missing: float | None = None) -> Array:
     """A number or array-like as a float64 numpy array, finite but for ``missing``; else it is rejected by ``name``."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         if value.requires_grad:
             raise ConstraintError(
                 f"{name} requires gradients, which would be lost here. Fix: pass its .detach(), then put the "
                 f"tensor back with Constraints.with_rhs or Constraints.with_bounds."
             )
         value = value.to_dense().cpu()
-        value = (value if value.is_complex() else value.to(torch.float64)).numpy()
+        value = (value if value.is_complex() else value.double()).numpy()
     elif sp.issparse(value):
         value = value.toarray()
     try:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 
+from linsat._optional import is_tensor
 from linsat.constraints.constants import Array, read_constant
 from linsat.constraints.labels import Labels, index_text, labels_at, numbered_index
 from linsat.constraints.layout import Shape
@@ -80,7 +80,7 @@ class Expression:
 
     def __getitem__(self, key: Any) -> Expression:
         parts = key if isinstance(key, tuple) else (key,)
-        plain = tuple(part.cpu().numpy() if isinstance(part, torch.Tensor) else part for part in parts)
+        plain = tuple(part.cpu().numpy() if is_tensor(part) else part for part in parts)
         numbered = numbered_index(plain, self.labels)
         return self._picked(lambda entries: entries[numbered], f"The index {key!r}")
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 
 from linsat.constraints.arguments import exceeds, number, refuse, vector, whole, whole_array
 from linsat.constraints.constants import Array
@@ -289,9 +288,9 @@ def _tour_bounds(n: int, cities: dict[str, Array], within: int | None) -> tuple[
 
 def _group_members(groups: Any, at_least: Any, n: int) -> dict[Hashable, Array]:
     """For each group with a share, the (n,) indicator of its items."""
-    if not isinstance(groups, Sequence | np.ndarray | torch.Tensor):
+    if not isinstance(groups, Sequence) and getattr(groups, "ndim", 0) != 1:
         refuse("groups", repr(groups), "one label per item", "pass a list of labels")
-    labels = groups.tolist() if isinstance(groups, torch.Tensor | np.ndarray) else list(groups)
+    labels = groups.tolist() if not isinstance(groups, Sequence) else list(groups)
     if len(labels) != n:
         refuse("groups", f"{len(labels)} labels long", f"{n} labels, one per item", "label every item")
     if not isinstance(at_least, Mapping) or not at_least:

@@ -11,14 +11,13 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
+from linsat._optional import is_tensor
+from linsat.constraints.arrays import Numbers, Shape, side_by_side
 from linsat.constraints.labels import Labels, index_text
 from linsat.constraints.names import reject_unknown
 from linsat.errors import ConstraintError
 
-Tensor = torch.Tensor
-Shape = tuple[int, ...]
 # How an array over all variables was given: (batch..., l), (batch..., *shape), or one array per variable by name.
 Arrangement = Literal["flat", "shaped", "by name"]
 
@@ -92,32 +91,32 @@ class Layout:
             return None
         return array.reshape(*array.shape[: array.ndim - len(shape)], self.size), "shaped"
 
-    def joined(self, values: Mapping[str, Tensor], name: str) -> Tensor:
-        """One vector (batch..., l) from one tensor (batch..., *shape) per variable."""
+    def joined(self, values: Mapping[str, Numbers], name: str) -> Numbers:
+        """One vector (batch..., l) from one array or tensor (batch..., *shape) per variable."""
         self._check_keys(values, name)
         flat = []
         for variable in self.variables:
-            tensor = values[variable.name]
-            batch = tensor.dim() - len(variable.shape)
-            if batch < 0 or tuple(tensor.shape[batch:]) != variable.shape:
+            part = values[variable.name]
+            batch = part.ndim - len(variable.shape)
+            if batch < 0 or tuple(part.shape[batch:]) != variable.shape:
                 raise ConstraintError(
-                    f"{name}[{variable.name!r}] has shape {tuple(tensor.shape)}; expected {variable.shape} after any "
+                    f"{name}[{variable.name!r}] has shape {tuple(part.shape)}; expected {variable.shape} after any "
                     f"batch dimensions. Fix: reshape it."
                 )
-            flat.append(tensor.reshape(*tensor.shape[:batch], variable.size))
-        if len({tensor.device for tensor in flat}) > 1:
-            listed = ", ".join(f"{v.name} on {tensor.device}" for v, tensor in zip(self.variables, flat, strict=True))
+            flat.append(part.reshape(*part.shape[:batch], variable.size))
+        devices = {v.name: part.device for v, part in zip(self.variables, flat, strict=True) if is_tensor(part)}
+        if len(set(devices.values())) > 1:
+            listed = ", ".join(f"{key} on {device}" for key, device in devices.items())
             raise ConstraintError(f"{name} has {listed}; expected one device. Fix: .to(device).")
         try:
-            batch_shape = torch.broadcast_shapes(*(tensor.shape[:-1] for tensor in flat))
-        except RuntimeError:
-            listed = ", ".join(str(tuple(tensor.shape[:-1])) for tensor in flat)
+            return side_by_side(flat)
+        except ValueError:
+            listed = ", ".join(str(tuple(part.shape[:-1])) for part in flat)
             raise ConstraintError(
                 f"The batch dimensions {listed} of {name} do not broadcast. Fix: give all the same."
             ) from None
-        return torch.cat([tensor.expand(*batch_shape, -1) for tensor in flat], dim=-1)
 
-    def _check_keys(self, values: Mapping[str, Tensor], name: str) -> None:
+    def _check_keys(self, values: Mapping[str, Numbers], name: str) -> None:
         if not self.variables[0].name:
             raise ConstraintError(
                 f"{name} is a dict, but the entries of this set have a name each and no array has one. "
@@ -151,9 +150,7 @@ class Layout:
 
 def holds_tensors(value: Any) -> bool:
     """Whether an array over all variables, or the first of a dict of arrays, is a torch tensor."""
-    if isinstance(value, torch.Tensor):
-        return True
-    return isinstance(value, Mapping) and isinstance(next(iter(value.values()), None), torch.Tensor)
+    return is_tensor(value) or (isinstance(value, Mapping) and is_tensor(next(iter(value.values()), None)))
 
 
 def expected_shape(layout: Layout | None, width: int | None) -> str:
@@ -168,29 +165,29 @@ def expected_shape(layout: Layout | None, width: int | None) -> str:
 
 
 def flatten(
-    name: str, value: Any, layout: Layout | None, width: int | None, read: Callable[[str, Any], Tensor]
-) -> tuple[Tensor, Arrangement]:
-    """An array over all variables as a tensor (batch..., l), and how it came.
+    name: str, value: Any, layout: Layout | None, width: int | None, read: Callable[[str, Any], Numbers]
+) -> tuple[Numbers, Arrangement]:
+    """An array over all variables as (batch..., l), and how it came.
 
     Args:
         name: of the argument, for messages.
         value: an array, or a mapping from variables' names to arrays.
         layout: of the variables, None where a set has no names.
         width: how many variables there are; None: any number.
-        read: one array, called by its name, as a tensor.
+        read: one array, called by its name, as an array or a tensor.
     """
-    if not isinstance(value, torch.Tensor) and isinstance(value, Mapping):
+    if not is_tensor(value) and isinstance(value, Mapping):
         if layout is None:
             raise ConstraintError(
                 f"{name} is a dict, but the set has no named variables. Fix: one array (..., {width or 'variables'}), "
                 f"or Constraints(..., variables=[X, Y])."
             )
         return layout.joined({key: read(f"{name}[{key!r}]", part) for key, part in value.items()}, name), "by name"
-    tensor = read(name, value)
-    last = tensor.shape[-1] if tensor.dim() else 0
+    flat = read(name, value)
+    last = flat.shape[-1] if flat.ndim else 0
     if last and (width is None or last == width):
-        return tensor, "flat"
-    found = None if layout is None else layout.flattened(tensor)
+        return flat, "flat"
+    found = None if layout is None else layout.flattened(flat)
     if found is not None:
         return found
     named = layout is not None and bool(layout.variables[0].name)
@@ -199,6 +196,4 @@ def flatten(
         if named
         else f"flatten matrices, e.g. {name}.flatten(-2)."
     )
-    raise ConstraintError(
-        f"{name} has shape {tuple(tensor.shape)}; expected {expected_shape(layout, width)}. Fix: {fix}"
-    )
+    raise ConstraintError(f"{name} has shape {tuple(flat.shape)}; expected {expected_shape(layout, width)}. Fix: {fix}")

@@ -6,35 +6,53 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
-from linsat._transforms import plain, tracing
-from linsat.constraints.arrays import Tensor, to_tensor
+from linsat._optional import is_tensor
+from linsat._transforms import plain
+from linsat.constraints.arrays import (
+    Array,
+    Numbers,
+    alike,
+    as_array,
+    broadcast_shapes,
+    first_place,
+    indexed,
+    namespace,
+    picked,
+    positions_on,
+    read_numbers,
+    spread,
+    visible,
+)
 from linsat.constraints.names import select_rows
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
-    from linsat.constraints.constraint_set import Constraints
+    from linsat.constraints.rows_and_box import RowsAndBox
 
 
 @dataclass(frozen=True)
 class SoftRows:
     """Rows that were softened together; in a sequence of them the last price of a row counts."""
 
-    rows: Tensor  # (m,) positions, on the CPU
-    price: Tensor  # a scalar, (m,) or (batch..., m); the user's own tensor where it requires gradients
+    rows: Array  # (m,) int64 positions
+    price: Numbers  # a scalar, (m,) or (batch..., m); the user's own tensor where it requires gradients
+
+    @property
+    def learned(self) -> bool:
+        """Whether the price requires gradients."""
+        return is_tensor(self.price) and self.price.requires_grad
 
     def with_price(self, price: Any) -> SoftRows:
         """The same rows at another price."""
         return SoftRows(self.rows, read_price(price, len(self.rows)))
 
 
-def read_price(value: Any, count: int) -> Tensor:
+def read_price(value: Any, count: int) -> Numbers:
     """Validate the price of ``count`` rows: a number, one per row, or (batch..., rows)."""
-    price = to_tensor("price", value)
-    if price.layout != torch.strided:
-        raise ConstraintError("price is sparse; expected dense numbers. Fix: price.to_dense().")
-    if price.dim() and price.shape[-1] not in (1, count):
+    price = read_numbers("price", value)
+    if price.ndim and price.shape[-1] not in (1, count):
         raise ConstraintError(
             f"price has shape {tuple(price.shape)} but {count} rows are softened; expected a number, ({count},) or "
             f"(batch, {count}). Fix: one price per softened row."
@@ -43,29 +61,29 @@ def read_price(value: Any, count: int) -> Tensor:
     return price
 
 
-def check_price(price: Tensor) -> None:
+def check_price(price: Numbers) -> None:
     """Reject prices that are not positive and finite, naming the first by its index; in a graph the solve does."""
-    if tracing(price):
+    now = visible(price)
+    if now is None:
         return
-    now = plain(price)
-    wrong = ~(torch.isfinite(now) & (now > 0))
+    wrong = ~(namespace(now).isfinite(now) & (now > 0))
     if bool(wrong.any()):
-        index = tuple(int(i) for i in wrong.nonzero()[0])
-        where = f"price[{', '.join(map(str, index))}]" if index else "price"
+        index = first_place(wrong)
         raise ConstraintError(
-            f"{where} is {float(now[index])}; expected a positive, finite price per unit. Fix: price=10.0, say; a row "
-            f"that must hold is left out, and a learned price is kept positive by log_price.exp()."
+            f"{indexed('price', index)} is {float(now[index])}; expected a positive, finite price per unit. "
+            f"Fix: price=10.0, say; a row that must hold is left out, and a learned price is kept positive by "
+            f"log_price.exp()."
         )
 
 
-def softened(constraints: Constraints, soft: Sequence[SoftRows], wanted: Any, price: Any) -> tuple[SoftRows, ...]:
+def softened(constraints: RowsAndBox, soft: Sequence[SoftRows], wanted: Any, price: Any) -> tuple[SoftRows, ...]:
     """The soft rows of a set after some more were softened, or got another price."""
-    rows = torch.tensor(select_rows(constraints, wanted), dtype=torch.int64)
+    rows = np.array(select_rows(constraints, wanted), dtype=np.int64)
     made = SoftRows(rows, read_price(price, len(rows)))
     if not len(rows):
         return tuple(soft)
-    kept = [block for block in soft if not bool(torch.isin(block.rows, rows).all())]
-    if made.price.requires_grad and any(block.price.requires_grad for block in kept):
+    kept = [block for block in soft if not np.isin(block.rows, rows).all()]
+    if made.learned and any(block.learned for block in kept):
         raise ConstraintError(
             "price requires gradients, and so does the price of rows that were softened before; a set follows one "
             "such tensor. Fix: soften all these rows in one call, with one price per row."
@@ -73,44 +91,46 @@ def softened(constraints: Constraints, soft: Sequence[SoftRows], wanted: Any, pr
     return *kept, made
 
 
-def learned_price(soft: Sequence[SoftRows]) -> dict[str, Tensor]:
+def learned_price(soft: Sequence[SoftRows]) -> dict[str, Numbers]:
     """The price that requires gradients, by its argument name; at most one does."""
-    return next(({"price": block.price} for block in soft if block.price.requires_grad), {})
+    return next(({"price": block.price} for block in soft if block.learned), {})
 
 
-def repriced(soft: Sequence[SoftRows], price: Tensor | None) -> tuple[SoftRows, ...]:
+def repriced(soft: Sequence[SoftRows], price: Numbers | None) -> tuple[SoftRows, ...]:
     """The same rows read anew, with another price for those whose price is learned (or else for the last ones)."""
-    learned = next((i for i, block in enumerate(soft) if block.price.requires_grad), len(soft) - 1)
+    learned = next((i for i, block in enumerate(soft) if block.learned), len(soft) - 1)
     return tuple(
         block.with_price(block.price if price is None or i != learned else price) for i, block in enumerate(soft)
     )
 
 
-def full_price(soft: Sequence[SoftRows], num_rows: int, device: torch.device | str) -> Tensor | None:
-    """The price of every row, (batch..., rows) in float64, infinite where a row is hard; None: all are."""
+def full_price(soft: Sequence[SoftRows], num_rows: int) -> Numbers | None:
+    """The price of every row, (batch..., rows), infinite where a row is hard; None: all are."""
     if not soft:
         return None
-    batch = torch.broadcast_shapes(*(block.price.shape[:-1] for block in soft))
-    price = torch.full((*batch, num_rows), torch.inf, dtype=torch.float64, device=device)
-    for block in soft:
-        own = block.price.to(device, torch.float64).expand(*batch, len(block.rows))
-        price = price.index_copy(-1, block.rows.to(device), own)
-    return price
+    batch = broadcast_shapes(*(block.price.shape[:-1] for block in soft))
+    full = np.full((*batch, num_rows), np.inf)
+    full, *prices = alike([full, *(block.price for block in soft)])
+    for block, price in zip(soft, prices, strict=True):
+        own = spread(price, (*batch, len(block.rows)))
+        if is_tensor(full):
+            full = full.index_copy(-1, positions_on(full, block.rows), own.to(full.dtype))
+        else:
+            full[..., block.rows] = own
+    return full
 
 
-def from_full_price(price: Tensor) -> tuple[SoftRows, ...]:
+def from_full_price(price: Numbers) -> tuple[SoftRows, ...]:
     """The soft rows that prices (batch..., rows) mean, infinite where a row is hard."""
-    hard = torch.isposinf(plain(price))
-    check_price(torch.where(hard, 1.0, price))
-    finite = ~hard.reshape(-1, price.shape[-1])
-    mixed = (finite.any(0) & ~finite.all(0)).nonzero()
+    xp = namespace(price)
+    hard = xp.isposinf(plain(price) if is_tensor(price) else price)
+    check_price(xp.where(hard, 1.0, price))
+    finite = as_array(~hard.reshape(-1, price.shape[-1]))
+    mixed = np.flatnonzero(finite.any(0) & ~finite.all(0))
     if len(mixed):
-        row = int(mixed[0])
         raise ConstraintError(
-            f"price of row {row} is finite for some instances and missing for others; expected a row to be soft for "
-            f"all or for none. Fix: a high price where it should hold."
+            f"price of row {mixed[0]} is finite for some instances and missing for others; expected a row to be soft "
+            f"for all or for none. Fix: a high price where it should hold."
         )
-    rows = finite.all(0).nonzero().squeeze(-1).cpu()
-    if not len(rows):
-        return ()
-    return (SoftRows(rows, read_price(price[..., rows.to(price.device)], len(rows))),)
+    rows = np.flatnonzero(finite.all(0))
+    return (SoftRows(rows, read_price(picked(price, rows), len(rows))),) if len(rows) else ()

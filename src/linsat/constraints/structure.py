@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from linsat._senses import EQUAL, GREATER, LESS
 from linsat._transforms import Kept, constant_in_graphs, plain_tensors
-from linsat.constraints.arrays import Tensor
+from linsat.constraints.arrays import Array, Numbers
 from linsat.constraints.coefficients import Matrix
 from linsat.errors import ConstraintError
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensor = torch.Tensor
 
 # The three kinds of rows in the order in which they are stacked: matrix, right-hand side, sense.
 BLOCKS = (("A", "b", LESS), ("C", "d", GREATER), ("E", "f", EQUAL))
@@ -24,22 +29,29 @@ class SparsityPattern:
 
     num_rows: int
     num_variables: int | None  # None: no rows and scalar bounds, so any number of variables fits
-    row: Tensor  # (nnz,) row of each coefficient
-    col: Tensor  # (nnz,) variable of each coefficient
-    senses: Tensor  # (rows,) LESS, EQUAL or GREATER
+    row: Array  # (nnz,) int64: row of each coefficient
+    col: Array  # (nnz,) int64: variable of each coefficient
+    senses: Array  # (rows,) int8: LESS, EQUAL or GREATER
     default_names: tuple[str, ...]
     cache: dict[Any, Any] = field(default_factory=dict, compare=False)  # derived from the pattern, made on demand
     in_graphs: Kept = field(default_factory=Kept, compare=False)
 
     def on(self, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor]:
         """row, col and senses on a device; plain tensors also when asked for from inside a function transform."""
+        import torch
+
         if torch.compiler.is_compiling():
             return getattr(self.in_graphs, _keep_on(self, device))
         key = ("on", str(device))
         if key not in self.cache:
-            with plain_tensors():
-                self.cache[key] = tuple(t.to(device) for t in (self.row, self.col, self.senses))
+            self.cache[key] = self._tensors(device)
         return self.cache[key]
+
+    def _tensors(self, device: torch.device | str) -> tuple[Tensor, ...]:
+        import torch
+
+        with plain_tensors():
+            return tuple(torch.from_numpy(part).to(device) for part in (self.row, self.col, self.senses))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "cache": {}, "in_graphs": Kept()}
@@ -50,9 +62,7 @@ class SparsityPattern:
 
 @constant_in_graphs
 def _keep_on(pattern: SparsityPattern, device: torch.device | str) -> str:
-    with plain_tensors():
-        kept = tuple(t.to(device) for t in (pattern.row, pattern.col, pattern.senses))
-    return pattern.in_graphs.put(str(device), kept)
+    return pattern.in_graphs.put(str(device), pattern._tensors(device))
 
 
 @dataclass(frozen=True)
@@ -66,10 +76,10 @@ class Values:
     price: Tensor | None = None  # (batch..., rows) of breaking a row, infinite where it is hard; None: all are
 
 
-def joint_width(matrices: Mapping[str, Matrix], bounds: Mapping[str, Tensor], named: int | None = None) -> int | None:
+def joint_width(matrices: Mapping[str, Matrix], bounds: Mapping[str, Numbers], named: int | None = None) -> int | None:
     """The number of variables, after a check that blocks, bounds and names agree on it; None where nothing says."""
     widths = {name: matrix.shape[1] for name, matrix in matrices.items()}
-    widths |= {name: int(b.shape[-1]) for name, b in bounds.items() if b.dim() > 0 and b.shape[-1] != 1}
+    widths |= {name: int(b.shape[-1]) for name, b in bounds.items() if b.ndim > 0 and b.shape[-1] != 1}
     if named is not None:
         widths["variables"] = named
     if len(set(widths.values())) > 1:
@@ -93,31 +103,12 @@ def stack_rows(matrices: Mapping[str, Matrix], num_variables: int | None) -> Spa
         senses += [sense] * matrix.shape[0]
         names += [f"{matrix_name}[{i}]" for i in range(matrix.shape[0])]
         offset += matrix.shape[0]
-    empty = torch.zeros(0, dtype=torch.int64)
+    empty = np.zeros(0, dtype=np.int64)
     return SparsityPattern(
         num_rows=offset,
         num_variables=num_variables,
-        row=torch.cat(rows) if rows else empty,
-        col=torch.cat(cols) if cols else empty,
-        senses=torch.tensor(senses, dtype=torch.int8),
+        row=np.concatenate(rows) if rows else empty,
+        col=np.concatenate(cols) if cols else empty.copy(),
+        senses=np.array(senses, dtype=np.int8),
         default_names=tuple(names),
     )
-
-
-def stack_last(parts: Sequence[Tensor], device: torch.device | str) -> Tensor:
-    """Numbers of all blocks side by side in the last dimension, their batch dimensions broadcast, in float64."""
-    if not parts:
-        return torch.zeros(0, dtype=torch.float64, device=device)
-    batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
-    return torch.cat([part.to(device, torch.float64).expand(*batch, -1) for part in parts], dim=-1)
-
-
-def sparse_matrix(pattern: SparsityPattern, values: Tensor) -> Tensor:
-    """All coefficients as one sparse COO tensor (batch..., rows, variables)."""
-    row, col, _ = pattern.on(values.device)
-    batch = values.shape[:-1]
-    shape = (*batch, pattern.num_rows, pattern.num_variables or 0)
-    instances = torch.ones(batch, dtype=torch.bool, device=row.device).nonzero().T  # (batch dimensions, instances)
-    places = torch.stack([row, col]).repeat(1, batch.numel())
-    index = torch.cat([instances.repeat_interleave(len(row), dim=1), places])
-    return torch.sparse_coo_tensor(index, values.flatten(), shape, check_invariants=True).coalesce()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from linsat.constraints.arrays import Tensor
+import numpy as np
+
+from linsat.constraints.arrays import Array, as_array
+from linsat.constraints.numbers import of_instance, present
 from linsat.constraints.structure import EQUAL, GREATER, LESS
 
 if TYPE_CHECKING:
-    from linsat.constraints.constraint_set import Constraints
+    from linsat.constraints.rows_and_box import RowsAndBox
 
 NAME_TERMS = 4  # of a row that is called by what it says
 SENSE_TEXT = {LESS: "<=", EQUAL: "==", GREATER: ">="}
@@ -33,18 +36,18 @@ def terms_text(values: Sequence[float | str], columns: Sequence[int], entry: Cal
     return " ".join(pieces) or "0"
 
 
-def row_text(constraints: Constraints, index: int, instance: int | None, terms: int) -> str:
+def row_text(constraints: RowsAndBox, index: int, instance: int | None, terms: int) -> str:
     """See `Constraints.row_text`."""
-    side = _of_instance(constraints, constraints.numbers("cpu").rhs[..., index, None], instance)[..., 0]
-    shown = f"{float(side):g}" if side.dim() == 0 else f"(one of {side.numel()} right-hand sides)"
+    side = _of_instance(constraints, present(constraints).rhs[..., [index]], instance)[..., 0]
+    shown = f"{float(side):g}" if side.ndim == 0 else f"(one of {side.size} right-hand sides)"
     return f"{_left_side(constraints, index, instance, terms)} {shown}"
 
 
-def _left_side(constraints: Constraints, index: int, instance: int | None, terms: int) -> str:
+def _left_side(constraints: RowsAndBox, index: int, instance: int | None, terms: int) -> str:
     structure = constraints.structure
-    here = structure.row == index
+    here = np.flatnonzero(structure.row == index)
     columns = structure.col[here].tolist()
-    own = _of_instance(constraints, constraints.numbers("cpu").values[..., here], instance)
+    own = _of_instance(constraints, present(constraints).values[..., here], instance)
     block = structure.default_names[index].removesuffix("]").replace("[", "[..., ")
     shared = [_one_value(own[..., position]) for position in range(len(columns))]
     # One that differs per instance is shown as the entry of the tensor that holds it.
@@ -53,36 +56,34 @@ def _left_side(constraints: Constraints, index: int, instance: int | None, terms
     return f"{left} {SENSE_TEXT[int(structure.senses[index])]}"
 
 
-def named_row_text(constraints: Constraints, index: int, *, instance: int | None = None, terms: int = 6) -> str:
+def named_row_text(constraints: RowsAndBox, index: int, *, instance: int | None = None, terms: int = 6) -> str:
     """One row with its name, where it was given one."""
     name, text = constraints.names[index], row_text(constraints, index, instance, terms)
     # Rows without a name are called by what they said when they were written.
     return text if name.startswith(_left_side(constraints, index, instance, NAME_TERMS)) else f"{name}: {text}"
 
 
-def _of_instance(constraints: Constraints, numbers: Tensor, instance: int | None) -> Tensor:
+def _of_instance(constraints: RowsAndBox, numbers: Array, instance: int | None) -> Array:
     """The numbers (batch..., n) of one instance, (n,); as they are without one."""
-    numbers, batch = numbers.detach(), constraints.batch_shape
-    if instance is None:
-        return numbers
-    return numbers.expand(*batch, numbers.shape[-1]).reshape(batch.numel(), numbers.shape[-1])[instance]
+    return numbers if instance is None else of_instance(numbers, constraints.batch_shape, instance)
 
 
-def _one_value(numbers: Tensor) -> float | None:
+def _one_value(numbers: Array) -> float | None:
     """The number that all instances share, or None where they differ."""
     flat = numbers.reshape(-1)
-    return float(flat[0]) if flat.numel() and bool((flat == flat[0]).all()) else None
+    return float(flat[0]) if flat.size and bool((flat == flat[0]).all()) else None
 
 
-def summary(constraints: Constraints) -> str:
+def summary(constraints: RowsAndBox) -> str:
     """Size, box and the first and last rows."""
     senses, rows = constraints.senses, len(constraints)
     counts = ", ".join(f"{senses.count(s)} {s}" for s in ("<=", ">=", "==") if s in senses) or "none"
-    box = f"[{_span(constraints.lower.detach(), 'min')}, {_span(constraints.upper.detach(), 'max')}]"
+    lower, upper = (as_array(bound) for bound in constraints._bounds().values())
+    box = f"[{_span(lower, 'min')}, {_span(upper, 'max')}]"
     width = "any number of" if constraints.num_variables is None else str(constraints.num_variables)
     batch = f", batch {tuple(constraints.batch_shape)}" if constraints.batch_shape else ""
     noun = "row" if rows == 1 else "rows"
-    soft = constraints.soft.tolist()
+    soft, prices = constraints._soft_mask().tolist(), present(constraints).price
     softened = f", {sum(soft)} of them soft" if any(soft) else ""
     named = f"{constraints.layout}: " if constraints.layout else ""
     lines = [f"Constraints({named}{width} variables in {box}, {rows} {noun}: {counts}{softened}{batch})"]
@@ -90,17 +91,17 @@ def summary(constraints: Constraints) -> str:
     for position, index in enumerate(shown):
         if rows > 6 and position == 3:
             lines.append("  ...")
-        price = f" (soft, price {_range(constraints.price.detach()[..., index])})" if soft[index] else ""
+        price = f" (soft, price {_range(prices[..., index])})" if prices is not None and soft[index] else ""
         lines.append(f"  {named_row_text(constraints, index)}{price}")
     return "\n".join(lines)
 
 
-def _range(price: Tensor) -> str:
-    least, most = (f"{float(end):g}" for end in price.aminmax())
+def _range(price: Array) -> str:
+    least, most = f"{price.min():g}", f"{price.max():g}"
     return least if least == most else f"{least} to {most}"
 
 
-def _span(bound: Tensor, side: str) -> str:
-    value = float(bound.min() if side == "min" else bound.max()) if bound.numel() else 0.0
-    varies = bound.numel() > 1 and bool((bound != bound.reshape(-1)[0]).any())
+def _span(bound: Array, side: str) -> str:
+    value = float(bound.min() if side == "min" else bound.max()) if bound.size else 0.0
+    varies = bound.size > 1 and bool((bound != bound.reshape(-1)[0]).any())
     return f"{value:g}" + (" (varies)" if varies else "")

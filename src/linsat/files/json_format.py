@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Layout
+from linsat.constraints.numbers import present
 from linsat.errors import ConstraintError
 from linsat.files.model import (
     MATRICES,
@@ -81,19 +82,20 @@ def write_json(path: Path, constraints: Constraints) -> None:
     if len(set(keys)) < count:
         raise ConstraintError("two variables have the same name. Fix: other names or labels, or save as .npz.")
     content: dict[str, Any] = {"version": VERSION, "variables": count if layout is None else described(layout)}
-    matrix = constraints.matrix.cpu()
+    numbers = present(constraints)
     rows: list[dict[str, float]] = [{} for _ in range(len(constraints))]
-    for (row, column), value in zip(matrix.indices().T.tolist(), matrix.values().tolist(), strict=True):
+    entries = zip(numbers.row.tolist(), numbers.col.tolist(), numbers.values.tolist(), strict=True)
+    for row, column, value in entries:
         rows[row][keys[column]] = value
     for block, sense in (("A", "<="), ("C", ">="), ("E", "==")):
         here = [row for row, found in zip(rows, constraints.senses, strict=True) if found == sense]
         if here:
             content[block] = here
-            content[MATRICES[block]] = constraints.right_sides[MATRICES[block]].tolist()
-    content |= {"lower": _without_infinity(constraints.lower), "upper": _without_infinity(constraints.upper)}
+            content[MATRICES[block]] = constraints._sides()[MATRICES[block]].tolist()
+    content |= {"lower": _without_infinity(numbers.lower), "upper": _without_infinity(numbers.upper)}
     content["names"] = list(constraints.names)
-    if bool(constraints.soft.any()):
-        content["price"] = _without_infinity(constraints.price)
+    if numbers.price is not None:
+        content["price"] = _without_infinity(numbers.price)
     path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Layout
@@ -109,8 +108,7 @@ def with_prices(constraints: Constraints, price: np.ndarray) -> Constraints:
             f"price has dtype {price.dtype} and shape {price.shape}; expected a number, or one for each of "
             f"{len(constraints)} rows."
         )
-    numbers = torch.from_numpy(price.astype(np.float64))
-    return constraints.with_full_price(numbers.expand(*numbers.shape[:-1], len(constraints)))
+    return constraints.with_full_price(np.broadcast_to(price.astype(np.float64), (*price.shape[:-1], len(constraints))))
 
 
 def check_size(path: Path, most: int) -> None:

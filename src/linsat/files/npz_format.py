@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from linsat.constraints.arrays import as_array
 from linsat.constraints.coefficients import read_matrix
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Layout
+from linsat.constraints.numbers import present
 from linsat.errors import ConstraintError
 from linsat.files.model import (
     MATRICES,
@@ -73,9 +75,10 @@ def _parsed(text: str) -> Any:
 
 def write_npz(path: Path, constraints: Constraints) -> None:
     """Write a set as .npz, rows that were stated by their non-zeros in CSR parts, data (batch..., non-zeros)."""
+    numbers = present(constraints)
     arrays: dict[str, np.ndarray] = {
-        "lower": constraints.lower.detach().cpu().numpy(),
-        "upper": constraints.upper.detach().cpu().numpy(),
+        "lower": numbers.lower,
+        "upper": numbers.upper,
         "names": np.array(constraints.names, dtype=np.str_),
     }
     layout = constraints.layout
@@ -83,16 +86,16 @@ def write_npz(path: Path, constraints: Constraints) -> None:
         arrays["variables"] = np.array(layout.entries(), dtype=np.str_)
     elif layout is not None:
         arrays["layout"] = np.array([json.dumps(variable) for variable in described(layout)], dtype=np.str_)
-    if bool(constraints.soft.any()):
-        arrays["price"] = constraints.price.detach().cpu().numpy()
-    arrays |= {name: side.detach().cpu().numpy() for name, side in constraints.right_sides.items()}
+    if numbers.price is not None:
+        arrays["price"] = numbers.price
+    arrays |= {name: as_array(side) for name, side in constraints._sides().items()}
     for block, matrix in constraints.blocks.items():
         if matrix.sparse:
-            starts = np.cumsum(np.bincount(matrix.row.numpy() + 1, minlength=matrix.shape[0] + 1))
-            pieces = (matrix.values().detach().cpu().numpy(), matrix.col.numpy(), starts, np.array(matrix.shape))
+            starts = np.cumsum(np.bincount(matrix.row + 1, minlength=matrix.shape[0] + 1))
+            pieces = (as_array(matrix.values()), matrix.col, starts, np.array(matrix.shape))
             arrays |= {f"{block}_{name}": piece for name, piece in zip(_PARTS, pieces, strict=True)}
         else:
-            arrays[block] = matrix.stated().detach().cpu().numpy()
+            arrays[block] = as_array(matrix.stated())
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
 

@@ -17,6 +17,7 @@ from linsat._optional import require
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.labels import index_text
 from linsat.constraints.layout import Layout, NamedArray
+from linsat.constraints.numbers import present
 from linsat.errors import ConstraintError, LinSATWarning
 from linsat.interop.two_sided import Box, TwoSided, read_box, to_constraints
 
@@ -104,8 +105,9 @@ def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:
             f"constraints have {found}; expected one instance over a fixed number of variables. "
             f"Fix: with_coefficients, with_rhs and with_bounds with one instance's numbers."
         )
-    if bool(constraints.soft.any()):
-        row = constraints.names[int(constraints.soft.nonzero()[0])]
+    numbers = present(constraints)
+    if numbers.price is not None:
+        row = constraints.names[int(np.isfinite(numbers.price).argmax())]
         raise ConstraintError(
             f"row {row!r} is soft; LP, MPS and HiGHS models hold hard rows only. Fix: save as .json or .npz, or leave "
             f"soften out."
@@ -116,17 +118,15 @@ def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:
         cost = np.array(scores.tolist() if hasattr(scores, "tolist") else scores, dtype=np.float64)
         if cost.shape != (count,) or not np.isfinite(cost).all():
             raise ConstraintError(f"scores have shape {cost.shape}; expected {count} finite numbers, one per variable.")
-    stacked = constraints.matrix.detach().cpu()
-    matrix = sp.csr_array((stacked.values().numpy(), stacked.indices().numpy()), shape=tuple(stacked.shape))
-    side = constraints.rhs.detach().cpu().numpy()
+    matrix = sp.csr_array((numbers.values, (numbers.row, numbers.col)), shape=(len(constraints), count))
+    side = numbers.rhs
     senses = np.array(constraints.senses, dtype=np.str_)
-    numbers = constraints.numbers("cpu")
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = count, len(constraints)
     lp.col_cost_ = cost
     lp.sense_ = highspy.ObjSense.kMaximize if scores is not None else highspy.ObjSense.kMinimize
-    lp.col_lower_ = np.broadcast_to(numbers.lower.detach().numpy(), count).copy()
-    lp.col_upper_ = np.broadcast_to(numbers.upper.detach().numpy(), count).copy()
+    lp.col_lower_ = np.broadcast_to(numbers.lower, count).copy()
+    lp.col_upper_ = np.broadcast_to(numbers.upper, count).copy()
     lp.row_lower_ = np.where(senses == "<=", -highspy.kHighsInf, side)
     lp.row_upper_ = np.where(senses == ">=", highspy.kHighsInf, side)
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise

@@ -29,17 +29,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from linsat.solvers.sparse_system import REGULARISATION, SMALLEST, SparseSystem
+from linsat.compile.system import time_left
+from linsat.solvers.sparse_system import SMALLEST, SparseSystem
 
 Array = np.ndarray
 
 _MAX_STEPS = 200
-_PATIENCE = 20  # steps without an improvement of the worst of the three residuals
+_PATIENCE = 20  # steps without progress
+_PROGRESS = 0.9  # the worst of the three residuals, or that of the rows, falls to this share of what it was
 _BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and the patience there
 _JAMMED = 1e-2  # a step this short is stopped by a bound that was approached too fast
 _CORRECTORS = 2
 _TO_BOUNDARY = 0.995  # share of the way to the nearest bound that a step may go
-_ACCURATE, _INACCURATE = 1e-9, 1e-6  # relative residual of the linear system
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
     row_scale, column_scale = _equilibrate(matrix)
     scaled = sp.csr_array(sp.diags(row_scale) @ matrix @ sp.diags(column_scale))
     free = ~fixed
-    path = _Path(
+    best, steps = _followed(
         Program(
             matrix=scaled,
             row_lower=(program.row_lower[kept_rows] - base) * row_scale,
@@ -98,9 +99,9 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
             quadratic=program.quadratic[free] * column_scale**2,
             entropy=program.entropy[free] * column_scale,
             row_entropy=program.row_entropy[kept_rows] / row_scale,
-        )
+        ),
+        tol,
     )
-    best, steps = path.follow(tol)
     x[free] = np.clip(best.x * column_scale, program.lower[free], program.upper[free])
     duals = np.zeros(len(program.row_lower))
     duals[kept_rows] = best.duals * row_scale
@@ -109,6 +110,17 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
     outside = np.maximum(program.row_lower - values, values - program.row_upper) / size
     infeasibility = max(best.infeasibility, float(outside.max(initial=0.0)))
     return Optimum(x, duals, steps, infeasibility, best.stationarity, best.gap)
+
+
+def _followed(program: Program, tol: float) -> tuple[_Scaled, int]:
+    """The end of the path; where that is not good enough, of the path with orthogonal factorisations all the way."""
+    path = _Path(program)
+    best, steps = path.follow(tol)
+    if best.error <= tol or not path.system.can_be_orthogonal:
+        return best, steps
+    path.system.orthogonal = True
+    other, more = path.follow(tol)
+    return min(best, other, key=lambda end: end.error), steps + more
 
 
 def _equilibrate(matrix: Any) -> tuple[Array, Array]:
@@ -229,13 +241,17 @@ class _Path:
         nothing = np.zeros(self.num_variables), np.zeros(self.num_rows)
         best = _Scaled(*nothing, np.inf, np.inf, np.inf)
         since = steps = 0
+        mark = (np.inf, np.inf)
         while steps < _MAX_STEPS:
+            time_left()
             residuals = self._residuals(point)
             measured = self._measure(point, residuals)
             if not np.isfinite(measured.error):
                 break
-            since = 0 if measured.error < best.error else since + 1
-            best = measured if since == 0 else best
+            best = measured if measured.error < best.error else best
+            since += 1
+            if best.error < _PROGRESS * mark[0] or measured.infeasibility < _PROGRESS * mark[1]:
+                since, mark = 0, (min(best.error, mark[0]), min(measured.infeasibility, mark[1]))
             patience = _PATIENCE_BEYOND if best.error < tol else _PATIENCE
             if measured.error < aim or since > patience or (length < 1e-8 and since > 2):
                 break
@@ -323,7 +339,7 @@ class _Path:
                 dz.append(np.where(side.present, (target - slope * dt[-1]) / t, 0.0))
             return _Point(dx, dmu, (dt[0], dt[1]), (dz[0], dz[1]))
 
-        predictor = self._accurate(curvature, lambda: towards((-products[0], -products[1])))
+        predictor = self.system.accurately(curvature, lambda: towards((-products[0], -products[1])))
         length = self._longest(point, predictor)
         ahead = sum(np.abs(p).sum() for p in self._products(point.moved(predictor, length)))
         centring = min(1.0, max((ahead / max(gap, SMALLEST)) ** 3, 1e-8))
@@ -345,19 +361,6 @@ class _Path:
         if not self.num_bounds:
             return direction, 1.0
         return direction, min(0.9995, _TO_BOUNDARY * length if length < 1 else 1.0)
-
-    def _accurate(self, curvature: Array, solve: Any) -> _Point:
-        """Factor with as little regularisation as leaves the solution of the first system accurate."""
-        system = self.system
-        if system.quality < _ACCURATE:
-            system.level = max(system.level - 1, 0)
-        system.factor(curvature)
-        found = solve()
-        while not system.quality <= _INACCURATE and system.level < len(REGULARISATION) - 1:
-            system.level += 1
-            system.factor(curvature)
-            found = solve()
-        return found
 
     def _longest(self, point: _Point, direction: _Point) -> float:
         """How far t and z stay positive, at most 1."""

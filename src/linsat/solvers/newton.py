@@ -10,10 +10,11 @@ Per instance, with the letters of `linsat.compile.problem`:
     mu <- clip(mu + alpha p, dual bounds), alpha = 1, SHORTEN, SHORTEN^2, ...  until theta falls, or has not risen again
     damping / 4 after a full step, * 4 otherwise
 
-Objectives with a temperature begin hot (START_TEMPERATURE of the largest score) and cool by COOLING whenever
-e <= LOOSE_RESIDUAL, along the tangent of the path mu(T) (the drift). A step is at most a few temperatures times a
-stride that doubles while whole steps succeed. Theta is convex, so a step at whose end the slope still falls has lowered
-it, also where rounding hides the fall. Whatever is not solved so goes to `linsat.solvers.interior_point`.
+Objectives with a temperature begin hot (START_TEMPERATURE of the largest score) with SWEEPS of Sinkhorn, and cool by
+COOLING whenever e <= LOOSE_RESIDUAL, along the tangent of the path mu(T) (the drift). A step is at most a few
+temperatures times a stride that doubles while whole steps succeed. Theta is convex, so a step at whose end the slope
+still falls has lowered it, also where rounding hides the fall. Whatever is not solved so goes to
+`linsat.solvers.interior_point`.
 
 Every back end takes these constants from here.
 """
@@ -40,7 +41,9 @@ ROUNDING = 1e-14  # of theta, relative to the sum of its terms
 HELD = 1e-6  # a dual this close to its bound counts as at it
 LARGEST_STRIDE = 1e6
 GAP = 10.0  # duality gap allowed, in units of tol (1 + |<y, x>|)
-MOST_GROUPS = 4  # a first sweep evaluates everything once per group of disjoint rows; beyond this it does not pay
+SWEEPS = 3  # of Sinkhorn before the first step
+MOST_GROUPS = 4  # a sweep evaluates everything once per group of disjoint rows; beyond this it does not pay
+FINE = 1e-4  # of tol: an error that the last step, taken when e <= tol, need not make smaller
 CERTIFICATE_EVERY = 8  # passes between two looks for a proof of infeasibility
 # The interior-point method takes over after this many steps: it needs 10 to 40, of ten times the cost, on anything.
 STEPS_BEFORE_INTERIOR = 60

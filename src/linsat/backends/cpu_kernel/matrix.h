@@ -90,15 +90,16 @@ static int V(factor_block)(double *restrict S, int64_t ld, int64_t from, int64_t
             double *row = S + g * ld;
             const double pivot = row[g];
             const int usable = pivot > 1e-14 * size[g] && size[g] > 1e-290;
-            inverse[g] = usable ? 1.0 / sqrt(pivot) : 0.0;
+            const double over = usable ? 1.0 / pivot : 0.0; /* the next pivot does not wait for the root of this one */
             dropped |= !usable;
-            for (int64_t h = panel; h < stop; h += LANES) V(store)(row + h, V(load)(row + h) * inverse[g]);
             for (int64_t e = g + 1; e < last; e++) {
                 double *other = S + e * ld;
-                const double factor = row[e];
+                const double factor = row[e] * over;
                 for (int64_t h = panel; h < stop; h += LANES)
                     V(store)(other + h, V(load)(other + h) - factor * V(load)(row + h));
             }
+            inverse[g] = sqrt(over);
+            for (int64_t h = panel; h < stop; h += LANES) V(store)(row + h, V(load)(row + h) * inverse[g]);
         }
         for (int64_t h = panel + 8; h < stop; h += 8)
             for (int64_t g = panel + 8; g < h + 8 && g < stop; g += 4)
@@ -159,14 +160,17 @@ static void V(solve_forward)(const double *U, int64_t ld, int64_t count, const d
     }
 }
 
-/* y = U^-1 y for the first `count` rows, given what comes behind them. */
+/* y = U^-1 y for the first `count` rows, given what comes behind them: eight rows at a time. */
 static void V(solve_back)(const double *U, int64_t ld, int64_t count, const double *inverse, double *restrict y) {
-    for (int64_t g = count - 1; g >= 0; g--) {
-        const double *row = U + g * ld;
-        const int64_t next = (g & ~(int64_t)7) + 8;
-        double total = y[g];
-        for (int64_t h = g + 1; h < next && h < ld; h++) total -= row[h] * y[h];
-        if (next < ld) total -= V(dot)(row + next, y + next, ld - next);
-        y[g] = total * inverse[g];
+    for (int64_t from = (count - 1) & ~(int64_t)7; from >= 0; from -= 8) {
+        const int64_t next = from + 8, end = next < count ? next : count;
+        for (int64_t g = from; g < end; g++) {
+            for (int64_t h = end; h < next; h++) y[g] -= U[g * ld + h] * y[h];
+            if (next < ld) y[g] -= V(dot)(U + g * ld + next, y + next, ld - next);
+        }
+        for (int64_t g = end - 1; g >= from; g--) {
+            y[g] *= inverse[g];
+            for (int64_t e = from; e < g; e++) y[e] -= U[e * ld + g] * y[g];
+        }
     }
 }

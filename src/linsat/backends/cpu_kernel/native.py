@@ -14,7 +14,7 @@ from linsat.compile import presolve
 from linsat.solvers import linear_algebra, newton
 
 # Raised together with the version in kernel.c whenever the meaning of an argument changes.
-_ABI_VERSION = 2
+_ABI_VERSION = 3
 _OFF = ("off", "0", "no")
 
 _Whole, _Real, _Address = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
@@ -35,9 +35,9 @@ def _structure(name: str, *groups: tuple[Any, str]) -> type[ctypes.Structure]:
 Constants = _structure(
     "Constants",
     (_Real, "loose_residual cooling start_temperature least_damping first_damping largest_damping"),
-    (_Real, "first_ridge largest_ridge refined_ridge shorten decrease rounding held largest_stride gap"),
+    (_Real, "first_ridge largest_ridge refined_ridge shorten decrease rounding held largest_stride gap fine"),
     (_Real, "contradiction vacuous forced row_rounding"),
-    (_Whole, "backtracks certificate_every"),
+    (_Whole, "backtracks certificate_every sweeps"),
 )
 Layout = _structure(
     "Layout",
@@ -90,12 +90,14 @@ def _constants() -> ctypes.Structure:
         held=newton.HELD,
         largest_stride=newton.LARGEST_STRIDE,
         gap=newton.GAP,
+        fine=newton.FINE,
         contradiction=presolve.CONTRADICTION,
         vacuous=presolve.VACUOUS,
         forced=presolve.FORCED,
         row_rounding=presolve.ROUNDING,
         backtracks=newton.BACKTRACKS,
         certificate_every=newton.CERTIFICATE_EVERY,
+        sweeps=newton.SWEEPS,
     )
 
 

@@ -1,0 +1,193 @@
+r"""Is x the optimum? The duality gap of (x, duals), recomputed from the numbers of a case: numpy, nothing of linsat.
+
+    gap = sum_j [psi_j(u_j) + omega_j(x_j) - u_j x_j]  +  what rows add,      u = linear(y) + A' duals
+
+Every term is at least zero and written so that nothing cancels: a relative entropy for `Entropy`, a product of
+distances for `Euclidean`. A hard row adds |dual (a x - b)|, a soft one price * broken + dual (a x - b), an inequality
+with the paper's entropic slack the relative entropy of its slack share. The gap bounds how far the value of x is from
+the best one, whatever the duals are, so wrong duals can only make it larger.
+
+The entropic objective needs infinite duals where rows force a variable to a bound, or an inequality to be tight at
+every feasible point. Such variables and rows are left out of the gap and put to HiGHS instead: can any of them move?
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from families import Array
+from measure import evaluation_rounding, signed_gap, spacing
+from scipy.optimize import linprog
+from systems import Case
+
+TOLERANCE = 1e-8  # of the gap, relative to 1 + the sum of the terms of the objective
+_AT_END = 1e-9  # a share this close to 0 or 1 may be forced there
+_MOVES = 1e-6  # in shares of the box and in sizes of rows: less is no proof that something is not forced
+
+
+@dataclass
+class Gap:
+    """The gap of one point, what rounding may account for, and what has to be forced for it to count."""
+
+    relative: float  # (gap - rounding) / (1 + terms of the objective)
+    variables: Array  # left out: every feasible point must have them at their bound
+    rows: Array  # left out: every feasible point must hold them with equality
+    signs: Array  # rows whose dual has a sign that their sense does not allow, or is beyond their price
+
+
+def duality_gap(case: Case, system: int, y: Array, x: Array, duals: Array) -> Gap:
+    """At scores y, a point x and duals in the order of the rows of the case."""
+    A = case.matrix_of(system)
+    mu = duals.astype(np.longdouble)
+    linear = y if case.metric is None else case.metric * y
+    u = linear + A.T.astype(np.longdouble) @ mu
+    weight = np.abs(linear) + np.abs(A).T @ np.abs(duals)  # the size of the terms of u
+    terms, size, ends = _euclidean(case, u, x) if case.objective == "euclidean" else _entropic(case, u, x)
+    loss = spacing(case, x) * (8 * weight + (np.abs(x) if case.metric is None else case.metric * np.abs(x)))
+    total = 1.0 + np.abs(linear * x).sum() + size
+    of_rows, loss_rows, tight = _of_rows(case, system, x, duals)
+    odd = ends & (terms > 0.1 * TOLERANCE * total + loss)
+    wrong = _wrong_signs(case, duals)
+    held = ~case.hard | (np.abs(signed_gap(case, system, x)) > 1e-7 * (1 + np.abs(A) @ np.abs(x)))
+    large = of_rows > 0.1 * TOLERANCE * total + loss_rows
+    odd_rows = tight & large
+    # The slack share of a row whose variables are all forced is what it is, whatever its dual says.
+    stuck = large & ~((A != 0) & (case.upper > case.lower) & ~ends).any(1)
+    odd |= ends & (case.upper > case.lower) & (A[stuck] != 0).any(0)
+    if case.objective != "euclidean":  # which has duals of the right sign whatever is forced
+        odd_rows |= wrong & ~held
+    fixed = (case.upper <= case.lower) | odd
+    odd_rows |= ~((A != 0) & ~fixed).any(1)  # nothing of the row is left to move
+    gap = terms[~odd].sum() + of_rows[~odd_rows].sum()
+    rounding = loss[~odd].sum() + loss_rows[~odd_rows].sum()
+    return Gap(
+        relative=float((gap - rounding) / total),
+        variables=np.flatnonzero(odd),
+        rows=np.flatnonzero(odd_rows & ((A != 0) & ~fixed).any(1)),
+        signs=np.flatnonzero(wrong & ~odd_rows),
+    )
+
+
+def _wrong_signs(case: Case, duals: Array) -> Array:
+    senses, price = np.array(case.senses), case.price
+    beyond = np.zeros(len(senses), dtype=bool) if price is None else np.abs(duals) > price * (1 + 1e-9)
+    signed = ~case.hard if case.objective == "entropic" else np.ones(len(senses), dtype=bool)
+    return beyond | (signed & (((senses == "<=") & (duals > 0)) | ((senses == ">=") & (duals < 0))))
+
+
+def _euclidean(case: Case, u: Array, x: Array) -> tuple[Array, float, Array]:
+    """With c = clip(u / q), psi(u) - u x + q x^2 / 2 is q (x - c)(x + c - 2 u / q) / 2."""
+    q = np.ones(len(x)) if case.metric is None else case.metric
+    c = np.clip(u / q, case.lower, case.upper)
+    terms = (q * (x - c) * (x + c - 2 * u / q) / 2).astype(np.float64)
+    return np.abs(terms), float((q * x * x).sum()) / 2, np.zeros(len(x), dtype=bool)
+
+
+def _entropic(case: Case, u: Array, x: Array) -> tuple[Array, float, Array]:
+    """tau times the relative entropy of the share of x against the share that u asks for."""
+    width = case.upper - case.lower
+    free = width > 0
+    p = np.clip((x - case.lower) / np.where(free, width, 1.0), 0.0, 1.0)
+    v = (width * u / case.tau).astype(np.longdouble)
+    terms = np.where(free, case.tau * _relative_entropy(p, v), 0.0)
+    near = _AT_END + spacing(case, x) / np.where(free, width, 1.0)
+    ends = (p <= near) | (p >= 1 - near)
+    return terms, case.tau * float(np.where(free, _entropy(p), 0.0).sum()), ends
+
+
+def _relative_entropy(p: Array, v: Array) -> Array:
+    """p log(p / s) + (1 - p) log((1 - p) / (1 - s)) with s = sigmoid(v); at least 0."""
+    log_s, log_not = -np.logaddexp(0, -v), -np.logaddexp(0, v)
+    found = _xlogx(p) - p * log_s + _xlogx(1 - p) - (1 - p) * log_not
+    # Of two terms that nearly cancel, rounding of the longer one is left over.
+    return np.maximum(found - 8 * np.finfo(np.longdouble).eps * (1 + np.abs(v)), 0.0).astype(np.float64)
+
+
+def _entropy(p: Array) -> Array:
+    return -_xlogx(p) - _xlogx(1 - p)
+
+
+def _xlogx(p: Array) -> Array:
+    return p * np.log(np.maximum(p, 1e-4000 if np.finfo(np.longdouble).max > 1e4000 else 1e-300))
+
+
+def _of_rows(case: Case, system: int, x: Array, duals: Array) -> tuple[Array, Array, Array]:
+    """What each row adds to the gap, what rounding may add, and whether the row holds with equality at x."""
+    gap = signed_gap(case, system, x).astype(np.float64)
+    A, senses = case.matrix_of(system), np.array(case.senses)
+    off = evaluation_rounding(case, system, x) + np.abs(A) @ spacing(case, x)
+    added, loss = np.abs(duals * gap), np.abs(duals) * off
+    if case.price is not None:
+        broken = np.where(
+            senses == "<=", np.maximum(gap, 0), np.where(senses == ">=", np.maximum(-gap, 0), np.abs(gap))
+        )
+        price = np.where(case.hard, 0.0, case.price)
+        added = np.where(case.hard, added, np.abs(price * broken + duals * gap))
+        loss = loss + price * off
+    tight = np.abs(gap) <= off + 1e-9 * (1 + np.abs(A) @ np.abs(x))
+    if case.objective == "entropic":
+        _add_slack(case, system, gap, off, duals, added, loss)
+    return added, loss, tight & case.hard
+
+
+def _add_slack(case: Case, system: int, gap: Array, off: Array, duals: Array, added: Array, loss: Array) -> None:
+    """The hard inequalities of the paper's layer: tau S / scale times the relative entropy of their slack share.
+
+    a x + S z = b with S = b - least; c x + S z = d + S with S = most - d, or g (d - least), g = floor((most - least) /
+    (d - least)), for c >= 0; the temperature of a share is in units of the row's mean |coefficient * width|.
+    """
+    A, side = case.matrix_of(system), case.sides[system]
+    low, high = A * case.lower, A * case.upper
+    least, most = np.minimum(low, high).sum(1), np.maximum(low, high).sum(1)
+    reach = np.abs(A) * (case.upper - case.lower)
+    scale = np.where((reach > 0).any(1), reach.sum(1) / np.maximum((reach > 0).sum(1), 1), 1.0)
+    for i in np.flatnonzero(case.hard & (np.array(case.senses) != "==")):
+        room = most[i] - side[i] if case.senses[i] == "<=" else side[i] - least[i]
+        if room <= 1e-11 * (most[i] - least[i]) and duals[i] == 0:  # holds on the whole box: no row at all
+            continue
+        if case.senses[i] == "<=":
+            S, share = side[i] - least[i], -gap[i]
+        else:
+            need = side[i] - least[i]
+            S = np.floor((most[i] - least[i]) / need * (1 + 1e-12)) * need if (A[i] >= 0).all() else most[i] - side[i]
+            share = S - gap[i]
+        if 1e-9 * scale[i] >= S:  # no room but rounding: an equation
+            continue
+        z = np.clip(share / S, 0.0, 1.0)
+        v = np.longdouble(scale[i] * duals[i] / case.tau)
+        added[i] = case.tau * S / scale[i] * float(_relative_entropy(np.longdouble(z), v))
+        inside = np.clip(z, off[i] / S, 1 - off[i] / S) if off[i] < S / 2 else 0.5
+        pull = abs(duals[i]) + case.tau / scale[i] * abs(np.log(max(inside, 1e-300) / max(1 - inside, 1e-300)))
+        loss[i] = off[i] * pull + case.tau / scale[i] * off[i]
+
+
+def moves(case: Case, system: int, gap: Gap, x: Array) -> float:
+    """How far HiGHS can move what was left out of the gap, in shares of the box and sizes of rows; 0: it is forced."""
+    A, side = case.matrix_of(system)[case.hard], case.sides[system][case.hard]
+    senses = np.array(case.senses)[case.hard]
+    width = np.where(case.upper > case.lower, case.upper - case.lower, 1.0)
+    scale = np.maximum((np.abs(A) * width).max(1), 1e-300)
+    M, b = A * width / scale[:, None], (side - A @ case.lower) / scale
+    sign = np.where(senses == ">=", -1.0, 1.0)
+    equal = senses == "=="
+    share = (x - case.lower) / width
+    cost = np.zeros(len(x))
+    cost[gap.variables] = np.where(share[gap.variables] < 0.5, 1.0, -1.0)
+    start = float(cost @ np.clip(np.round(share), 0, 1))
+    position = np.cumsum(case.hard) - 1
+    for i in gap.rows:
+        if case.senses[i] != "==":
+            row = position[i]
+            cost -= sign[row] * M[row]
+            start -= sign[row] * b[row]
+    solved = linprog(
+        -cost,
+        A_ub=(M * sign[:, None])[~equal] if (~equal).any() else None,
+        b_ub=(b * sign)[~equal] if (~equal).any() else None,
+        A_eq=M[equal] if equal.any() else None,
+        b_eq=b[equal] if equal.any() else None,
+        bounds=[(0.0, 1.0 if w else 0.0) for w in case.upper > case.lower],
+        method="highs",
+    )
+    return -float(solved.fun) - start if solved.status == 0 else np.nan

@@ -1,0 +1,135 @@
+"""Real linear programs as constraint sets: ``python reliability/real_systems.py [--data FOLDER] [--out FILE]``.
+
+FOLDER (default: the one LINSAT_DATA names) holds lp/netlib and lp/miplib3 with *.mps.gz. Every set is solved for normal
+scores under each objective, and judged outside the library: violation and duality gap are computed by
+tests/real_systems.py. Prints a table in Markdown, then what is left; FILE gets every solve as JSON. ``--page FILE``
+writes the table of docs/reliability.md from such a file, without solving anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import linsat
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from real_systems import Program, read, time_limit
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reliability.md"
+COLLECTIONS = {"netlib": "Netlib", "miplib3": "MIPLIB 3"}
+HOLDS = 1e-8  # violation and gap of a converged solve
+_MOST_VARIABLES = 2_000  # of the sets in other units: a sample is enough
+
+
+def solve(program: Program, objective: linsat.Objective, seconds: float) -> dict[str, Any]:
+    """One solve with what an outsider measures."""
+    scores = np.random.default_rng(0).normal(size=program.shape[1])
+    began = time.process_time()
+    try:
+        with time_limit(seconds):
+            cons = linsat.Constraints(**program.arguments())
+            found = linsat.solve(scores, cons, objective=objective, on_failure="ignore")
+    except TimeoutError:
+        return {"status": "too slow", "seconds": seconds}
+    gap = None
+    if isinstance(objective, linsat.Euclidean):
+        gap = program.euclidean_gap(scores, found.x, found.duals)
+    elif not objective.entropic_slack:
+        gap = program.entropic_gap(scores, found.x, found.duals, objective.temperature)[0]
+    return {
+        "status": str(found.status.item()),
+        "solved_by": str(np.asarray(found.solved_by).item()),
+        "violation": program.violation(found.x),
+        "gap": gap,
+        "seconds": round(time.process_time() - began, 2),
+    }
+
+
+def cases(program: Program, boxed: Program) -> dict[str, tuple[Program, linsat.Objective]]:
+    """What is asked of one file: within its own bounds, in other units, and in a finite box."""
+    rng = np.random.default_rng(1)
+    found: dict[str, tuple[Program, linsat.Objective]] = {"nearest point": (program, linsat.Euclidean())}
+    if program.shape[1] <= _MOST_VARIABLES:
+        units = (10.0 ** rng.uniform(-4, 4, size) for size in program.shape)
+        found["nearest point, rows and columns rescaled by 1e-4 to 1e4"] = (program.scaled(*units), linsat.Euclidean())
+    for tau in (0.1, 0.01):
+        found[f"entropy, tau {tau}"] = (boxed, linsat.Entropy(tau))
+        found[f"entropy without slack, tau {tau}"] = (boxed, linsat.Entropy(tau, slack="none"))
+    return found
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """One line for each collection and question, then what is left by name."""
+    lines = ["| sets | asked | files | converged | not converged | too slow | worst violation | worst gap |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for key in dict.fromkeys((r["collection"], r["asked"]) for r in results):
+        part = [r for r in results if (r["collection"], r["asked"]) == key]
+        done = [r for r in part if r["status"] == "converged"]
+        slow = sum(r["status"] == "too slow" for r in part)
+        worst = [max((r[name] for r in done if r[name] is not None), default=None) for name in ("violation", "gap")]
+        shown = ["" if value is None else f"{value:.0e}" for value in worst]
+        counts = (len(part), len(done), len(part) - len(done) - slow, slow)
+        lines.append(f"| {' | '.join([*key, *map(str, counts), *shown])} |")
+    left = [r for r in results if r["status"] != "converged"]
+    lines += ["", "What is left: " + ("nothing." if not left else "")]
+    lines += [f"- {r['name']} ({r['collection']}), {r['asked']}: {r['status']}" for r in left]
+    return "\n".join(lines)
+
+
+def filled(page: str, results: list[dict[str, Any]]) -> str:
+    """The page with the table in its place."""
+    block = re.compile(r"(<!-- real -->\n).*?(<!-- end -->)", re.DOTALL)
+    page, count = block.subn(lambda found: f"{found[1]}{table(results)}\n{found[2]}", page)
+    if count != 1:
+        raise ValueError(f"{PAGE} has {count} places for the table; expected one, between <!-- real --> and end.")
+    return page
+
+
+def main() -> int:
+    """Exit code 0: everything called converged holds and is optimal; 1: something is not; 2: no data."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=os.environ.get("LINSAT_DATA"), help="folder with lp/netlib")
+    parser.add_argument("--out", type=Path, help="JSON file for every solve")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of processor time for one solve (default 60)")
+    parser.add_argument("--only", default="", help="part of the name of the files to take")
+    parser.add_argument("--page", type=Path, help="JSON file of an earlier run to write the page from")
+    options = parser.parse_args()
+    if options.page:
+        results = json.loads(options.page.read_text(encoding="utf-8"))
+        PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+        return 0
+    if options.data is None or not (options.data / "lp").is_dir():
+        print(f"--data is {options.data}; expected a folder with lp/netlib, or LINSAT_DATA set to one", file=sys.stderr)
+        return 2
+    torch.set_num_threads(1)
+    results = []
+    for folder, collection in COLLECTIONS.items():
+        for path in sorted((options.data / "lp" / folder).glob("*.mps.gz")):
+            if options.only not in path.name:
+                continue
+            program = read(path)
+            for asked, (part, objective) in cases(program, program.boxed()[0]).items():
+                found = {"collection": collection, "name": path.name.removesuffix(".mps.gz"), "asked": asked}
+                results.append(found | solve(part, objective, options.seconds))
+                print(json.dumps(results[-1]), file=sys.stderr, flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(table(results))
+    wrong = [r for r in results if r["status"] == "converged" and max(r["violation"], r["gap"] or 0.0) > HOLDS]
+    for result in wrong:
+        print(f"WRONG: {result}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,340 @@
+/* The iteration of linsat/solvers/newton.py.
+ *
+ * Included by kernel.c once per instruction set.
+ */
+
+static void V(swap)(Work *w) {
+    State other = w->now;
+    w->now = w->next;
+    w->next = other;
+}
+
+static double V(largest)(const double *values, int64_t count) {
+    vec found = {0};
+    for (int64_t i = 0; i < count; i += LANES) found = V(larger)(V(size_of)(V(load)(values + i)), found);
+    return V(largest_of)(found);
+}
+
+/* One Sinkhorn sweep over the groups of disjoint rows, kept if it lowers the potential; returns whether it does. */
+static int V(sweep)(Work *w, double T) {
+    const Layout *a = w->layout;
+    if (a->groups == 0) return 0;
+    const double cap = 10.0 * T + 0.5 * w->reach;
+    State *at = &w->next;
+    memcpy(at->mu, w->now.mu, w->k * sizeof(double));
+    memcpy(at->r, w->now.r, w->k * sizeof(double));
+    for (int64_t g = 0; g < a->groups; g++) {
+        for (int32_t e = a->group_start[g]; e < a->group_start[g + 1]; e++) {
+            const int32_t i = a->group_rows[e];
+            const double whole = w->whole[i], wanted = w->b[i], rest = whole - wanted, have = at->r[i] + wanted;
+            const double left = whole - have, least = 1e-12 * whole;
+            if (!(whole > 0) || !(wanted > least && rest > least && have > least && left > least)) continue;
+            const double change = T * log(wanted * left / (rest * have));
+            at->mu[i] += change < -cap ? -cap : change > cap ? cap : change;
+        }
+        V(clip)(w, at->mu);
+        V(evaluate)(w, at, T);
+    }
+    if (!(at->theta <= w->now.theta)) return 0;
+    V(swap)(w);
+    return 1;
+}
+
+static void V(drift_part)(void *argument, int64_t t) {
+    const Pass *pass = argument;
+    const Work *w = pass->w;
+    for (int64_t j = w->layout->tile_start[t]; j < w->layout->tile_start[t + 1]; j += LANES)
+        V(store)(pass->to + j, V(load)(w->d + j) * V(load)(pass->at->u + j) * pass->factor);
+    V(apply_tile)(w, t, pass->to, V(part_of)(w, t, w->scratch));
+}
+
+/* The derivative of the residual with respect to the temperature, times the change of it, added to rhs. */
+static void V(add_drift)(Work *w, double T, double change, double *restrict rhs) {
+    State *at = &w->now;
+    const double factor = -change / T;
+    Pass pass = {.w = w, .at = at, .to = w->next.p, .factor = factor};
+    share(w->team, w->layout->tiles, V(drift_part), &pass);
+    if (w->layout->tiles > 1) V(add_up)(w, w->layout->tiles, w->scratch, w->k);
+    for (int64_t i = 0; i < w->layout->rows; i++) {
+        if (w->has_slack) w->scratch[i] += w->s[i] * at->z[i] * (1.0 - at->z[i]) * at->mu[i] / T * factor;
+        rhs[i] += w->scratch[i];
+    }
+}
+
+/* Newton's step from `now` at temperature T towards the solution at `cooler`; returns whether a pivot was dropped. */
+static int V(find_direction)(Work *w, double T, double cooler, double damping, double ridge, double stride) {
+    const Layout *a = w->layout;
+    State *at = &w->now;
+    V(slopes)(w, at, T);
+    memcpy(w->rhs, at->r, w->k * sizeof(double));
+    if (cooler != T) V(add_drift)(w, T, cooler - T, w->rhs);
+    const double near = at->error < w->constants->held ? at->error : w->constants->held;
+    int any_held = 0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const int held = w->bounded && ((at->mu[i] - w->low[i] <= near && at->r[i] > 0) ||
+                                        (w->high[i] - at->mu[i] <= near && at->r[i] < 0));
+        w->moving[i] = !held && w->active[i];
+        if (!w->moving[i]) w->rhs[i] = 0.0;
+        any_held |= held;
+    }
+    const int failed = V(factor)(w, at, T, damping, ridge);
+    V(solve)(w, w->rhs, w->direction);
+    for (int64_t i = 0; any_held && i < a->rows; i++)
+        if (!w->moving[i]) w->direction[i] = at->r[i];
+    double length = -1.0;
+    if (w->objective == ENTROPY) {
+        const double longest = V(largest)(w->direction, w->k), cap = stride * (10.0 * T + 0.5 * w->reach);
+        if (longest > cap) length = -cap / longest;
+    }
+    for (int64_t i = 0; i < w->k; i += LANES) V(store)(w->direction + i, V(load)(w->direction + i) * length);
+    return failed;
+}
+
+/* Go along the direction where that lowers the potential; returns whether it does. */
+static int V(try)(Work *w, double T, double length) {
+    const Constants *c = w->constants;
+    State *at = &w->next;
+    const State *now = &w->now;
+    for (int64_t i = 0; i < w->k; i += LANES)
+        V(store)(at->mu + i, V(load)(now->mu + i) + length * V(load)(w->direction + i));
+    V(clip)(w, at->mu);
+    V(evaluate)(w, at, T);
+    vec before = {0}, after = {0};
+    for (int64_t i = 0; i < w->k; i += LANES) {
+        const vec moved = V(load)(at->mu + i) - V(load)(now->mu + i);
+        before += moved * V(load)(now->r + i);
+        after += moved * V(load)(at->r + i);
+    }
+    const double slope = V(sum_of)(before) < 0.0 ? V(sum_of)(before) : 0.0;
+    int good = at->theta <= now->theta + c->decrease * slope;
+    if (!good && at->theta <= now->theta + c->rounding * (1.0 + at->size + now->size))
+        good = V(sum_of)(after) <= 0.0 || at->error < now->error;
+    if (good) V(swap)(w);
+    return good;
+}
+
+/* Keep `next`, whose duals are set, where its error is no larger. */
+static void V(keep_better)(Work *w, double T) {
+    V(clip)(w, w->next.mu);
+    V(evaluate)(w, &w->next, T);
+    if (isfinite(w->next.theta) && w->next.error <= w->now.error) V(swap)(w);
+}
+
+/* One undamped step, then duals that a step along -r would put to a bound, put there. */
+static void V(polish)(Work *w, double T, double ridge, double tol) {
+    const double fine = w->constants->fine * tol;
+    if (w->now.error > fine && w->reusable) { /* close to where H was factored, that factor is as good as a new one */
+        V(solve)(w, w->now.r, w->direction);
+        for (int64_t i = 0; i < w->k; i += LANES)
+            V(store)(w->next.mu + i, V(load)(w->now.mu + i) - V(load)(w->direction + i));
+        V(evaluate)(w, &w->next, T);
+        if (isfinite(w->next.theta) && w->next.error <= fine) V(swap)(w);
+    }
+    if (w->now.error > fine) {
+        V(find_direction)(w, T, T, 0.0, ridge, 1e300);
+        for (int64_t i = 0; i < w->k; i += LANES)
+            V(store)(w->next.mu + i, V(load)(w->now.mu + i) + V(load)(w->direction + i));
+        V(keep_better)(w, T);
+    }
+    w->reusable = 0;
+    if (!w->bounded) return;
+    int changed = 0;
+    for (int64_t i = 0; i < w->k; i++) {
+        const double there = w->now.mu[i] - w->now.r[i];
+        const double snapped = there <= w->low[i] ? w->low[i] : there >= w->high[i] ? w->high[i] : w->now.mu[i];
+        changed |= snapped != w->now.mu[i];
+        w->next.mu[i] = snapped;
+    }
+    if (changed) V(keep_better)(w, T);
+}
+
+/* x into the work array d. */
+static void V(answers)(Work *w, const Problem *problem, int64_t n) {
+    if (w->objective == EUCLIDEAN) {
+        const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
+        const uint8_t *free_ = bytes(problem->free, n), *at_upper = bytes(problem->at_upper, n);
+        memcpy(w->d, w->now.p, w->l * sizeof(double));
+        for (int64_t j = 0; w->fixed && j < w->layout->variables; j++)
+            if (!free_[j]) w->d[j] = at_upper[j] ? upper[j] : lower[j];
+        return;
+    }
+    for (int64_t j = 0; j < w->l; j += LANES) {
+        const vec lower = V(load)(w->lower + j), upper = V(load)(w->upper + j);
+        V(store)(w->d + j, V(smaller)(lower + (upper - lower) * V(load)(w->now.p + j), upper));
+    }
+}
+
+/* How far row i is from holding, and what it adds to the duality gap. */
+INLINE double V(row_error)(const Work *w, int64_t i, double *gap) {
+    const double mu = w->now.mu[i], r = w->now.r[i], there = mu - r;
+    const double way = fabs(mu - (r > 0 ? w->low[i] : w->high[i])); /* of a soft row: to its price */
+    *gap += (way < fabs(mu) ? way : fabs(mu)) * fabs(r);
+    return fabs(there < w->low[i] ? mu - w->low[i] : there > w->high[i] ? mu - w->high[i] : r);
+}
+
+/* Whether rows hold relative to their size at x, and the duality gap is small. */
+static int V(optimal)(Work *w, const Problem *problem, const Solve *call, int64_t n) {
+    const Layout *a = w->layout;
+    const double *values = doubles(problem->values, n), *scale = doubles(problem->scale, n);
+    const double most = w->constants->gap * call->tol;
+    double gap = 0.0, value = 0.0;
+    int holds = 1;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const double rho = scale[a->order[i]];
+        holds &= V(row_error)(w, i, &gap) * (rho > 1.0 ? rho : 1.0) <= call->tol;
+    }
+    if (holds && gap <= most) return 1; /* whatever the size of rows and objective */
+    V(answers)(w, problem, n);
+    memset(w->scratch, 0, w->k * sizeof(double));
+    for (int64_t e = 0; e < a->entries; e++)
+        w->scratch[a->entry_row[e]] += fabs(values[a->entry[e]] * w->d[a->entry_col[e]]);
+    gap = 0.0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const double factor = scale[a->order[i]] / (w->scratch[i] > 1.0 ? w->scratch[i] : 1.0);
+        if (!(V(row_error)(w, i, &gap) * (factor > 1.0 ? factor : 1.0) <= call->tol)) return 0;
+    }
+    for (int64_t j = 0; j < a->variables; j++) {
+        const int64_t at = n * a->variables + j;
+        const double y = call->single ? ((const float *)call->scores)[at] : ((const double *)call->scores)[at];
+        value += fabs((w->weights ? w->weights[j] * y : y) * w->d[j]);
+    }
+    return gap <= most * (1.0 + value);
+}
+
+/* Whether the duals, as weights of the rows, prove that nothing in the box satisfies them. */
+static int V(proves_infeasible)(Work *w) {
+    const Layout *a = w->layout;
+    double target = 0.0, best = 0.0, size = 0.0;
+    memset(w->scratch, 0, w->k * sizeof(double));
+    for (int64_t i = 0; i < a->rows; i++) {
+        const double mu = w->now.mu[i];
+        if (!w->active[i] || (mu > 0 && w->high[i] < INFINITY) || (mu < 0 && w->low[i] > -INFINITY)) continue;
+        w->scratch[i] = mu;
+        const double most = mu > 0 ? w->s[i] * mu : 0.0;
+        target += w->b[i] * mu;
+        best += most;
+        size += fabs(w->b[i] * mu) + most;
+    }
+    V(pull)(w, w->scratch, w->next.u);
+    for (int64_t j = 0; j < a->variables; j++) {
+        const double gain = w->next.u[j];
+        if (gain == 0.0) continue;
+        const double low = w->objective == ENTROPY ? 0.0 : w->lower[j], high = w->objective == ENTROPY ? 1.0 : w->upper[j];
+        const double most = gain * (gain > 0 ? high : low);
+        best += most;
+        size += fabs(most);
+    }
+    return target - best - 1e-9 * size > 0.0;
+}
+
+/* Duals and temperature to begin with. */
+static double V(start)(Work *w, const double *start) {
+    const Layout *a = w->layout;
+    double T = w->constants->start_temperature * w->reach;
+    T = w->tau > T ? w->tau : T;
+    memset(w->now.mu, 0, w->k * sizeof(double));
+    V(clip)(w, w->now.mu);
+    if (start) {
+        V(evaluate)(w, &w->now, w->tau);
+        for (int64_t i = 0; i < a->rows; i++) w->next.mu[i] = w->active[i] ? start[a->order[i]] : 0.0;
+        V(clip)(w, w->next.mu);
+        V(evaluate)(w, &w->next, w->tau);
+        if (w->next.theta <= w->now.theta) {
+            V(swap)(w);
+            return w->tau;
+        }
+    }
+    V(evaluate)(w, &w->now, T);
+    for (int64_t i = 0; !start && w->objective == ENTROPY && i < w->constants->sweeps; i++)
+        if (!V(sweep)(w, T)) break;
+    return T;
+}
+
+static int V(newton)(Work *w, const Problem *problem, const Solve *call, int64_t n, int64_t *steps) {
+    const Constants *c = w->constants;
+    *steps = 0;
+    if (*bytes(problem->infeasible, n)) { /* presolve has seen it */
+        memset(w->now.mu, 0, w->k * sizeof(double));
+        V(evaluate)(w, &w->now, w->tau);
+        return INFEASIBLE;
+    }
+    double T = V(start)(w, call->start ? call->start + n * w->layout->rows : NULL);
+    double damping = c->first_damping, ridge = c->first_ridge, stride = 1.0, length = 1.0;
+    int64_t tries = 0;
+    int searching = 0, cooled = 0, stalled = !isfinite(w->now.theta);
+    for (int64_t number = 0; number <= call->max_steps * c->backtracks; number++) {
+        if (w->now.error <= call->tol && T <= w->tau && !stalled) {
+            V(polish)(w, T, ridge, call->tol);
+            if (V(optimal)(w, problem, call, n)) return CONVERGED;
+        }
+        if (stalled) return STALLED;
+        if (number && number % c->certificate_every == 0 && V(proves_infeasible)(w)) return INFEASIBLE;
+        if (*steps >= call->max_steps && !searching) return STEP_LIMIT;
+        if (!searching) {
+            const int cools = w->now.error <= c->loose_residual && T > w->tau;
+            double cooler = T;
+            if (cools) cooler = c->cooling * T > w->tau ? c->cooling * T : w->tau;
+            const double size = w->now.error < 1.0 ? w->now.error : 1.0;
+            w->reusable = !cools && !w->bounded && w->now.error <= c->loose_residual;
+            if (V(find_direction)(w, T, cooler, damping * size / T, ridge, stride))
+                ridge = 100 * ridge < c->largest_ridge ? 100 * ridge : c->largest_ridge; /* from the next step on */
+            T = cooler;
+            if (cools) V(evaluate_at)(w, &w->now, T);
+            cooled = cools;
+            tries = 0;
+            length = 1.0;
+            ++*steps;
+        }
+        const int accepted = V(try)(w, T, length);
+        const int gives_up = !accepted && ++tries >= c->backtracks;
+        if (accepted && length == 1.0) {
+            damping /= 4;
+            stride *= 2;
+        } else if (accepted || gives_up) {
+            damping *= 4;
+            stride /= 2;
+        }
+        damping = damping < c->least_damping ? c->least_damping : damping > c->largest_damping ? c->largest_damping : damping;
+        stride = stride < 1.0 ? 1.0 : stride > c->largest_stride ? c->largest_stride : stride;
+        stalled = gives_up && !cooled;
+        searching = !accepted && !gives_up;
+        if (searching) length *= c->shorten;
+    }
+    return STEP_LIMIT;
+}
+
+/* Solve one instance and write its answer. */
+static void V(forward_one)(Work *w, const Problem *problem, const Solve *call, int64_t n) {
+    const Layout *a = w->layout;
+    int64_t steps = 0;
+    int code = NOT_FINITE;
+    if (V(read_scores)(w, problem, call->scores, (int)call->single, n))
+        code = V(newton)(w, problem, call, n, &steps);
+    else {
+        memset(w->now.mu, 0, w->k * sizeof(double));
+        memset(w->now.p, 0, w->l * sizeof(double));
+    }
+    V(answers)(w, problem, n);
+    V(write)(call->x, w->d, (int)call->single, n * a->variables, a->variables);
+    for (int64_t i = 0; i < a->rows; i++) call->mu[n * a->rows + a->order[i]] = w->now.mu[i];
+    call->codes[n] = code;
+    if (code != CONVERGED) __atomic_fetch_add(call->unsolved, 1, __ATOMIC_RELAXED);
+    call->steps[n] = steps;
+}
+
+static int V(forward)(const Layout *a, const Problem *problem, const Solve *call, Team *team) {
+    Work w;
+    int64_t n = claim(&team->counter);
+    if (call->together && n > 0) help(team);
+    if (n >= call->count || (call->together && n > 0)) return 0;
+    void *block = V(begin)(&w, a, problem, call->constants);
+    w.team = call->together ? team : NULL;
+    w.dense.ridge = call->constants->first_ridge;
+    for (int first = 1; block && n < call->count; n = V(next_instance)(&w, team, n), first = 0) {
+        V(fold)(&w, problem, n, first);
+        V(forward_one)(&w, problem, call, n);
+    }
+    if (call->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
+    free(block);
+    return block ? 0 : -1;
+}

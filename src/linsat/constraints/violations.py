@@ -1,0 +1,98 @@
+"""How far a point is from satisfying a set: in numpy, or in torch, with gradients, for a point that is a tensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from linsat._optional import is_tensor
+from linsat._senses import EQUAL, GREATER
+from linsat.constraints.arrays import Array, Numbers, namespace, positions_on
+from linsat.constraints.layout import flatten, holds_tensors
+from linsat.constraints.numbers import present, values_on
+
+if TYPE_CHECKING:
+    import torch
+
+    from linsat.constraints.rows_and_box import RowsAndBox
+
+    Tensor = torch.Tensor
+
+
+class RowGaps(NamedTuple):
+    """What each row misses at a point."""
+
+    gap: Numbers  # (batch..., rows) violation in the units of the row, at least 0
+    size: Numbers  # (batch..., rows) sum_j |a_ij x_j|
+
+
+def row_violation(constraints: RowsAndBox, x: Any) -> Any:
+    """See `Constraints.row_violation`."""
+    point = read_point(constraints, x)
+    return _row_gaps(constraints, point, _numbers(constraints, point)).gap
+
+
+def violation(constraints: RowsAndBox, x: Any) -> Any:
+    """See `Constraints.violation`."""
+    point = read_point(constraints, x)
+    point = point.detach() if is_tensor(point) else point
+    xp, numbers = namespace(point), _numbers(constraints, point)
+    lower, upper = (end.detach() if is_tensor(end) else end for end in (numbers.lower, numbers.upper))
+    outside = xp.clip(xp.maximum(lower - point, point - upper), 0.0, None) / xp.clip(abs(point), 1.0, None)
+    worst = xp.amax(outside, -1)
+    if not len(constraints):
+        return worst if is_tensor(worst) else np.asarray(worst)
+    gap, size = _row_gaps(constraints, point, numbers)
+    hard = positions_on(point, ~constraints._soft_mask())
+    share = xp.where(hard, gap, xp.zeros_like(gap)) / xp.clip(size, 1.0, None)
+    worst = xp.maximum(worst, xp.amax(share, -1))
+    return worst.detach() if is_tensor(worst) else np.asarray(worst)
+
+
+def soft_violation(constraints: RowsAndBox, x: Tensor, tol: float) -> Tensor:
+    """See `Constraints.soft_violation`."""
+    import torch
+
+    point = read_point(constraints, x)
+    gap, size = _row_gaps(constraints, point, _numbers(constraints, point))
+    held = gap.detach() <= tol * size.clamp_min(1.0)  # not for NaN, which stays
+    return torch.where(held | positions_on(gap, ~constraints._soft_mask()), 0.0, gap)
+
+
+def read_point(constraints: RowsAndBox, x: Any) -> Numbers:
+    """x (batch..., variables) in float64: a tensor where x holds one, else an array."""
+    tensors = holds_tensors(x)
+
+    def read(_: str, part: Any) -> Numbers:
+        if is_tensor(part):
+            return part if tensors else part.detach().cpu().numpy()
+        return np.array(part, dtype=np.float64)
+
+    point, _ = flatten("x", x, constraints.layout, constraints.num_variables, read)
+    return point.double() if is_tensor(point) else point
+
+
+def _numbers(constraints: RowsAndBox, point: Numbers) -> Any:
+    """The numbers of the set where the point is: tensors on its device, or arrays."""
+    return values_on(constraints, point.device) if is_tensor(point) else present(constraints)
+
+
+def _row_gaps(constraints: RowsAndBox, point: Numbers, numbers: Any) -> RowGaps:
+    pattern, xp = constraints.structure, namespace(point)
+    row, col, senses = pattern.on(point.device) if is_tensor(point) else (pattern.row, pattern.col, pattern.senses)
+    terms = point[..., col] * numbers.values  # (batch..., nnz)
+    excess = _row_sums(terms, row, pattern.num_rows) - numbers.rhs
+    gap = xp.where(senses == GREATER, -excess, xp.where(senses == EQUAL, abs(excess), excess))
+    sizes = abs(terms.detach() if is_tensor(terms) else terms)
+    return RowGaps(xp.clip(gap, 0.0, None), _row_sums(sizes, row, pattern.num_rows))
+
+
+def _row_sums(terms: Numbers, row: Any, count: int) -> Numbers:
+    """(batch..., nnz) summed over the entries of each row, (batch..., count)."""
+    if is_tensor(terms):
+        return terms.new_zeros((*terms.shape[:-1], count)).index_add(-1, row, terms)
+    flat: Array = terms.reshape(-1, len(row)) if len(row) else np.zeros((int(np.prod(terms.shape[:-1])), 0))
+    places = np.arange(len(flat))[:, None] * count + row
+    sums = np.bincount(places.reshape(-1), flat.reshape(-1), minlength=len(flat) * count)
+    return sums.reshape(*terms.shape[:-1], count)
