@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch==2.13.0
 
-.PHONY: help demo test test-all test-matrix fuzz bench bench-quick bench-page lint docs release-check clean
+.PHONY: help demo test test-all test-matrix fuzz bench bench-gpu bench-quick bench-page lint docs release-check clean
 help:
 	@echo "make demo   a guided tour: the layer, its peers, three studies (out/demo/index.html)"
 	@echo "make test   run the tests"
 	@echo "make test-all  the slow ones too; LINSAT_DATA=folder adds the linear programs of lp/netlib and lp/miplib3"
 	@echo "make bench  time the layer against its peers, 20 minutes (make bench-quick: three)"
+	@echo "make bench-gpu  time the Triton kernels against torch operations on a GPU, where there is one"
 	@echo "make bench-page  docs/performance.md and the table of the README from the last make bench"
 	@echo "make fuzz   random systems against HiGHS and Clarabel; FUZZ=\"--minutes 5 --seed 1\" sets how long"
 	@echo "make test-matrix  the tests with the oldest and newest versions, and without any extra"
@@ -28,7 +29,7 @@ $(VENV)/.installed: pyproject.toml
 
 $(VENV)/.tools: $(VENV)/.installed
 	@echo "Adding the tools for development to $(VENV)"
-	@$(PIP) -e ".[dev,docs,jax]"
+	@$(PIP) -e ".[dev,docs,jax,gpu]"
 	@touch $@
 
 demo: $(VENV)/.installed
@@ -54,6 +55,10 @@ bench: $(VENV)/.peers
 
 bench-quick: $(VENV)/.peers
 	@$(BIN)/python benchmarks/run.py --quick
+
+bench-gpu: $(VENV)/.installed
+	@$(PIP) "triton>=3"
+	@$(BIN)/python benchmarks/gpu.py
 
 bench-page: $(VENV)/.peers
 	@$(BIN)/python benchmarks/page.py

@@ -1,25 +1,32 @@
-"""`linsat.jax`: values and gradients against torch, cvxpy and finite differences; jit, vmap, jacrev."""
+"""`linsat.jax`: values and gradients against torch, Clarabel and finite differences; transforms, status, bad calls."""
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 import pytest
 import torch
 
-from oracles import System, entropic_optimum
+import linsat
+from jax_systems import OBJECTIVES, SHAPES, Batch, batch
+from oracles import System, entropic_optimum, nearest_point, slack_free_optimum
 
 pytest.importorskip("jax")
 
 import jax
 import jax.numpy as jnp
 
-import linsat
 import linsat.jax
+from linsat.status import Status
 
 A, C, E = [[3.0, 1, 4, 1, 5, 9]], [[1.0, 1, 0, 0, 0, 0]], [[1.0] * 6]
 CONS = linsat.Constraints(A=A, b=10, C=C, d=1, E=E, f=3)
+SYSTEM = System(np.array(A + C + E), ["<=", ">=", "=="], np.array([10.0, 1.0, 3.0]), np.zeros(6))
 Y = np.random.default_rng(0).normal(size=(4, 6))
 F64 = torch.float64
+# Compiling is most of the time of these tests; the programs are the same without LLVM's optimisations.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @pytest.fixture(autouse=True)
@@ -28,138 +35,212 @@ def _double_precision():
         yield
 
 
-def test_values_are_the_entropic_optimum():
-    system = System(np.array(A + C + E), ["<=", ">=", "=="], np.array([10.0, 1.0, 3.0]), np.zeros(6))
-    x = linsat.jax.project(jnp.asarray(Y), CONS, tau=0.3)
-    assert (x.shape, x.dtype) == ((4, 6), jnp.float64)
-    pairs = [(found, entropic_optimum(system, scores, 0.3)) for scores, found in zip(Y, np.asarray(x), strict=True)]
-    vouched = [(found, expected) for found, expected in pairs if expected is not None]
-    assert len(vouched) >= 2
-    for found, expected in vouched:
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+def objective_of(name: str, width: int) -> linsat.Objective:
+    return linsat.Euclidean(OBJECTIVES[name].weights[:width]) if name == "weighted" else OBJECTIVES[name]
 
 
-def test_values_and_gradients_are_those_of_torch():
-    weights = np.random.default_rng(1).normal(size=(4, 6))
+def compare_with_torch(systems: Batch, name: str) -> None:
+    """x and its gradients to scores, coefficients, right-hand sides and bounds are those of torch, to 1e-9."""
+    l = systems.scores.shape[1]
+    objective, weights = objective_of(name, l), np.random.default_rng(1).normal(size=systems.scores.shape)
+    given = {"y": systems.scores, **systems.numbers, "lower": np.zeros(l), "upper": np.ones(l)}
 
-    def loss(y, tau, b, f):
-        return (linsat.jax.project(y, CONS, tau=tau, b=b, f=f) * weights).sum()
+    def loss(given):
+        own = dict(given)
+        x = linsat.jax.project(own.pop("y"), systems.cons, objective=objective, **own)
+        return (x * weights).sum(), x
 
-    arguments = (Y, np.array(0.2), np.array([9.0]), np.array([[3.0], [2.5], [2.0], [3.2]]))
-    value, found = jax.value_and_grad(loss, argnums=(0, 1, 2, 3))(*map(jnp.asarray, arguments))
-    y, tau, b, f = (torch.tensor(a, dtype=F64, requires_grad=True) for a in arguments)
-    expected = (linsat.project(y, CONS.with_rhs(b=b, f=f), tau=tau) * torch.tensor(weights)).sum()
-    expected.backward()
-    assert float(value) == pytest.approx(expected.item(), abs=1e-12)
-    for gradient, leaf in zip(found, (y, tau, b, f), strict=True):
-        np.testing.assert_allclose(np.asarray(gradient), leaf.grad.numpy(), atol=1e-10)
-
-
-def test_gradients_against_finite_differences():
-    weights = np.random.default_rng(2).normal(size=6)
-
-    def loss(y, tau):
-        return (linsat.jax.project(y, CONS, tau=tau) * weights).sum()
-
-    y, tau, step = jnp.asarray(Y[0]), jnp.asarray(0.4), 1e-5
-    by_y, by_tau = jax.grad(loss, argnums=(0, 1))(y, tau)
-    for i in range(6):
-        ahead, behind = (float(loss(y.at[i].add(sign * step), tau)) for sign in (1, -1))
-        assert float(by_y[i]) == pytest.approx((ahead - behind) / (2 * step), abs=1e-6)
-    difference = float(loss(y, tau + step) - loss(y, tau - step)) / (2 * step)
-    assert float(by_tau) == pytest.approx(difference, abs=1e-6)
+    (_, x), found = jit(jax.value_and_grad(loss, has_aux=True))({k: jnp.asarray(v) for k, v in given.items()})
+    leaves = {k: torch.tensor(v, dtype=F64, requires_grad=True) for k, v in given.items()}
+    cons = systems.cons.with_coefficients(**{k: leaves[k] for k in "ACE"})
+    cons = cons.with_rhs(**{k: leaves[k] for k in "bdf"}).with_bounds(lower=leaves["lower"], upper=leaves["upper"])
+    expected = linsat.project(leaves["y"], cons, objective=objective)
+    (expected * torch.tensor(weights)).sum().backward()
+    np.testing.assert_allclose(x, expected.detach().numpy(), atol=1e-9)
+    for key, leaf in leaves.items():
+        size = max(1.0, float(leaf.grad.abs().max()))
+        np.testing.assert_allclose(found[key], leaf.grad.numpy(), atol=1e-9 * size, err_msg=key)
 
 
-def test_single_precision_stays_single():
-    with jax.enable_x64(False):
-        y = jnp.asarray(Y, dtype=jnp.float32)
-        x, gradient = jax.value_and_grad(lambda y: linsat.jax.project(y, CONS).max())(y)
-        assert (x.dtype, gradient.dtype) == (jnp.float32, jnp.float32)
-        x = np.asarray(linsat.jax.project(y, CONS))
-    assert np.abs(x.sum(1) - 3).max() < 1e-5
-    assert (x @ np.array(A[0])).max() < 10 + 1e-4
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_forty_systems_are_those_of_torch(name: str):
+    compare_with_torch(batch(SHAPES[0], 10, seed=3), name)
 
 
-def test_jit_vmap_and_jacrev():
-    y = jnp.asarray(Y)
-    plain = linsat.jax.project(y, CONS, tau=0.2)
-    project = jax.jit(lambda y: linsat.jax.project(y, CONS, tau=0.2))
-    assert np.array_equal(project(y), plain)
-    one = jax.vmap(lambda y: linsat.jax.project(y, CONS, tau=0.2))
-    np.testing.assert_allclose(one(y), plain, atol=1e-12)
-    jacobian = jax.jacrev(lambda y: linsat.jax.project(y, CONS, tau=0.2))(y[0])
-    expected = torch.autograd.functional.jacobian(lambda y: linsat.project(y, CONS, tau=0.2), torch.tensor(Y[0]))
-    np.testing.assert_allclose(jacobian, expected.numpy(), atol=1e-10)
-    each = jax.jit(
-        jax.vmap(jax.grad(lambda y, b: linsat.jax.project(y, CONS, b=b).max(), argnums=1), in_axes=(0, None))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_three_hundred_systems_are_those_of_torch(shape: tuple[int, int, int, int], name: str):
+    compare_with_torch(batch(shape, 50, seed=sum(shape)), name)
+
+
+def test_values_are_those_of_clarabel():
+    def every(y):
+        return [
+            linsat.jax.project(y, CONS, tau=0.3),
+            linsat.jax.project(y, CONS, objective=linsat.Entropy(0.3, slack="none")),
+            linsat.jax.project(y, CONS, objective=linsat.Euclidean()),
+        ]
+
+    found = jit(every)(jnp.asarray(Y))
+    oracles = (
+        lambda y: entropic_optimum(SYSTEM, y, 0.3),
+        lambda y: slack_free_optimum(SYSTEM, y, 0.3),
+        lambda y: nearest_point(SYSTEM, y),
     )
-    assert each(y, jnp.asarray([10.0])).shape == (4, 1)
+    for x, oracle in zip(found, oracles, strict=True):
+        expected = [oracle(scores) for scores in Y]
+        assert sum(e is not None for e in expected) >= 2
+        for one, e in zip(np.asarray(x), expected, strict=True):
+            if e is not None:
+                np.testing.assert_allclose(one, np.asarray(e), atol=1e-6)
 
 
-def test_vmap_over_right_sides_lines_up_with_batches():
-    limits = jnp.asarray([[8.0], [9.0], [10.0]])
-    y = jnp.full((4, 6), 50.0)  # wants everything: every budget is used up
-    x = jax.vmap(lambda b: linsat.jax.project(y, linsat.Constraints(A=A, b=10), tau=0.01, b=b))(limits)
-    assert x.shape == (3, 4, 6)
-    np.testing.assert_allclose(x @ np.array(A[0]), np.repeat(limits, 4, axis=1), atol=0.05)
+@pytest.mark.parametrize("name", ["paper", "euclidean"])
+def test_every_derivative(name: str):
+    """jacfwd = jacrev; both and a second derivative against finite differences; mapped, jitted, by tau or weights."""
+    rng = np.random.default_rng(2)
+    weights, way, step = rng.normal(size=6), rng.normal(size=6), 1e-4
+    way = jnp.asarray(way / np.linalg.norm(way))
+
+    def x_of(y, number):
+        objective = linsat.Entropy(number) if name == "paper" else linsat.Euclidean(number * jnp.arange(1.0, 7.0))
+        return linsat.jax.project(y, CONS, objective=objective)
+
+    def loss(y, number):
+        return (x_of(y, number) ** 3 * weights).sum()
+
+    def everything(y, number):
+        gradient = jax.grad(loss, argnums=(0, 1))
+        second = jax.jvp(lambda y: gradient(y, number)[0], (y,), (way,))[1]
+        return jax.jacfwd(x_of)(y, number), jax.jacrev(x_of)(y, number), gradient(y, number), second
+
+    y, number = jnp.asarray(Y), jnp.asarray(0.4)
+    value = jit(jax.vmap(lambda y, number: (loss(y, number), jax.grad(loss)(y, number)), in_axes=(0, None)))
+    forward, reverse, (by_y, by_number), second = jit(jax.vmap(everything, in_axes=(0, None)))(y, number)
+    np.testing.assert_allclose(forward, reverse, atol=1e-10)
+    ahead, behind = value(y + step * way, number), value(y - step * way, number)
+    np.testing.assert_allclose(by_y @ way, (ahead[0] - behind[0]) / (2 * step), atol=1e-5)
+    np.testing.assert_allclose(second, (ahead[1] - behind[1]) / (2 * step), atol=1e-4)
+    further, nearer = value(y, number + step), value(y, number - step)
+    np.testing.assert_allclose(by_number, (further[0] - nearer[0]) / (2 * step), atol=1e-5)
 
 
-def test_doubles_stay_doubles_on_threads_without_the_setting():
-    """JAX may run the callback on a thread where a scoped ``enable_x64`` does not hold."""
-    weights = jnp.asarray(np.random.default_rng(1).normal(size=(4, 6)))
-    loss = jax.value_and_grad(lambda y, tau: (linsat.jax.project(y, CONS, tau=tau) * weights).sum(), argnums=(0, 1))
-    y, tau = jnp.asarray(Y), jnp.asarray(0.2)
-    compiled = jax.jit(loss).lower(y, tau).compile()
-    with jax.enable_x64(False):
-        value, found = jax.block_until_ready(compiled(y, tau))
-    leaves = [torch.tensor(a, dtype=F64, requires_grad=True) for a in (Y, 0.2)]
-    expected = (linsat.project(leaves[0], CONS, tau=leaves[1]) * torch.tensor(np.asarray(weights))).sum()
-    expected.backward()
-    assert float(value) == pytest.approx(expected.item(), abs=1e-12)
-    for gradient, leaf in zip(found, leaves, strict=True):
-        np.testing.assert_allclose(np.asarray(gradient), leaf.grad.numpy(), atol=1e-10)
+def test_soft_rows_and_infinite_bounds_are_those_of_torch():
+    cons = linsat.Constraints(A=A, b=2.0, E=E, f=3.0, lower=-np.inf, upper=np.inf).soften(0, price=0.2)
+    weights = np.random.default_rng(1).normal(size=Y.shape)
+
+    def loss(y, price):
+        x = linsat.jax.project(y, cons, objective=linsat.Euclidean(), price=price)
+        return (x * weights).sum(), x
+
+    price = np.array([0.3, 1.0])
+    (_, x), found = jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(jnp.asarray(Y), jnp.asarray(price))
+    y, rho = torch.tensor(Y, requires_grad=True), torch.tensor(price[:1], requires_grad=True)
+    expected = linsat.project(y, cons.soften(0, price=rho), objective=linsat.Euclidean())
+    (expected * torch.tensor(weights)).sum().backward()
+    np.testing.assert_allclose(x, expected.detach().numpy(), atol=1e-9)
+    np.testing.assert_allclose(found[0], y.grad.numpy(), atol=1e-9)
+    np.testing.assert_allclose(found[1][:1], rho.grad.numpy(), atol=1e-9)
 
 
-def test_whole_numbers_of_any_kind_are_taken_as_numbers():
-    for kind in (jnp.uint32, jnp.int32, jnp.int64):
-        x = linsat.jax.project(jnp.asarray(Y), CONS, tau=jnp.ones(4, kind), f=2 * jnp.ones((4, 1), kind))
-        expected = linsat.jax.project(jnp.asarray(Y), CONS, tau=1.0, f=2.0 * jnp.ones((4, 1)))
-        np.testing.assert_allclose(x, expected, atol=1e-12)
-        np.testing.assert_allclose(x.sum(-1), 2.0, atol=1e-8)
+def test_status_of_traced_numbers_and_warm_starts():
+    """An instance that cannot hold has its status and NaN, the others are untouched; duals start a later solve."""
+    f = jnp.asarray([[3.0], [7.0], [2.5], [3.0]])  # six variables of at most one cannot sum to seven
+
+    @jit
+    def both(y, f):
+        first = linsat.jax.solve(y, CONS, objective=linsat.Euclidean(), f=f, on_failure="raise")
+        return first, linsat.jax.solve(y, CONS, objective=linsat.Euclidean(), f=f, start=first.duals)
+
+    first, second = both(jnp.asarray(Y), f)
+    assert [str(Status.of(int(code))) for code in first.status] == ["converged", "infeasible", "converged", "converged"]
+    assert np.isnan(first.x).all(-1).tolist() == [False, True, False, False]
+    assert float(jnp.nanmax(first.violation)) <= 1e-12
+    solved = np.asarray(first.converged)
+    assert (np.asarray(second.steps)[solved] <= 1).all()
+    assert (np.asarray(first.steps)[solved] > 1).any()
+    np.testing.assert_allclose(second.x[solved], first.x[solved], atol=1e-9)
 
 
-def test_large_batches_do_not_hang():
-    cons = linsat.constraints.simplex(200)
-    loss = jax.jit(jax.value_and_grad(lambda y: (linsat.jax.project(y * 2.0, cons) ** 2).sum()))
-    value, gradient = loss(jnp.asarray(np.random.default_rng(0).normal(size=(3000, 200))))
-    assert np.isfinite(float(value))
-    assert gradient.shape == (3000, 200)
-
-
-def test_a_network_learns_through_it():
-    """Gradient descent on scores reaches the permutation that it is asked for."""
-    cons = linsat.constraints.permutation(3)
-    target = jnp.asarray([0.0, 1, 0, 0, 0, 1, 1, 0, 0])
-    step = jax.jit(jax.grad(lambda y: ((linsat.jax.project(y, cons, tau=0.5) - target) ** 2).sum()))
-    y = jnp.asarray(Y.ravel()[:9])
-    for _ in range(60):
-        y = y - 2.0 * step(y)
-    assert float(jnp.abs(linsat.jax.project(y, cons, tau=0.5) - target).max()) < 0.1
-
-
-def test_refusals():
-    y = jnp.asarray(Y)
+def test_outside_of_traces_failures_are_raised():
+    y, euclidean = jnp.asarray(Y), linsat.Euclidean()
     with pytest.raises(linsat.InfeasibleError, match="cannot hold together"):
         jax.jit(lambda y: linsat.jax.project(y, linsat.Constraints(A=E, b=1, C=E, d=2)))(y)
+    with pytest.raises(linsat.InfeasibleError, match=r"(?s)cannot hold.*for instance 1.*"):
+        linsat.jax.project(y, CONS, objective=euclidean, f=jnp.asarray([[3.0], [7.0], [2.5], [3.0]]))
+    with pytest.warns(linsat.LinSATWarning, match="1 of 4 instances were not solved; the first is instance 1"):
+        linsat.jax.solve(y, CONS, objective=euclidean, f=jnp.asarray([[3.0], [7.0], [2.5], [3.0]]))
+    with pytest.raises(linsat.ConvergenceError, match="step_limit"):
+        linsat.jax.project(y, CONS, objective=euclidean, solver=linsat.Newton(max_steps=1))
+
+
+def test_shapes_and_names():
+    X = linsat.Variable("X", (2, 2))
+    cons = linsat.subject_to(X.sum(axis=1) == 1)
+    y = jnp.asarray(Y[:3, :4])
+
+    @jit
+    def every(y):
+        flat = linsat.jax.project(y, cons, objective=linsat.Euclidean())
+        shaped = linsat.jax.project(y.reshape(3, 2, 2), cons, objective=linsat.Euclidean())
+        named = linsat.jax.project({"X": y.reshape(3, 2, 2)}, cons, objective=linsat.Euclidean())
+        return flat, shaped, named
+
+    flat, shaped, named = every(y)
+    np.testing.assert_allclose(flat.reshape(3, 2, 2), shaped)
+    np.testing.assert_allclose(named["X"], shaped)
+    np.testing.assert_allclose(shaped.sum(-1), 1.0, atol=1e-12)
+
+
+def test_the_kernel_serves_when_asked():
+    weights = np.random.default_rng(1).normal(size=(4, 6))
+
+    def loss(y, tau, b):
+        return (linsat.jax.project(y, CONS, tau=tau, b=b, backend="kernel") * weights).sum()
+
+    arguments = (Y, np.array(0.2), np.array([9.0]))
+    value, found = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(*map(jnp.asarray, arguments))
+    y, tau, b = (torch.tensor(a, dtype=F64, requires_grad=True) for a in arguments)
+    expected = (linsat.project(y, CONS.with_rhs(b=b), tau=tau) * torch.tensor(weights)).sum()
+    expected.backward()
+    assert float(value) == pytest.approx(expected.item(), abs=1e-12)
+    for gradient, leaf in zip(found, (y, tau, b), strict=True):
+        np.testing.assert_allclose(np.asarray(gradient), leaf.grad.numpy(), atol=1e-10)
+    with pytest.raises(linsat.ConstraintError, match="takes no lower="):
+        linsat.jax.project(jnp.asarray(Y), CONS, lower=0.0, backend="kernel")
+
+
+def test_malformed_calls():
+    y = jnp.asarray(Y)
+    sparse = linsat.Constraints(A=[[1.0, 0, 0, 2, 0, 0]], b=1)
     for arguments, message in (
         ({"y": y[:, :5]}, r"y has shape \(4, 5\)"),
         ({"y": jnp.ones((4, 6), dtype=int)}, "expected floating scores"),
+        ({"y": {"X": y}}, "no named variables"),
         ({"y": y.at[1, 2].set(jnp.nan)}, "y holds NaN"),
-        ({"y": y, "tau": 0.0}, "tau is 0.0"),
-        ({"y": y, "b": jnp.ones(2)}, r"b has shape \(2,\); expected \(..., 1\)"),
-        ({"y": y, "b": jnp.ones((3, 1))}, "do not broadcast"),
-        ({"y": y, "constraints": [1]}, "expected linsat.Constraints"),
-        ({"y": y, "constraints": CONS.with_rhs(b=torch.ones(1, requires_grad=True))}, "require gradients"),
+        ({"tau": 0.0}, "tau is 0.0"),
+        ({"tau": jnp.ones(3)}, r"tau has shape \(3,\)"),
+        ({"tau": 0.1, "objective": linsat.Euclidean()}, "both given"),
+        ({"objective": "entropy"}, "expected linsat.Entropy"),
+        ({"objective": linsat.Euclidean(-jnp.ones(6))}, "weights is -1.0"),
+        ({"objective": linsat.Euclidean(jnp.ones(5))}, r"weights has shape \(5,\)"),
+        ({"b": jnp.ones(2)}, r"b has shape \(2,\); expected \(..., 1\)"),
+        ({"b": jnp.ones((3, 1))}, "do not broadcast"),
+        ({"b": jnp.asarray([jnp.inf])}, "b holds NaN or infinity"),
+        ({"d": jnp.ones(1), "constraints": sparse}, "no rows of that kind"),
+        ({"A": jnp.ones((2, 6))}, r"A has shape \(2, 6\); expected \(..., 1, 6\)"),
+        ({"A": jnp.ones((1, 6)), "constraints": sparse}, "non-zeros where the set has zeros"),
+        ({"lower": jnp.ones(5)}, r"lower has shape \(5,\)"),
+        ({"lower": 1.0, "upper": 0.0}, "lower exceeds upper"),
+        ({"price": 1.0}, "no row of the set is soft"),
+        ({"start": jnp.ones((4, 2))}, r"start has shape \(4, 2\)"),
+        ({"solver": linsat.Sinkhorn()}, "linsat.jax has linsat.Newton"),
+        ({"on_failure": "explode"}, "on_failure is 'explode'"),
+        ({"backend": "cuda"}, "backend is 'cuda'"),
+        ({"constraints": [1]}, "expected linsat.Constraints"),
+        ({"constraints": CONS.with_rhs(b=torch.ones(1, requires_grad=True))}, "expected constants"),
+        ({"constraints": linsat.Constraints(A=A, b=1, upper=np.inf)}, "finite"),
     ):
         with pytest.raises(linsat.ConstraintError, match=message):
-            linsat.jax.project(**({"constraints": CONS} | arguments))
+            linsat.jax.project(**({"y": y, "constraints": CONS} | arguments))

@@ -11,9 +11,11 @@ import torch
 from linsat.backends.arrays import ArrayBackend
 from linsat.backends.cpu_kernel import KernelBackend
 from linsat.backends.interior_point import InteriorPointBackend
+from linsat.backends.triton import TritonBackend
 from linsat.compile import judge
-from linsat.compile.compiled import CompiledConstraints, linear_system, presolve_by_program
+from linsat.compile.compiled import CompiledConstraints, linear_system
 from linsat.compile.diagnosis import diagnose, error_from
+from linsat.compile.forced import presolve_by_program
 from linsat.compile.presolve import everything_free, has_even_interior
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
@@ -43,7 +45,8 @@ class Backend(Protocol):
 
 _KERNEL = KernelBackend()
 _INTERIOR = InteriorPointBackend()
-BACKENDS: list[Backend] = [_KERNEL, ArrayBackend()]  # in order of preference; the last takes every problem
+# In order of preference; the last takes every problem.
+BACKENDS: list[Backend] = [_KERNEL, TritonBackend(), ArrayBackend()]
 
 
 def every_backend() -> list[Backend]:

@@ -9,6 +9,7 @@ import torch
 
 from linsat.backends.cpu_kernel.native import Library, load
 from linsat.backends.run import every_backend
+from linsat.backends.triton.backend import unavailable
 from linsat.cli.console import one_line_errors, say
 from linsat.compile.compiled import compile_constraints
 from linsat.constraints import simplex
@@ -33,7 +34,8 @@ def describe_backends() -> list[tuple[str, str]]:
     details = {"kernel": _instructions(), "torch": f" on {', '.join(_devices())}"}
     found = []
     for backend in every_backend():
-        reason = backend.supports(problem)
+        on_gpu = backend.name == "triton" and torch.cuda.is_available()  # the problem is on the CPU
+        reason = unavailable(torch.device("cuda")) if on_gpu else backend.supports(problem)
         found.append((backend.name, reason or f"available{details.get(backend.name, '')}"))
     return found
 

@@ -12,13 +12,11 @@ import scipy.sparse as sp
 import torch
 
 from linsat._transforms import constant_in_graphs, plain_tensors
-from linsat.compile.implied import LARGEST_PROGRAM, Rows, implied
-from linsat.compile.presolve import everything_free, propagate, row_sides
+from linsat.compile.presolve import everything_free, propagate
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.compile.standard_form import standard_form
 from linsat.compile.system import LinearSystem
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.structure import GREATER
 from linsat.objectives import Objective
 from linsat.objectives.base import Kind, of_kind
 
@@ -138,55 +136,6 @@ def _compile(
     if not presolve or not constraints.fixed or not compiled.shared:
         return compiled
     return replace(compiled, presolved=compiled.presolve(form))
-
-
-def unit_rows(form: StandardForm, senses: Tensor, instance: int) -> Rows:
-    """One instance's hard rows over the unit box, as the linear programs want them."""
-
-    def of(tensor: Tensor) -> np.ndarray:
-        picked = tensor[min(instance, tensor.shape[0] - 1)]
-        return picked.detach().cpu().numpy()
-
-    rows = form.rows
-    row, col = rows.row.cpu().numpy(), rows.col.cpu().numpy()
-    values = of(rows.values)
-    lower, width, scale = of(form.lower), of(form.upper - form.lower), of(form.scale)
-    base = np.bincount(row, values * lower[col], minlength=rows.shape[0])
-    matrix = sp.csr_array((values * width[col] / scale[row], (row, col)), shape=rows.shape)
-    side = (of(row_sides(form, senses)) - base) / scale
-    hard = np.flatnonzero(~of(form.soft))
-    return Rows(matrix[hard], side[hard], senses.cpu().numpy()[hard])
-
-
-def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved, instance: int) -> Presolved:
-    """What is decided (1, .) for one instance after a linear program has looked for everything that is forced.
-
-    Unchanged where the program would be too large, or all rows are soft.
-    """
-    here = presolved.select(torch.tensor([min(instance, presolved.free.shape[0] - 1)]))
-    rows = unit_rows(form, senses, instance)
-    if rows.size > LARGEST_PROGRAM or not len(rows.side):
-        return here
-    found = implied(rows)
-    if found is None:
-        return replace(here, infeasible=torch.ones_like(here.infeasible))
-    device = here.free.device
-    at_lower = torch.from_numpy(found.at_lower).to(device) & here.free
-    at_upper = torch.from_numpy(found.at_upper & ~found.at_lower).to(device) & here.free
-    free = here.free & ~(at_lower | at_upper)
-    filled = free[0, form.rows.col] & (form.rows.values[min(instance, form.rows.values.shape[0] - 1)] != 0)
-    left = form.rows.row_sums(filled[None].to(torch.float64)) > 0
-    tight = torch.zeros_like(here.active)
-    tight[~form.soft] = torch.from_numpy(found.tight).to(device)
-    tight = tight & here.active
-    return replace(
-        here,
-        free=free,
-        at_upper=here.at_upper | at_upper,
-        active=here.active & left,
-        tight=tight,
-        tight_share=torch.where(tight & (senses == GREATER), 1.0, 0.0),
-    )
 
 
 def linear_system(problem: Problem, instance: int) -> LinearSystem:

@@ -8,11 +8,11 @@ Objectives that reach their bounds need none of this (`everything_free`). Soft r
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
-import torch
-
-from linsat.compile.problem import Presolved, StandardForm, Tensor
-from linsat.constraints.structure import EQUAL, GREATER, LESS
+from linsat._array_namespace import Tensor, namespace
+from linsat._senses import EQUAL, GREATER, LESS
+from linsat.compile.problem import Presolved, StandardForm
 
 # Relative to how far a row can move within the box: what is a contradiction, what cannot bind.
 CONTRADICTION = 1e-9
@@ -28,63 +28,95 @@ ROUNDING = 1e-15
 
 def everything_free(form: StandardForm) -> Presolved:
     """Every variable free and every row active."""
-    device = form.rhs.device
+    xp, like = namespace(form.rhs), form.rhs
     num_rows, num_variables = form.rows.shape
+    columns, rows = xp.zeros((1, num_variables), like), xp.zeros((1, num_rows), like)
     return Presolved(
-        free=torch.ones((1, num_variables), dtype=torch.bool, device=device),
-        at_upper=torch.zeros((1, num_variables), dtype=torch.bool, device=device),
-        active=torch.ones((1, num_rows), dtype=torch.bool, device=device),
-        tight=torch.zeros((1, num_rows), dtype=torch.bool, device=device),
-        tight_share=torch.zeros((1, num_rows), dtype=torch.float64, device=device),
-        infeasible=torch.zeros(1, dtype=torch.bool, device=device),
+        free=columns == 0,
+        at_upper=columns != 0,
+        active=rows == 0,
+        tight=rows != 0,
+        tight_share=rows,
+        infeasible=xp.zeros((1,), like) != 0,
     )
+
+
+class _Found(NamedTuple):
+    """What the rows have forced so far."""
+
+    free: Tensor  # (N, l)
+    at_upper: Tensor  # (N, l)
+    infeasible: Tensor  # (N,)
+    goes_on: Tensor  # whether the last pass changed anything
 
 
 def propagate(form: StandardForm, senses: Tensor) -> Presolved:
     """Fix what single rows force until nothing changes; mark rows that cannot bind and instances that cannot hold."""
+    xp = namespace(form.rhs)
     side = row_sides(form, senses)
     width = form.upper - form.lower
     batch = max(side.shape[0], width.shape[0], form.rows.values.shape[0])
-    hard = ~form.soft
-    caps, floors = (senses != GREATER) & hard, (senses != LESS) & hard  # bound their activity from above / from below
-    free = (width > 0).expand(batch, -1).clone()
-    at_upper = torch.zeros_like(free)
-    infeasible = torch.zeros(batch, dtype=torch.bool, device=free.device)
-    box_least, box_most = _activity_range(form, free, at_upper)
-    rounding = ROUNDING * (box_least.abs() + box_most.abs() + side.abs())
+    free = xp.broadcast_to(width > 0, (batch, width.shape[1]))
+    box_least, box_most = _activity_range(form, free, ~free & free)
+    rounding = _no_less(ROUNDING, side) * (abs(box_least) + abs(box_most) + abs(side))
     reach = box_most - box_least
-    least, most = box_least, box_most
-    while True:
-        above, below = side - least, most - side  # room left under a cap, over a floor
-        lacking = -(CONTRADICTION * reach + rounding)
-        short = (caps & (above < lacking)) | (floors & (below < lacking))
-        infeasible = infeasible | short.any(-1)
-        room_above = torch.where(caps, above - rounding, torch.inf)
-        room_below = torch.where(floors, below - rounding, torch.inf)
-        # No coefficient times the width of its variable exceeds the reach of its row.
-        if bool((torch.minimum(room_above, room_below) > FORCED * reach).all()):
-            break
-        down, up = _push(form, width, room_above, room_below)
-        down, up = down & free, up & free & ~down
-        if not bool((down | up).any()):
-            break
-        at_upper = at_upper | up
-        free = free & ~(down | up)
-        least, most = _activity_range(form, free, at_upper)
+    bounds = _Room(form, senses, side, width, reach, rounding)
+    first = _Found(free, ~free & free, xp.zeros((batch,), side) != 0, xp.zeros((), side) == 0)
+    found = xp.repeat_while(first, bounds.tighten)
     # A row that holds on the whole box says nothing; dropped, its slack cannot distort the answer either.
-    slight = VACUOUS * reach + rounding
+    slight = _no_less(VACUOUS, side) * reach + rounding
     vacuous = ((senses == LESS) & (side - box_most >= -slight)) | ((senses == GREATER) & (box_least - side >= -slight))
-    live = _count(form, free) > 0
+    live = _count(form, found.free) > 0
     blank = everything_free(form)
+    num_rows = side.shape[1]
     return replace(
         blank,
-        free=free,
-        at_upper=at_upper,
-        active=(live & ~vacuous).expand(batch, -1),
-        tight=blank.tight.expand(batch, -1),
-        tight_share=blank.tight_share.expand(batch, -1),
-        infeasible=infeasible,
+        free=found.free,
+        at_upper=found.at_upper,
+        active=xp.broadcast_to(live & ~vacuous, (batch, num_rows)),
+        tight=xp.broadcast_to(blank.tight, (batch, num_rows)),
+        tight_share=xp.broadcast_to(blank.tight_share, (batch, num_rows)),
+        infeasible=found.infeasible,
     )
+
+
+class _Room(NamedTuple):
+    """What does not change while variables are fixed."""
+
+    form: StandardForm
+    senses: Tensor
+    side: Tensor
+    width: Tensor
+    reach: Tensor
+    rounding: Tensor
+
+    def tighten(self, now: _Found) -> _Found:
+        """One pass over all rows."""
+        form, xp = self.form, namespace(self.side)
+        hard = ~form.soft
+        caps, floors = (self.senses != GREATER) & hard, (self.senses != LESS) & hard  # of the activity
+        least, most = _activity_range(form, now.free, now.at_upper)
+        above, below = self.side - least, most - self.side  # room left under a cap, over a floor
+        lacking = -(_no_less(CONTRADICTION, self.side) * self.reach + self.rounding)
+        short = (caps & (above < lacking)) | (floors & (below < lacking))
+        room_above = xp.where(caps, above - self.rounding, xp.inf)
+        room_below = xp.where(floors, below - self.rounding, xp.inf)
+        # No coefficient times the width of its variable exceeds the reach of its row.
+        near = xp.minimum(room_above, room_below) <= _no_less(FORCED, self.side) * self.reach
+        checked = _Found(now.free, now.at_upper, now.infeasible | short.any(-1), now.goes_on & False)
+
+        def push(here: _Found) -> _Found:
+            down, up = _push(form, self.width, room_above, room_below)
+            down, up = down & here.free, up & here.free & ~down
+            changed = (down | up).any()
+            return _Found(here.free & ~(down | up), here.at_upper | up, here.infeasible, changed)
+
+        return xp.if_any(near, push, checked, True)
+
+
+def _no_less(share: float, like: Tensor) -> float:
+    """A share that is no less than what rounding hides."""
+    return max(share, 4 * namespace(like).eps(like))
 
 
 def has_even_interior(form: StandardForm, senses: Tensor) -> bool:
@@ -92,6 +124,7 @@ def has_even_interior(form: StandardForm, senses: Tensor) -> bool:
 
     True of most families; then nothing is forced, and there is no need to look further. Shared numbers only.
     """
+    xp = namespace(form.rhs)
     rows, width = form.rows, form.upper - form.lower
     if not bool((width > 0).all()):
         return False
@@ -99,38 +132,38 @@ def has_even_interior(form: StandardForm, senses: Tensor) -> bool:
     if bool(form.lower.any()):
         goal = goal - rows.matvec_each(form.lower)[0]
     used = reach != 0
-    shares, sign = goal[used] / reach[used], torch.where(senses == GREATER, -1.0, 1.0)
+    shares, sign = goal[used] / reach[used], xp.where(senses == GREATER, -1.0, 1.0)
     if bool(exact[used].any()):
         share = float(shares[exact[used]][0])
     else:  # half way between what the rows allow
         caps = sign[used] * reach[used] > 0
-        share = 0.5 * (float(shares[~caps].clamp_min(0).amax()) if bool((~caps).any()) else 0.0)
-        share += 0.5 * (float(shares[caps].clamp_max(1).amin()) if bool(caps.any()) else 1.0)
+        share = 0.5 * (float(xp.at_least(shares[~caps], 0).max()) if bool((~caps).any()) else 0.0)
+        share += 0.5 * (float(xp.at_most(shares[caps], 1).min()) if bool(caps.any()) else 1.0)
     room = sign * (goal - share * reach)
-    rounding = _ROUNDED * (goal.abs() + (share * reach).abs())
-    holds = torch.where(exact, room.abs() <= rounding, room > _EVEN * form.scale[0] + rounding)
+    rounding = _ROUNDED * (abs(goal) + abs(share * reach))
+    holds = xp.where(exact, abs(room) <= rounding, room > _EVEN * form.scale[0] + rounding)
     return _EVEN < share < 1 - _EVEN and bool(holds.all())
 
 
 def row_sides(form: StandardForm, senses: Tensor) -> Tensor:
     """The right-hand sides as the user wrote them, (., k)."""
-    return torch.where(senses == GREATER, form.rhs - form.slack, form.rhs)
+    return namespace(form.rhs).where(senses == GREATER, form.rhs - form.slack, form.rhs)
 
 
 def _activity_range(form: StandardForm, free: Tensor, at_upper: Tensor) -> tuple[Tensor, Tensor]:
-    rows = form.rows
-    low = torch.where(free | ~at_upper, form.lower, form.upper)
-    high = torch.where(free | at_upper, form.upper, form.lower)
+    rows, xp = form.rows, namespace(form.rows.values)
+    low = xp.where(free | ~at_upper, form.lower, form.upper)
+    high = xp.where(free | at_upper, form.upper, form.lower)
     at_low, at_high = low[:, rows.col] * rows.values, high[:, rows.col] * rows.values
-    return rows.row_sums(torch.minimum(at_low, at_high)), rows.row_sums(torch.maximum(at_low, at_high))
+    return rows.row_sums(xp.minimum(at_low, at_high)), rows.row_sums(xp.maximum(at_low, at_high))
 
 
 def _push(form: StandardForm, width: Tensor, room_above: Tensor, room_below: Tensor) -> tuple[Tensor, Tensor]:
     """Which variables have no room left in some row, and so sit at their lower or at their upper bound."""
-    rows = form.rows
+    rows, xp = form.rows, namespace(form.rows.values)
     positive, negative = rows.values > 0, rows.values < 0
     # Never more than this share of one unit: in a wide box what is small beside the box is not nothing.
-    needed = FORCED * rows.values.abs() * width[:, rows.col].clamp_max(1.0)  # (., nnz)
+    needed = _no_less(FORCED, width) * abs(rows.values) * xp.at_most(width[:, rows.col], 1.0)  # (., nnz)
     no_room_above, no_room_below = room_above[:, rows.row] <= needed, room_below[:, rows.row] <= needed
     down = (no_room_above & positive) | (no_room_below & negative)
     up = (no_room_above & negative) | (no_room_below & positive)
@@ -138,11 +171,12 @@ def _push(form: StandardForm, width: Tensor, room_above: Tensor, room_below: Ten
 
 
 def _any_per_column(form: StandardForm, marked: Tensor) -> Tensor:
-    blank = torch.zeros((marked.shape[0], form.rows.shape[1]), dtype=torch.float64, device=marked.device)
-    return blank.index_add(1, form.rows.col, marked.to(torch.float64)) > 0
+    xp, values = namespace(form.rows.values), form.rows.values
+    blank = xp.zeros((marked.shape[0], form.rows.shape[1]), values)
+    return xp.index_add(blank, form.rows.col, xp.cast(marked, values)) > 0
 
 
 def _count(form: StandardForm, free: Tensor) -> Tensor:
     """How many free variables with a non-zero coefficient each row has."""
     rows = form.rows
-    return rows.row_sums((free[:, rows.col] & (rows.values != 0)).to(torch.float64))
+    return rows.row_sums(namespace(rows.values).cast(free[:, rows.col] & (rows.values != 0), rows.values))

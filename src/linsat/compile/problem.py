@@ -13,20 +13,21 @@ scale rho, and a slack share z of mass S where an inequality has the paper's ent
 
 psi is the conjugate of the objective (`linsat.objectives`). With entropic slacks and rows whose non-zero coefficients
 are equal, the minimum is the fixed point of the multi-set Sinkhorn algorithm of Wang et al., LinSATNet, ICML 2023.
+
+Arrays are those of torch or of JAX; a field called a tensor may be either.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-import torch.nn.functional as F
+from linsat._array_namespace import Tensor, namespace
+from linsat.objectives.base import Objective
 
-from linsat.compile.rows import RowMatrix
-from linsat.objectives import Objective
-
-Tensor = torch.Tensor
+if TYPE_CHECKING:
+    from linsat.compile.rows import RowMatrix
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class StandardForm:
     @property
     def soft(self) -> Tensor:
         """(1, k) bool: rows that may be broken at a price, which bounds their duals on both sides."""
-        return torch.isfinite(self.dual_lower[:1]) & torch.isfinite(self.dual_upper[:1])
+        xp = namespace(self.dual_lower)
+        return xp.isfinite(self.dual_lower[:1]) & xp.isfinite(self.dual_upper[:1])
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Everything that may carry a gradient, in the order of the fields; `with_tensors` takes it back."""
@@ -143,7 +145,17 @@ class Problem(StandardForm):
 
     def in_double(self) -> Problem:
         """The same with scores in float64, as torch operations need them; the kernel reads float32 too."""
+        import torch
+
         return self if self.scores.dtype is torch.float64 else replace(self, scores=self.scores.to(torch.float64))
+
+    def in_single(self) -> Problem:
+        """The same with every number in float32, for steps whose last digits do not matter."""
+        form = self.with_tensors(tuple(tensor.float() for tensor in self.tensors()))
+        numbers = {name: value.float() for name, value in self.objective.parameters().items()}
+        objective = replace(self.objective, **numbers) if numbers else self.objective  # type: ignore[type-var]
+        presolved = replace(self.presolved, tight_share=self.presolved.tight_share.float())
+        return form.problem(self.scores.float(), objective, presolved)
 
     def select(self, index: Tensor) -> Problem:
         """The problem of some instances only."""
@@ -159,37 +171,43 @@ class Problem(StandardForm):
 
     def dual_bounds(self) -> tuple[Tensor, Tensor]:
         """The box of the normalised duals; rows that always hold with equality are equalities."""
+        xp = namespace(self.dual_lower)
         tight = self.presolved.tight
-        low = torch.where(tight, -torch.inf, self.dual_lower * self.scale)
-        high = torch.where(tight, torch.inf, self.dual_upper * self.scale)
+        low = xp.where(tight, -math.inf, self.dual_lower * self.scale)
+        high = xp.where(tight, math.inf, self.dual_upper * self.scale)
         return low, high
 
     def follow_prices(self, mu: Tensor) -> Tensor:
         """The duals mu, those at a bound as functions of that bound; for gradients."""
+        xp = namespace(mu)
         low, high = self.dual_bounds()
         for bound, dual, reached in ((low, self.dual_lower, mu <= low), (high, self.dual_upper, mu >= high)):
-            at = reached & torch.isfinite(bound)
+            at = reached & xp.isfinite(bound)
             # Not the bound itself: times infinity, a gradient of zero would not be one.
-            mu = torch.where(at, torch.where(at, dual, 0.0) * self.scale, mu)
+            mu = xp.where(at, xp.where(at, dual, 0.0) * self.scale, mu)
         return mu
 
     def clip(self, mu: Tensor) -> Tensor:
         """Duals brought into their box."""
-        return torch.clamp(mu, *self.dual_bounds())
+        xp = namespace(mu)
+        return xp.clip(mu, *self.dual_bounds())
 
     def mu_at_rest(self) -> Tensor:
         """Duals at which no row pushes, (N, k)."""
-        return self.clip(self.scores.new_zeros((self.size, self.rows.shape[0])))
+        xp = namespace(self.scores)
+        return self.clip(xp.zeros((self.size, self.rows.shape[0]), self.scores))
 
     def error(self, mu: Tensor, residual: Tensor) -> Tensor:
         """How far mu is from optimal, (N,): from where a step along -r, clipped, would leave it."""
-        moved = (mu - self.clip(mu - residual)).abs()
-        return moved.amax(-1) if moved.shape[-1] else moved.new_zeros(moved.shape[0])
+        xp = namespace(mu)
+        moved = abs(mu - self.clip(mu - residual))
+        return xp.amax(moved) if moved.shape[-1] else xp.zeros((moved.shape[0],), moved)
 
     def anchor(self) -> Tensor:
         """x of the variables that presolve fixed, 0 elsewhere."""
+        xp = namespace(self.lower)
         p = self.presolved
-        return torch.where(p.free, 0.0, torch.where(p.at_upper, self.upper, self.lower))
+        return xp.where(p.free, 0.0, xp.where(p.at_upper, self.upper, self.lower))
 
     def adjusted(self, mu: Tensor) -> Tensor:
         """u at duals mu."""
@@ -197,80 +215,88 @@ class Problem(StandardForm):
 
     def point(self, u: Tensor, objective: Objective | None = None) -> Tensor:
         """x at u."""
+        xp = namespace(u)
         p = self.presolved
-        fixed = torch.where(p.at_upper, self.upper, self.lower)
+        fixed = xp.where(p.at_upper, self.upper, self.lower)
         found = (objective or self.objective).point(u, self.lower, self.upper)
-        return torch.where(p.free, found, fixed)
+        return xp.where(p.free, found, fixed)
 
     def slack_shares(self, mu: Tensor, objective: Objective | None = None) -> Tensor:
         """z at mu, (N, k)."""
+        xp = namespace(mu)
         if not self.objective.entropic_slack:
-            return torch.zeros_like(mu)
+            return xp.zeros_like(mu)
         p = self.presolved
-        return torch.where(p.tight, p.tight_share, torch.sigmoid(mu / (objective or self.objective).temperature))
+        return xp.where(p.tight, p.tight_share, xp.sigmoid(mu / (objective or self.objective).temperature))
 
     def residual(self, x: Tensor, z: Tensor) -> Tensor:
+        xp = namespace(x)
         r = self.rows.matvec(x)
         if self.objective.entropic_slack:
             r = r + self.slack * z
         r = (r - self.rhs) / self.scale
-        return torch.where(self.presolved.active, r, torch.zeros_like(r))
+        return xp.where(self.presolved.active, r, xp.zeros_like(r))
 
     def linear_term(self) -> Tensor:
         """What multiplies mu in theta: B less what fixed variables and tight slacks take up, over the scale."""
+        xp = namespace(self.scores)
         p = self.presolved
         taken = self.rows.matvec_each(self.anchor())
         if self.objective.entropic_slack:
-            taken = taken + self.slack * torch.where(p.tight, p.tight_share, 0.0)
-        return torch.where(p.active, (self.rhs - taken) / self.scale, 0.0)
+            taken = taken + self.slack * xp.where(p.tight, p.tight_share, 0.0)
+        return xp.where(p.active, (self.rhs - taken) / self.scale, 0.0)
 
     def evaluate(self, mu: Tensor, objective: Objective, linear: Tensor) -> Evaluation:
         """Everything at mu; ``objective`` may be hotter, ``linear`` is `linear_term`, which does not change with mu."""
+        xp = namespace(mu)
         p = self.presolved
         u = self.adjusted(mu)
         x, z = self.point(u, objective), self.slack_shares(mu, objective)
-        terms = torch.where(p.free, objective.conjugate(u, self.lower, self.upper), 0.0)
+        terms = xp.where(p.free, objective.conjugate(u, self.lower, self.upper), 0.0)
         dual = linear * mu
-        theta, size = terms.sum(-1) - dual.sum(-1), terms.abs().sum(-1) + dual.abs().sum(-1)
+        theta, size = terms.sum(-1) - dual.sum(-1), abs(terms).sum(-1) + abs(dual).sum(-1)
         if objective.entropic_slack:
             weight = (self.slack / self.scale) * (p.active & ~p.tight)
-            slack = weight * (objective.temperature * F.softplus(mu / objective.temperature, threshold=40.0))
+            slack = weight * (objective.temperature * xp.softplus(mu / objective.temperature))
             theta, size = theta + slack.sum(-1), size + slack.sum(-1)
         return Evaluation(u, x, z, self.residual(x, z), theta, size)
 
     def curvature(self, u: Tensor, z: Tensor, objective: Objective, moving: Tensor) -> Curvature:
         """H at u, z over the rows that ``move``; the others get a unit diagonal and nothing else."""
+        xp = namespace(u)
         p = self.presolved
-        weights = torch.where(p.free, objective.slope(u, self.lower, self.upper), 0.0)
-        inverse = torch.where(moving, 1.0 / self.scale, 0.0)
-        diagonal = torch.where(moving, 0.0, torch.ones_like(inverse))
+        weights = xp.where(p.free, objective.slope(u, self.lower, self.upper), 0.0)
+        inverse = xp.where(moving, 1.0 / self.scale, 0.0)
+        diagonal = xp.where(moving, 0.0, xp.ones_like(inverse))
         if objective.entropic_slack:
             own = self.slack * inverse * z * (1 - z) / objective.temperature
-            diagonal = torch.where(p.tight, diagonal, own + diagonal)
-        return Curvature(self.rows, weights, inverse, diagonal.expand(z.shape))
+            diagonal = xp.where(p.tight, diagonal, own + diagonal)
+        return Curvature(self.rows, weights, inverse, xp.broadcast_to(diagonal, z.shape))
 
     def drift(self, e: Evaluation, mu: Tensor, objective: Objective) -> Tensor:
         """Derivative of the residual with respect to the temperature, mu held."""
+        xp = namespace(mu)
         p, T = self.presolved, objective.temperature
-        slope = torch.where(p.free, objective.slope(e.u, self.lower, self.upper), 0.0)
+        slope = xp.where(p.free, objective.slope(e.u, self.lower, self.upper), 0.0)
         change = self.rows.matvec(-slope * e.u / T)
         if objective.entropic_slack:
-            change = change + torch.where(p.tight, 0.0, -self.slack * e.z * (1 - e.z) * mu / T**2)
-        return torch.where(p.active, change / self.scale, 0.0)
+            change = change + xp.where(p.tight, 0.0, -self.slack * e.z * (1 - e.z) * mu / T**2)
+        return xp.where(p.active, change / self.scale, 0.0)
 
     def row_sizes(self, x: Tensor) -> Tensor:
         """sum_j |a_ij x_j| of each row, (N, k): what a violation is relative to, where it exceeds one."""
-        return self.rows.row_sums((x[:, self.rows.col] * self.rows.values).abs())
+        return self.rows.row_sums(abs(x[:, self.rows.col] * self.rows.values))
 
     def row_ranges(self) -> tuple[Tensor, Tensor]:
         """The least and the largest value of A x, scaled, over what presolve left free, slack included; (., k) each."""
+        xp = namespace(self.lower)
         rows, p = self.rows, self.presolved
         low, high = self.lower[:, rows.col] * rows.values, self.upper[:, rows.col] * rows.values
         free = p.free[:, rows.col]
-        least = rows.row_sums(torch.where(free, torch.minimum(low, high), 0.0))
-        most = rows.row_sums(torch.where(free, torch.maximum(low, high), 0.0))
+        least = rows.row_sums(xp.where(free, xp.minimum(low, high), 0.0))
+        most = rows.row_sums(xp.where(free, xp.maximum(low, high), 0.0))
         if self.objective.entropic_slack:
-            most = most + torch.where(p.tight, 0.0, self.slack)
+            most = most + xp.where(p.tight, 0.0, self.slack)
         return least / self.scale, most / self.scale
 
 
@@ -294,8 +320,9 @@ class Curvature:
 
     def dense(self) -> Tensor:
         """(N, k, k)."""
+        xp = namespace(self.weights)
         H = self.rows.gram(self.weights) * (self.inverse[:, :, None] * self.inverse[:, None, :])
-        return H + torch.diag_embed(self.diagonal_term)
+        return H + xp.diagonal_matrix(self.diagonal_term)
 
 
 def select_objective(objective: Objective, index: Tensor, count: int) -> Objective:

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 import torch
 
 from linsat._transforms import plain_tensors
+from linsat.compile.groups import disjoint_groups as disjoint_groups
 
 Tensor = torch.Tensor
 Array = np.ndarray
@@ -17,7 +18,6 @@ Array = np.ndarray
 _DENSE_ENTRIES = 4_000_000
 # Largest temporary, in entries, that one chunk of instances may need for A diag(d) A'.
 _CHUNK_ENTRIES = 16_000_000
-_FULL = 2**64 - 1
 # Beyond this many rows, where fewer than this share of the pairs of rows have a variable in common, a sparse
 # factorisation beats a dense one.
 _FEW_ROWS, _SPARSE = 256, 0.2
@@ -162,26 +162,3 @@ class RowMatrix:
     def select(self, index: Tensor) -> RowMatrix:
         """The matrix of some instances."""
         return self if self.shared else self.with_values(self.values[index])
-
-
-def disjoint_groups(row: Array, col: Array, num_rows: int) -> list[list[int]]:
-    """Rows in order, each put into the first group none of whose rows shares a variable with it."""
-    order = np.argsort(row, kind="stable")
-    columns, ends = col[order], np.cumsum(np.bincount(row, minlength=num_rows))
-    # Bit g of word w at a column: group 64 w + g has a row with that variable.
-    taken = [np.zeros(int(col.max(initial=-1)) + 1, dtype=np.uint64)]
-    groups: list[list[int]] = []
-    for i in range(num_rows):
-        support = columns[ends[i - 1] if i else 0 : ends[i]]
-        used = [int(np.bitwise_or.reduce(words[support], initial=0)) for words in taken]
-        word = next((w for w, bits in enumerate(used) if bits != _FULL), len(taken))
-        if word == len(taken):
-            taken.append(np.zeros_like(taken[0]))
-            used.append(0)
-        bit = (~used[word] & (used[word] + 1)).bit_length() - 1  # the lowest that is not set
-        taken[word][support] |= np.uint64(1 << bit)
-        group = 64 * word + bit
-        if group == len(groups):
-            groups.append([])
-        groups[group].append(i)
-    return groups

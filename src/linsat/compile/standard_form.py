@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from linsat._transforms import plain, plain_tensors
+from linsat.compile.box import Box
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.compile.rows import RowMatrix
 from linsat.constraints.arrays import Shape
-from linsat.constraints.structure import EQUAL, GREATER, LESS, SparsityPattern, Values
+from linsat.constraints.structure import SparsityPattern, Values
 from linsat.objectives import Objective
-
-
-@dataclass(frozen=True)
-class Box:
-    """What follows from coefficients and bounds alone: the same for sets that differ in their right-hand sides only."""
-
-    rows: RowMatrix
-    lower: Tensor  # (., l)
-    upper: Tensor  # (., l)
-    least: Tensor  # (., k) of a x over the box
-    most: Tensor  # (., k)
-    scale: Tensor  # (., k)
-    signed: Tensor  # (., k) whether the row has negative coefficients
 
 
 def standard_form(
@@ -74,29 +62,7 @@ def standard_form(
     _, _, senses = pattern.on(device)
     rhs = _flatten(values.rhs, pattern.num_rows, batch_shape)
     price = None if values.price is None else _flatten(values.price, pattern.num_rows, batch_shape)
-    if objective.entropic_slack:
-        covering = _covering_slack(rhs - box.least, box.most - box.least, gamma_shift)
-        slack = torch.where(
-            senses == LESS,
-            rhs - box.least,
-            torch.where(senses == EQUAL, torch.zeros_like(rhs), torch.where(box.signed, box.most - rhs, covering)),
-        )
-        if price is not None:
-            slack = torch.where(torch.isfinite(price[:1]), 0.0, slack)
-        rhs = torch.where(senses == GREATER, rhs + slack, rhs)
-    else:
-        slack = torch.zeros_like(rhs[:1].detach())
-    bounds = _dual_bounds(senses, price, objective.entropic_slack)
-    return StandardForm(box.rows, box.lower, box.upper, rhs, slack, box.scale, *bounds)
-
-
-def _dual_bounds(senses: Tensor, price: Tensor | None, entropic: bool) -> tuple[Tensor, Tensor]:
-    """Between which values the multiplier of each row lies, (., k) each: its sense and price, without slack."""
-    if price is None:
-        price = torch.full((1, len(senses)), torch.inf, dtype=torch.float64, device=senses.device)
-    # With entropic slack a hard row, of infinite price, has a multiplier of any sign.
-    signed = torch.isfinite(price) if entropic else torch.ones_like(price, dtype=torch.bool)
-    return torch.where(signed & (senses == GREATER), 0.0, -price), torch.where(signed & (senses == LESS), 0.0, price)
+    return box.form(rhs, price, senses, entropic=objective.entropic_slack, gamma_shift=gamma_shift)
 
 
 def _box(pattern: SparsityPattern, values: Values, num_variables: int, batch_shape: Shape, finite: bool) -> Box:
@@ -107,40 +73,13 @@ def _box(pattern: SparsityPattern, values: Values, num_variables: int, batch_sha
     rows = RowMatrix(row, col, coefficients, (pattern.num_rows, num_variables), cache)
     lower = _flatten(values.lower, num_variables, batch_shape)
     upper = _flatten(values.upper, num_variables, batch_shape)
-    if finite:
-        low, high = (_of_entries(bound, given, col) for bound, given in ((lower, values.lower), (upper, values.upper)))
-        at_lower, at_upper, width = low * coefficients, high * coefficients, high - low
-        reach = coefficients.abs() * width
-        counts = rows.row_sums(((coefficients != 0) & (width > 0)).to(reach.dtype))
-        scale = rows.row_sums(reach) / counts.clamp_min(1.0)
-        least, most = rows.row_sums(torch.minimum(at_lower, at_upper)), rows.row_sums(torch.maximum(at_lower, at_upper))
-    else:
-        counts = rows.row_sums((coefficients != 0).to(coefficients.dtype))
-        # A scale changes the path of the solver only; without entropic slack it has no gradient.
-        scale = rows.row_sums(coefficients.detach() ** 2).sqrt()
-        least = most = torch.zeros_like(scale)
-    return Box(
-        rows=rows,
-        lower=lower,
-        upper=upper,
-        least=least,
-        most=most,
-        scale=torch.where(counts > 0, scale, torch.ones_like(scale)),
-        signed=rows.row_sums((coefficients < 0).to(coefficients.dtype)) > 0,
-    )
+    ends = _of_entries(lower, values.lower, col), _of_entries(upper, values.upper, col)
+    return Box.of(rows, lower, upper, finite, ends)
 
 
 def _of_entries(bound: Tensor, given: Tensor, col: Tensor) -> Tensor:
     """The bound (., l) of the variable of each coefficient, (., nnz); (1, 1) where all variables have the same."""
     return given.reshape(1, 1) if given.numel() == 1 else bound[:, col]
-
-
-def _covering_slack(need: Tensor, total: Tensor, gamma_shift: float) -> Tensor:
-    """g d for rows c x >= d with c >= 0, measured from the row's smallest value."""
-    safe = torch.where(need > 0, need, torch.ones_like(need))
-    # The relative nudge keeps ratios that are whole numbers in exact arithmetic (0.3 / 0.1) from rounding down.
-    multiplier = torch.floor((total / (safe + gamma_shift)).detach() * (1 + 1e-12))
-    return multiplier * need
 
 
 def _flatten(tensor: Tensor, size: int, batch_shape: Shape) -> Tensor:

@@ -31,16 +31,17 @@ from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import transforming
 from linsat.backends.cpu_kernel import KernelBackend
 from linsat.backends.cpu_kernel.backend import Pulled
+from linsat.backends.triton import TritonBackend
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
+from linsat.gradient.exact_solve import solve_exactly
 from linsat.gradient.operator import Arguments, apply
 from linsat.gradient.options import describe
 from linsat.objectives import Objective
-from linsat.solvers.linear_solve import solve_exactly
 from linsat.solvers.result import SolverResult
 from linsat.solving import Solve
 from linsat.status import Status
 
-_KERNEL = KernelBackend()
+_FUSED = (KernelBackend(), TritonBackend())
 _FORM = 8  # tensors of a standard form
 
 
@@ -147,8 +148,9 @@ class Projection(torch.autograd.Function):
         elif not learned and grad_mu is None and grad_x is not None and not transforming(grad_x):
             call = ctx.call
             problem = call.form.problem(ctx.flat, call.objective, ctx.presolved, call.cache)
-            if _KERNEL.supports(problem) is None:  # by far the most frequent case, with nothing in its way
-                return None, None, _KERNEL.vjp(problem, mu, grad_x, codes=ctx.codes).scores
+            kernel = _kernel(problem)
+            if kernel is not None:  # by far the most frequent case, with nothing in its way
+                return None, None, kernel.vjp(problem, mu, grad_x, codes=ctx.codes).scores
         return _pull_back(ctx, (scores, *learned), mu, grad_x, grad_mu)
 
 
@@ -227,8 +229,9 @@ def gradients(
         grad_x = torch.zeros_like(problem.scores)
     wanted = {i for i, wants in enumerate(needed[1:]) if wants}
     plain = not torch.is_grad_enabled() and not transforming(grad_x) and not transforming(grad_mu)
-    if plain and _KERNEL.supports(problem) is None:
-        pulled = _KERNEL.vjp(
+    kernel = _kernel(problem) if plain else None
+    if kernel is not None:
+        pulled = kernel.vjp(
             problem, solved.mu, grad_x, codes=solved.codes, grad_mu=grad_mu, parameter=_PARAMETER in wanted
         )
         q, grad_x = pulled.q, solved.masked(grad_x)
@@ -241,6 +244,11 @@ def gradients(
         return tuple(found.get(i - 1) for i in range(len(needed)))
     pull_back: Callable[..., Any] = torch.func.vjp(solved.explicit, *solved.tensors)[1]
     return pull_back((grad_x, -q, torch.zeros_like(solved.mu) if grad_mu is None else solved.masked(grad_mu)))
+
+
+def _kernel(problem: Problem) -> KernelBackend | TritonBackend | None:
+    """The fused kernel that takes the problem."""
+    return next((kernel for kernel in _FUSED if kernel.supports(problem) is None), None)
 
 
 # Positions among `Call.tensors` of what has a short closed form; of the objective's number the kernel knows one.

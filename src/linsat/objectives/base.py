@@ -9,22 +9,23 @@ and everything the solvers need of Omega is the conjugate of each term over its 
     psi(u) = max over lower <= x <= upper of  u x - omega(x),      x = psi'(u),      D = psi''(u).
 
 A new objective is a subclass with these three functions, elementwise on torch tensors; `Euclidean` is the shortest
-example. The array back end runs every objective; the fused kernel and the interior-point method know those of linsat
-only, and say so.
+example, and serves JAX too, because it takes its operations from `namespace`. The array back end runs every objective;
+the fused kernel and the interior-point method know those of linsat only, and say so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+from linsat._array_namespace import Tensor, namespace
 
-from linsat._transforms import constant_field
-from linsat.constraints.layout import Layout
+if TYPE_CHECKING:
+    import torch
 
-Tensor = torch.Tensor
+    from linsat.constraints.layout import Layout
+
 # An objective without its numbers: class, the other fields by name, and the names of the numbers.
 Kind = tuple[Any, tuple[tuple[str, Any], ...], tuple[str, ...]]
 
@@ -57,7 +58,7 @@ class Objective:
 
     def probe(self, like: Tensor) -> Objective:
         """An objective of this kind for one instance at scores 0, ``like`` a tensor of its dtype and device."""
-        ones = torch.ones((1, 1), dtype=like.dtype, device=like.device)
+        ones = namespace(like).zeros((1, 1), like) + 1.0
         numbers = dict.fromkeys(self.parameters(), ones)
         return replace(self, **numbers) if numbers else self  # type: ignore[type-var]
 
@@ -67,6 +68,8 @@ class Objective:
 
     def kind(self) -> Kind:
         """Everything but the numbers; `of_kind` puts others in."""
+        from linsat._transforms import constant_field
+
         numbers = tuple(self.parameters())
         others = [f.name for f in fields(self) if f.name not in numbers]  # type: ignore[arg-type]
         return type(self), tuple((name, constant_field(getattr(self, name))) for name in others), numbers

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-import torch.nn.functional as F
-
-from linsat._transforms import plain_tensors, tracing
+from linsat._array_namespace import Tensor, namespace
 from linsat.errors import ConstraintError
-from linsat.objectives.base import Objective, Tensor
+from linsat.objectives.base import Objective
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +51,16 @@ class Entropy(Objective):
         return replace(self, tau=temperature)
 
     def probe(self, like: Tensor) -> Entropy:
-        return replace(self, tau=torch.ones((1, 1), dtype=like.dtype, device=like.device))
+        return replace(self, tau=namespace(like).zeros((1, 1), like) + 1.0)
 
     def parameters(self) -> dict[str, Any]:
         return {"tau": self.tau}
 
     def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Entropy:
+        import torch
+
+        from linsat._transforms import tracing
+
         if type(self.tau) is float and type(self) is Entropy and not tracing():
             return _spread_number(self.slack, self.tau, batch_shape.numel(), device)
         try:
@@ -77,21 +81,24 @@ class Entropy(Objective):
 
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         width = upper - lower
-        # torch's softplus drops the exponential above its threshold of 20, an error that a line search would see.
-        return lower * u + self.tau * F.softplus(width * u / self.tau, threshold=40.0)
+        return lower * u + self.tau * namespace(u).softplus(width * u / self.tau)
 
     def point(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         width = upper - lower
-        return lower + width * torch.sigmoid(width * u / self.tau)
+        return lower + width * namespace(u).sigmoid(width * u / self.tau)
 
     def slope(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         width = upper - lower
-        p = torch.sigmoid(width * u / self.tau)
+        p = namespace(u).sigmoid(width * u / self.tau)
         return width**2 * p * (1 - p) / self.tau
 
 
 @functools.lru_cache(maxsize=64)
 def _spread_number(slack: Any, tau: float, count: int, device: torch.device) -> Entropy:
     """The objective at one temperature for ``count`` instances; kept, because most programs use a few over and over."""
+    import torch
+
+    from linsat._transforms import plain_tensors
+
     with plain_tensors():
         return Entropy(torch.full((1, 1), tau, dtype=torch.float64, device=device).expand(count, 1), slack)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from linsat.constraints.layout import Layout
+from linsat._array_namespace import Tensor, namespace
 from linsat.errors import ConstraintError
-from linsat.objectives.base import Objective, Tensor
+from linsat.objectives.base import Objective
+
+if TYPE_CHECKING:
+    import torch
+
+    from linsat.constraints.layout import Layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +37,14 @@ class Euclidean(Objective):
         return {} if self.weights is None else {"weights": self.weights}
 
     def flat(self, layout: Layout) -> Euclidean:
-        shaped = layout.flattened(self.weights) if isinstance(self.weights, torch.Tensor | np.ndarray) else None
+        shaped = layout.flattened(self.weights) if hasattr(self.weights, "ndim") else None
         return self if shaped is None else replace(self, weights=shaped[0])
 
     def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Euclidean:
         if self.weights is None:
             return self
+        import torch
+
         try:
             given = self.weights
             weights = given if isinstance(given, torch.Tensor) else torch.as_tensor(given, dtype=torch.float64)
@@ -68,10 +72,11 @@ class Euclidean(Objective):
 
     def point(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         x = u if self.weights is None else u / self.weights
-        # Not torch.clamp: its derivative at a bound is 1, where `slope` and the solvers say 0.
-        return torch.where(x <= lower, lower, torch.where(x >= upper, upper, x))
+        # Not clip: its derivative at a bound is not 0, as `slope` and the solvers say.
+        xp = namespace(u)
+        return xp.where(x <= lower, lower, xp.where(x >= upper, upper, x))
 
     def slope(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         x = u if self.weights is None else u / self.weights
         inside = (x > lower) & (x < upper)
-        return inside.to(u.dtype) if self.weights is None else inside / self.weights
+        return namespace(u).cast(inside, u) if self.weights is None else inside / self.weights

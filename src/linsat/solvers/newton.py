@@ -22,8 +22,9 @@ Every back end takes these constants from here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from linsat._array_namespace import namespace
 from linsat.errors import ConstraintError
 
 # Found on random systems (positive, signed, degenerate) from tau = 1 to 0.001.
@@ -34,6 +35,7 @@ START_TEMPERATURE = 0.05  # of the largest |score|
 # so that directions of hardly any curvature (nearly parallel rows) are still followed.
 LEAST_DAMPING, FIRST_DAMPING, LARGEST_DAMPING = 1e-9, 1e-2, 1.0
 FIRST_RIDGE, LARGEST_RIDGE = 1e-12, 1e-2  # relative to the diagonal of H
+REFINED_RIDGE = 1e-11  # of a solve whose refinements undo it
 BACKTRACKS = 12
 SHORTEN = 0.3
 DECREASE = 1e-4  # share of the predicted fall that counts as progress
@@ -50,6 +52,26 @@ STEPS_BEFORE_INTERIOR = 60
 
 
 @dataclass(frozen=True)
+class Precision:
+    """The constants that depend on how the numbers are rounded."""
+
+    rounding: float  # of theta, relative to the sum of its terms
+    first_ridge: float  # of a step, relative to the diagonal of H
+    refined_ridge: float  # of a solve that is refined
+    residual: float  # of a row, relative to the sum of its terms: an error below this is none
+
+
+DOUBLE = Precision(ROUNDING, FIRST_RIDGE, REFINED_RIDGE, residual=0.0)
+# Multiples of its rounding, 1.2e-7. A larger ridge than in double precision costs steps, not accuracy.
+SINGLE = Precision(rounding=5e-6, first_ridge=2e-6, refined_ridge=5e-6, residual=5e-7)
+
+
+def precision_of(x: Any) -> Precision:
+    """That of arrays like x."""
+    return DOUBLE if namespace(x).eps(x) < 1e-12 else SINGLE
+
+
+@dataclass(frozen=True)
 class Newton:
     """Solve by Newton's method on the dual; what that does not solve, by an interior-point method.
 
@@ -58,9 +80,9 @@ class Newton:
             while solving and to ``max(1, sum_j |a_ij x_j|)`` in the end; the duality gap is held to the same figure.
             One more step is taken then, so the rows usually hold far better.
         max_steps: hard limit of Newton steps per instance, over all temperatures.
-        backend: ``"auto"`` runs the fused kernel on the CPU where it can and torch operations everywhere else;
-            ``"torch"`` always the latter; ``"kernel"`` raises where the kernel cannot be used; ``"interior_point"``
-            goes to that method at once.
+        backend: ``"auto"`` runs the fused kernel on the CPU and the Triton kernels on a GPU where they can, and torch
+            operations everywhere else; ``"torch"`` always the latter; ``"kernel"`` and ``"triton"`` raise where that
+            one cannot be used; ``"interior_point"`` goes to that method at once.
 
     Cost per step and instance: O(pairs of rows sharing a variable) to assemble the Hessian and O(rows^3 / 3) to factor
     it; typically 5 to 30 steps. Memory O(variables + rows^2) per instance, whatever the number of steps. Beyond 2,000
@@ -72,16 +94,16 @@ class Newton:
 
     tol: float = 1e-9
     max_steps: int = 200
-    backend: Literal["auto", "torch", "kernel", "interior_point"] = "auto"
+    backend: Literal["auto", "torch", "kernel", "triton", "interior_point"] = "auto"
 
     def __post_init__(self) -> None:
         if not 0 < self.tol < 1:
             raise ConstraintError(f"tol is {self.tol}; expected a number between 0 and 1, such as 1e-9.")
         if not isinstance(self.max_steps, int) or self.max_steps < 1:
             raise ConstraintError(f"max_steps is {self.max_steps}; expected a positive integer.")
-        if self.backend not in ("auto", "torch", "kernel", "interior_point"):
+        if self.backend not in ("auto", "torch", "kernel", "triton", "interior_point"):
             raise ConstraintError(
-                f"backend is {self.backend!r}; expected 'auto', 'torch', 'kernel' or 'interior_point'."
+                f"backend is {self.backend!r}; expected 'auto', 'torch', 'kernel', 'triton' or 'interior_point'."
             )
 
     @property

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from linsat.compile.problem import Problem, Tensor
+from linsat._array_namespace import Tensor, namespace
+from linsat.compile.problem import Problem
 from linsat.status import Status
 
 
@@ -36,6 +35,8 @@ class SolverResult:
 
     @classmethod
     def empty(cls, problem: Problem, solver: str) -> SolverResult:
+        import torch
+
         scores, count = problem.scores, problem.size
 
         def filled(value: int) -> Tensor:
@@ -65,16 +66,17 @@ def farkas_gap(problem: Problem, mu: Tensor) -> Tensor:
     If <mu, B> exceeds the largest value of <mu, A x + S z> over the box, no point can satisfy the rows. The margin
     left for rounding grows with the size of the terms. Weights of the wrong sign, and of soft rows, count nothing.
     """
+    xp = namespace(mu)
     p = problem.presolved
     low, high = problem.dual_bounds()
-    proves = p.active & ((mu <= 0) | torch.isposinf(high)) & ((mu >= 0) | torch.isneginf(low))
-    nu = torch.where(proves, mu, 0.0) / problem.scale
+    proves = p.active & ((mu <= 0) | xp.isposinf(high)) & ((mu >= 0) | xp.isneginf(low))
+    nu = xp.where(proves, mu, 0.0) / problem.scale
     gain = problem.rows.rmatvec(nu)
-    least = torch.where(p.free | ~p.at_upper, problem.lower, problem.upper)
-    most = torch.where(p.free | p.at_upper, problem.upper, problem.lower)
-    best = torch.where(gain > 0, gain * most, torch.where(gain < 0, gain * least, 0.0))
+    least = xp.where(p.free | ~p.at_upper, problem.lower, problem.upper)
+    most = xp.where(p.free | p.at_upper, problem.upper, problem.lower)
+    best = xp.where(gain > 0, gain * most, xp.where(gain < 0, gain * least, 0.0))
     slack = problem.slack * nu
-    best_slack = torch.where(p.tight, slack * p.tight_share, slack.clamp_min(0.0))
+    best_slack = xp.where(p.tight, slack * p.tight_share, xp.at_least(slack, 0.0))
     target = problem.rhs * nu
-    size = best.abs().sum(-1) + best_slack.abs().sum(-1) + target.abs().sum(-1)
-    return target.sum(-1) - best.sum(-1) - best_slack.sum(-1) - 1e-9 * size
+    size = abs(best).sum(-1) + abs(best_slack).sum(-1) + abs(target).sum(-1)
+    return target.sum(-1) - best.sum(-1) - best_slack.sum(-1) - max(1e-9, 100 * xp.eps(mu)) * size

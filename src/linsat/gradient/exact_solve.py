@@ -1,0 +1,50 @@
+"""Solving exactly with the Hessian of a batch of problems, differentiably: the solve of the implicit gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from linsat._transforms import transforming
+from linsat.compile.problem import Curvature, Tensor
+from linsat.errors import ConstraintError
+from linsat.solvers.linear_algebra import conjugate_gradients, solve_refined
+from linsat.solvers.linear_solve import MOST_DENSE_ROWS, is_dense
+
+_STEPS_EXACT = 4000
+_EXACT = 1e-13
+
+
+def solve_exactly(curvature: Curvature, rhs: Tensor) -> Tensor:
+    """H^{-1} rhs for rhs (N, k) in the range of H; differentiable in the problem and rhs."""
+    num_rows = rhs.shape[-1]
+    if is_dense(num_rows):
+        return solve_refined(curvature.dense(), rhs)
+    if transforming(rhs):
+        raise ConstraintError(
+            f"function transforms (vmap, jacrev) need a dense Hessian, which {num_rows} rows are too many "
+            f"for (limit: {MOST_DENSE_ROWS}). Fix: call backward or torch.autograd.grad once per output."
+        )
+    with torch.no_grad():
+        found = _by_iteration(curvature, rhs)
+    return found + _Correction.apply(rhs - curvature.product(found), curvature)
+
+
+class _Correction(torch.autograd.Function):
+    """H^{-1} of a residual that is zero, and so zero; but its derivative, H^{-1} of the residual's, is not."""
+
+    @staticmethod
+    def forward(ctx: Any, residual: Tensor, curvature: Curvature) -> Tensor:
+        ctx.curvature = curvature
+        return torch.zeros_like(residual)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _by_iteration(ctx.curvature, grad), None
+
+
+def _by_iteration(curvature: Curvature, rhs: Tensor) -> Tensor:
+    tol = torch.full_like(rhs[:, 0], _EXACT)
+    return conjugate_gradients(curvature.product, curvature.diagonal(), rhs, tol, _STEPS_EXACT)

@@ -1,0 +1,90 @@
+"""Single precision: rows that hold to rounding, by residuals that are summed in two floats.
+
+A row summed in float32 is wrong by about 1e-7 times the sum of its terms, which is all that Newton's method can see.
+Here each product and each sum keeps its rounding error in a second float, so that the residual of x as it is can be
+seen, and x corrected by D A' (A D A')^-1 times that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from linsat._senses import EQUAL, GREATER, LESS
+from linsat.compile.presolve import row_sides
+from linsat.compile.problem import Problem
+from linsat.solvers.linear_algebra import solve_refined
+
+Array = Any
+
+_CORRECTIONS = 3
+_HOLDS = 1e-6  # relative violation of a row in single precision that counts as rounding
+_UPPER_HALF = 0xFFFFF000  # sign, exponent and the upper 11 bits of a float32
+
+
+def refine(problem: Problem, plan: Any, found: Any) -> tuple[Array, Array]:
+    """x corrected to satisfy the hard rows, and whether it does; kept only where a correction helps."""
+    x = found.x
+    u = problem.adjusted(found.mu)
+    worst, gaps = _gaps(problem, plan, x)
+    for _ in range(_CORRECTIONS):
+        used = problem.presolved.active & ((gaps != 0) | (plan.senses == EQUAL))
+        curvature = problem.curvature(u, jnp.zeros_like(gaps), problem.objective, used)
+        q = solve_refined(curvature.dense(), -gaps * curvature.inverse) * curvature.inverse
+        trial = jnp.clip(x + curvature.weights * problem.rows.rmatvec(q), problem.lower, problem.upper)
+        trial_worst, trial_gaps = _gaps(problem, plan, trial)
+        better = trial_worst < worst
+        x = jnp.where(better[:, None], trial, x)
+        worst, gaps = jnp.where(better, trial_worst, worst), jnp.where(better[:, None], trial_gaps, gaps)
+    return x, worst <= _HOLDS
+
+
+def _gaps(problem: Problem, plan: Any, x: Array) -> tuple[Array, Array]:
+    """The worst violation of any hard row, relative to its size, (N,), and by how much each is violated, (N, k)."""
+    residual, size = residuals(problem, plan, x)
+    gaps = jnp.where(plan.senses == LESS, jnp.maximum(residual, 0.0), residual)
+    gaps = jnp.where(plan.senses == GREATER, jnp.minimum(gaps, 0.0), gaps)
+    gaps = jnp.where(plan.soft, 0.0, gaps)
+    relative = abs(gaps) / jnp.maximum(size, 1.0)
+    return relative.max(-1, initial=0.0), gaps
+
+
+def residuals(problem: Problem, plan: Any, x: Array) -> tuple[Array, Array]:
+    """A x - b of the rows as written and sum_j |a_ij x_j|, (N, k) each; summed in two floats."""
+    table, columns = plan.pattern.padded
+    values = problem.rows.values
+    padded = jnp.concatenate([values, jnp.zeros((len(values), 1), values.dtype)], -1)[:, table]  # (., k, m)
+    high, low = _product(padded, x[:, columns])
+    size = abs(high).sum(-1)
+    sides = jnp.broadcast_to(-row_sides(problem, plan.senses), size.shape)[:, :, None]
+    high, low = jnp.concatenate([high, sides], -1), jnp.concatenate([low, jnp.zeros_like(sides)], -1)
+    while high.shape[-1] > 1:
+        half = (high.shape[-1] + 1) // 2
+        rest = [(0, 0), (0, 0), (0, 2 * half - high.shape[-1])]
+        high, low = jnp.pad(high, rest), jnp.pad(low, rest)
+        total, lost = _sum(high[..., :half], high[..., half:])
+        high, low = _sum(total, lost + (low[..., :half] + low[..., half:]))
+    return (high + low)[..., 0], size
+
+
+def _sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """a + b, and exactly what rounding took from it."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _product(a: Array, b: Array) -> tuple[Array, Array]:
+    """a b, and exactly what rounding took from it."""
+    total = a * b
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    return total, ((a_high * b_high - total) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _halves(a: Array) -> tuple[Array, Array]:
+    """a as the sum of two floats of half as many digits, whose products are exact."""
+    bits = jax.lax.bitcast_convert_type(a, jnp.uint32) & jnp.uint32(_UPPER_HALF)
+    high = jax.lax.bitcast_convert_type(bits, jnp.float32)
+    return high, a - high

@@ -1,0 +1,118 @@
+"""One step for torch and JAX, compared iterate by iterate; single precision, its violation measured in double."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+import linsat
+from jax_systems import OBJECTIVES, SHAPES, Batch, batch
+from linsat.backends.arrays import ArrayBackend
+from linsat.compile.compiled import compile_constraints
+from linsat.solvers.step import Setting, first_state, step
+from linsat.status import Status
+
+pytest.importorskip("jax")
+
+import jax
+import jax.numpy as jnp
+
+import linsat.jax
+import linsat.jax.native  # registers the state of the solver
+from linsat.jax.plan import plan_of
+
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+ROUNDED = 1e-6  # relative to max(1, sum |a x|): eight roundings of float32
+
+
+def torch_problem(cons: linsat.Constraints, y: np.ndarray, objective: linsat.Objective):
+    scores = torch.tensor(y)
+    spread = objective.spread(scores.shape[:-1], scores.shape[-1], scores.device)
+    compiled = compile_constraints(cons, spread)
+    return compiled.form.problem(scores, spread, compiled.presolved)
+
+
+@pytest.mark.parametrize("name", ["paper", "euclidean"])
+def test_iterates_are_those_of_torch(name: str):
+    cons = linsat.constraints.doubly_stochastic(4)
+    y, objective = np.random.default_rng(0).normal(size=(3, 16)), OBJECTIVES[name]
+    setting = Setting.of(torch_problem(cons, y, objective))
+    state, expected = first_state(setting), []
+    for _ in range(4):
+        state = step(setting, state)
+        expected.append(state.mu.numpy())
+
+    def iterates(y):
+        plan = plan_of(cons, 16, objective, linsat.Newton())
+        numbers = {"y": y} | ({"tau": jnp.full((3, 1), 0.2)} if name == "paper" else {})
+        setting = Setting.of(plan.problem(numbers))
+        state, found = first_state(setting), []
+        for _ in range(4):
+            state = step(setting, state)
+            found.append(state.mu)
+        return found
+
+    with jax.enable_x64(True):
+        found = jit(iterates)(jnp.asarray(y))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-10)
+
+
+def single_precision(systems: Batch, name: str) -> tuple[float, float, int]:
+    """Worst violation in double precision of x in single, distance to the answer in double, and failures."""
+    l = systems.scores.shape[1]
+    objective = linsat.Euclidean(OBJECTIVES[name].weights[:l]) if name == "weighted" else OBJECTIVES[name]
+    # Rounded first, so that both precisions solve the same systems.
+    rounded = {key: value.astype(np.float32) for key, value in {"y": systems.scores, **systems.numbers}.items()}
+
+    @jit
+    def solve(given):
+        return linsat.jax.solve(given["y"], systems.cons, objective=objective, **{k: given[k] for k in systems.numbers})
+
+    with jax.enable_x64(False):
+        found = solve({key: jnp.asarray(value) for key, value in rounded.items()})
+    assert found.x.dtype == jnp.float32
+    solved = np.asarray(found.status) == Status.CONVERGED.code
+    own = {key: value.astype(np.float64) for key, value in rounded.items()}
+    exact = Batch(systems.cons, own, own["y"], systems.known).in_torch()
+    x = np.asarray(found.x, dtype=np.float64)
+    expected = linsat.project(own["y"], exact, objective=objective, on_failure="nan")
+    violation = exact.violation(x)[solved]
+    return float(violation.max()), float(np.nanmax(abs(x - expected)[solved])), int((~solved).sum())
+
+
+@pytest.mark.parametrize("name", ["paper", "euclidean"])
+def test_single_precision_holds_rows_to_rounding(name: str):
+    violation, distance, failures = single_precision(batch(SHAPES[0], 20, seed=5), name)
+    assert violation <= ROUNDED
+    assert distance <= 1e-3
+    assert failures == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_single_precision_over_three_hundred_systems(shape: tuple[int, int, int, int], name: str):
+    violation, distance, failures = single_precision(batch(shape, 50, seed=sum(shape)), name)
+    print(f" {name} {shape}: violation {violation:.1e}, distance {distance:.1e}, {failures} of 50 not solved", end=" ")
+    assert violation <= ROUNDED
+    assert failures <= 1
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_torch_may_take_single_steps_first(name: str):
+    """The scheme for devices where float64 is slow, on the CPU: same answer, same violation, fewer steps in double."""
+    y = np.random.default_rng(0).normal(size=(20, 36))
+    objective = linsat.Euclidean(OBJECTIVES[name].weights[:36]) if name == "weighted" else OBJECTIVES[name]
+    cons = linsat.constraints.doubly_stochastic(6)
+    problem = torch_problem(cons, y, objective)
+    plain, mixed = (ArrayBackend(single_first=first).solve(problem, linsat.Newton()) for first in (False, True))
+    assert plain.solved
+    assert mixed.solved
+    assert float(cons.violation(mixed.x).max()) <= 1e-9
+    np.testing.assert_allclose(mixed.x, plain.x, atol=1e-9)
+    rough = ArrayBackend(single_first=False).solve(problem, linsat.Newton(), plain.mu.float().double())
+    assert float(rough.steps.double().mean()) < float(plain.steps.double().mean())
