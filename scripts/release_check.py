@@ -21,7 +21,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TOOLS = ["pytest>=8", "hypothesis>=6.100", "cvxpy>=1.5", "clarabel>=0.9", "LinSATNet==0.1.3"]
+TOOLS = ["pytest>=8", "hypothesis>=6.100", "cvxpy>=1.5", "clarabel>=0.9", "LinSATNet==0.1.3", "typer>=0.12", "rich>=13"]
 TESTS = ["test_solve.py", "test_constraints.py", "test_objectives_euclidean.py", "test_kernel.py", "test_infeasible.py"]
 INSTALLED = """
 import sys, linsat
