@@ -1,6 +1,6 @@
 """``make release-check``: the packages as a user gets them.
 
-    python scripts/release_check.py                       everything, about five minutes
+    python scripts/release_check.py                       everything
     python scripts/release_check.py --torch torch==2.13.0 --where .release
 
 Builds sdist and wheel, checks their metadata, installs the wheel into an empty environment and there, with the sources
