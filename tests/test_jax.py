@@ -59,7 +59,11 @@ def compare_with_torch(systems: Batch, name: str) -> None:
     np.testing.assert_allclose(x, expected.detach().numpy(), atol=1e-9)
     for key, leaf in leaves.items():
         size = max(1.0, float(leaf.grad.abs().max()))
-        np.testing.assert_allclose(found[key], leaf.grad.numpy(), atol=1e-9 * size, err_msg=key)
+        # With entropic slack a coefficient that is exactly zero has no derivative: the slack of its row depends on |a|
+        # and on how many coefficients are not zero.
+        smooth = given[key] != 0 if key in "ACE" and objective.entropic_slack else np.full(leaf.shape, True)
+        expected_gradient = np.where(smooth, leaf.grad.numpy(), 0.0)
+        np.testing.assert_allclose(np.where(smooth, found[key], 0.0), expected_gradient, atol=1e-9 * size, err_msg=key)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -176,7 +180,7 @@ def test_outside_of_traces_failures_are_raised():
 
 
 def test_shapes_and_names():
-    X = linsat.Variable("X", (2, 2))
+    X = linsat.Variable(2, 2, name="X")
     cons = linsat.subject_to(X.sum(axis=1) == 1)
     y = jnp.asarray(Y[:3, :4])
 
@@ -229,7 +233,7 @@ def test_malformed_calls():
         ({"b": jnp.ones((3, 1))}, "do not broadcast"),
         ({"b": jnp.asarray([jnp.inf])}, "b holds NaN or infinity"),
         ({"d": jnp.ones(1), "constraints": sparse}, "no rows of that kind"),
-        ({"A": jnp.ones((2, 6))}, r"A has shape \(2, 6\); expected \(..., 1, 6\)"),
+        ({"A": jnp.ones((1, 5))}, r"A has shape \(1, 5\); expected \(..., 1, 6\)"),
         ({"A": jnp.ones((1, 6)), "constraints": sparse}, "non-zeros where the set has zeros"),
         ({"lower": jnp.ones(5)}, r"lower has shape \(5,\)"),
         ({"lower": 1.0, "upper": 0.0}, "lower exceeds upper"),
