@@ -64,11 +64,17 @@ def _one(rng: np.random.Generator, shape: tuple[int, int, int, int], *, structur
     point[:width] = system.point
     used = dict.fromkeys(SENSES, 0)
     for row, sense, rhs in zip(system.matrix, system.senses, system.rhs, strict=True):
-        if used[sense] < counts[sense] and (sense != "==" or used[sense] < width // 2):
-            matrix, side = SENSES[sense]
+        matrix, side = SENSES[sense]
+        # Dependent equalities have no derivative by their sides: any change of one alone leaves no point.
+        dependent = sense == "==" and _dependent(own[matrix][: used[sense], :width], row)
+        if used[sense] < counts[sense] and not dependent:
             own[matrix][used[sense], :width], own[side][used[sense]] = row, rhs
             used[sense] += 1
     return own, point
+
+
+def _dependent(rows: np.ndarray, row: np.ndarray) -> bool:
+    return np.linalg.matrix_rank(np.vstack([rows, row])) <= len(rows)
 
 
 def _transport(rng: np.random.Generator, own: dict[str, np.ndarray], point: np.ndarray) -> None:

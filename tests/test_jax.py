@@ -66,9 +66,9 @@ def compare_with_torch(systems: Batch, name: str) -> None:
         np.testing.assert_allclose(np.where(smooth, found[key], 0.0), expected_gradient, atol=1e-9 * size, err_msg=key)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", ["paper", "euclidean"])
 def test_forty_systems_are_those_of_torch(name: str):
-    compare_with_torch(batch(SHAPES[0], 10, seed=3), name)
+    compare_with_torch(batch(SHAPES[0], 40, seed=3), name)
 
 
 @pytest.mark.slow
@@ -78,6 +78,7 @@ def test_three_hundred_systems_are_those_of_torch(shape: tuple[int, int, int, in
     compare_with_torch(batch(shape, 50, seed=sum(shape)), name)
 
 
+@pytest.mark.slow
 def test_values_are_those_of_clarabel():
     def every(y):
         return [
@@ -100,7 +101,7 @@ def test_values_are_those_of_clarabel():
                 np.testing.assert_allclose(one, np.asarray(e), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["paper", "euclidean"])
+@pytest.mark.parametrize("name", [pytest.param("paper", marks=pytest.mark.slow), "euclidean"])
 def test_every_derivative(name: str):
     """jacfwd = jacrev; both and a second derivative against finite differences; mapped, jitted, by tau or weights."""
     rng = np.random.default_rng(2)

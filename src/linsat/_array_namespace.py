@@ -9,14 +9,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from torch import Tensor
-else:
-    Tensor = Any  # of torch, JAX or numpy
+Tensor: TypeAlias = Any  # an array of torch, JAX or numpy
 
 
 def namespace(*arrays: Any) -> Any:
@@ -84,8 +81,8 @@ class _Arrays:
 
     def index_add(self, x: Any, index: Any, terms: Any) -> Any:
         """x (N, m) with terms (N, .) added at ``index`` of the last dimension."""
-        found = np.array(np.broadcast_to(x, (max(len(x), len(terms)), x.shape[1])))
-        np.add.at(found, (slice(None), index), terms)
+        found: Any = np.array(np.broadcast_to(x, (max(len(x), len(terms)), x.shape[1])))
+        np.add.at(found.T, index, np.broadcast_to(terms, (len(found), terms.shape[1])).T)
         return found
 
     def diagonal(self, H: Any) -> Any:
@@ -109,7 +106,9 @@ class _Jax(_Arrays):
         self.jax = jax
         self.sigmoid = jax.custom_jvp(self._sigmoid)
         self.sigmoid.defjvps(lambda t, p, u: t * p * (1 - p))
-        self.constant = jax.lax.stop_gradient
+
+    def constant(self, x: Any) -> Any:
+        return self.jax.lax.stop_gradient(x)
 
     def _sigmoid(self, u: Any) -> Any:
         e = self.module.exp(-abs(u))  # the same as in softplus, so that it is computed once

@@ -58,9 +58,8 @@ class Plan:
         dtype = numbers["y"].dtype
         found = {name: array for name, array in numbers.items() if name not in STATED}
         if len(found) < len(numbers):
-            box, kept = self._box(numbers), FORM
-            if "values" not in numbers:
-                kept = ("rhs", "slack", "dual_lower", "dual_upper")
+            box = self._box(numbers)
+            kept = FORM if "values" in numbers else ("rhs", "slack", "dual_lower", "dual_upper")
             form = box.form(
                 numbers["rhs"], numbers.get("price"), jnp.asarray(self.senses), entropic=self.objective.entropic_slack
             )

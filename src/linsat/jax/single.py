@@ -54,7 +54,7 @@ def _gaps(problem: Problem, plan: Any, x: Array) -> tuple[Array, Array]:
 def residuals(problem: Problem, plan: Any, x: Array) -> tuple[Array, Array]:
     """A x - b of the rows as written and sum_j |a_ij x_j|, (N, k) each; summed in two floats."""
     table, columns = plan.pattern.padded
-    values = problem.rows.values
+    values: Array = problem.rows.values
     padded = jnp.concatenate([values, jnp.zeros((len(values), 1), values.dtype)], -1)[:, table]  # (., k, m)
     high, low = _product(padded, x[:, columns])
     size = abs(high).sum(-1)
