@@ -33,12 +33,12 @@ def _opening(seconds: float) -> str:
             versions.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             versions.append(f"{name} not installed")
-    took = f"The run took {seconds / 60:.0f} minutes" if seconds else "There are no records yet; this is a page"
+    took = f"The run took {seconds / 60:.0f} minutes on" if seconds else "There are no records yet; this is"
     return f"""
 # The arena
 
 Problems as other projects publish them, with linsat beside those projects in one run. The page is written by
-`make arena` from its records; nothing on it is typed by hand. {took} on {platform.machine()} with {_cores()} cores:
+`make arena` from its records; nothing on it is typed by hand. {took} {platform.machine()} with {_cores()} cores:
 Python {platform.python_version()}, {", ".join(versions)}.
 
 What is compared is a layer or a loss inside somebody else's benchmark: `linsat.project` with `linsat.Euclidean` on
