@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -169,35 +171,11 @@ def test_every_unit_has_a_name_and_temperatures_are_chosen_by_the_least_mean_reg
 
 
 def test_the_adapter_agrees_with_pyepos_models() -> None:
-    pytest.importorskip("ortools")
-    pyepo = pytest.importorskip("pyepo")
-    import linsat
-    from linsat.interop.pyepo import FenchelYoung, constraints_of
-
-    task = decisions.Task("shortest path", train=6, test=2, grid=(3, 4))
-    model, _, c = task.data(5)
-    cons = constraints_of(model)
-    for costs in c:
-        model.setObj(costs)
-        _, best = model.solve()
-        x = linsat.argmax(-costs.astype(float), cons)
-        assert x @ costs == pytest.approx(best, rel=1e-5)
-    t = linsat.argmax(-torch.from_numpy(c), cons)
-    predicted = torch.from_numpy(c) + 0.1
-    expected = linsat.fenchel_young_loss(-predicted, t, cons, tau=0.5)
-    assert FenchelYoung(model, tau=0.5)(predicted, t).item() == pytest.approx(expected.item())
-    sack, _, values = decisions.Task("knapsack", train=4, test=2, items=6).data(3)
-    relaxed = decisions._relaxed(sack)
-    for value in values:
-        relaxed.setObj(value)
-        _, best = relaxed.solve()
-        assert linsat.argmax(value.astype(float), constraints_of(sack)) @ value == pytest.approx(best, rel=1e-5)
-    assert FenchelYoung(sack).sign == 1.0
-    for wrong, words in (
-        (lambda: FenchelYoung("model"), "optmodel is str"),
-        (lambda: FenchelYoung(model, constraints=linsat.constraints.simplex(3)), "one variable for each cost"),
-        (lambda: constraints_of(object()), "the rows of object are not known"),
-    ):
-        with pytest.raises(linsat.ConstraintError, match=words):
-            wrong()
-    assert pyepo.EPO.MINIMIZE.value == 1
+    """In a process by itself: the HiGHS of OR-Tools and that of highspy, which cvxpy loads, do not share one."""
+    for package in ("ortools", "pyepo"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    script = Path(__file__).parent / "pyepo_adapter.py"
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip() == "agrees"

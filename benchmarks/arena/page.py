@@ -33,12 +33,13 @@ def _opening(seconds: float) -> str:
             versions.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             versions.append(f"{name} not installed")
+    took = f"The run took {seconds / 60:.0f} minutes on" if seconds else "There are no records yet; this is"
     return f"""
 # The arena
 
 Problems as other projects publish them, with linsat beside those projects in one run. The page is written by
-`make arena` from its records; nothing on it is typed by hand. The run took {seconds / 60:.0f} minutes on
-{platform.machine()} with {_cores()} cores, Python {platform.python_version()}, {", ".join(versions)}.
+`make arena` from its records; nothing on it is typed by hand. {took} {platform.machine()} with {_cores()} cores:
+Python {platform.python_version()}, {", ".join(versions)}.
 
 What is compared is a layer or a loss inside somebody else's benchmark: `linsat.project` with `linsat.Euclidean` on
 DC3's family, `linsat.fenchel_young_loss` on PyEPO's, a projection with hard capacities as a router.
@@ -153,6 +154,8 @@ def _timing(results: Results, size: str, words: str) -> str:
 
 
 def _decisions(results: Results) -> list[str]:
+    if not any(unit.startswith("decisions/draw/") for unit in results):
+        return ["## Predict, then decide (PyEPO)\n\nNot run yet."]
     parts = [
         """
 ## Predict, then decide (PyEPO)
@@ -223,7 +226,7 @@ def _routing(results: Results) -> list[str]:
         unit.split("/", 1)[1]: r for unit, r in results.items() if unit.startswith("routing/") and "error" not in r
     }
     if not found:
-        return []
+        return ["## Mixture-of-experts routing\n\nNot run yet."]
     rows = []
     for name, r in found.items():
         rows.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -95,6 +96,11 @@ def regret(
     return lost if isinstance(y, torch.Tensor) else lost.numpy()
 
 
+def _scipy_optimize() -> Any:
+    """Imported when first needed: it takes a while."""
+    return importlib.import_module("scipy.optimize")
+
+
 @dataclass(frozen=True, eq=False)
 class _Program:
     """low <= A x <= high over a box; columns behind those of x take up what soft rows are broken by, at a cost."""
@@ -105,7 +111,7 @@ class _Program:
 
     @classmethod
     def of(cls, constraints: Constraints, instance: int, width: int) -> _Program:
-        from scipy.optimize import Bounds, LinearConstraint
+        optimize = _scipy_optimize()
 
         def own(tensor: torch.Tensor, size: int) -> np.ndarray:
             """The numbers of one instance."""
@@ -116,7 +122,7 @@ class _Program:
         row, col = structure.row, structure.col
         lower, upper = own(numbers.lower, width), own(numbers.upper, width)
         if not len(constraints):
-            return cls((), Bounds(lower, upper), np.zeros(0))
+            return cls((), optimize.Bounds(lower, upper), np.zeros(0))
         side, price = own(numbers.rhs, len(constraints)), own(constraints.price, len(constraints))
         senses = np.array(constraints.senses, dtype=np.str_)
         matrix = sp.csr_array((own(numbers.values, len(row)), (row, col)), shape=(len(constraints), width))
@@ -127,15 +133,13 @@ class _Program:
         taken = sp.csr_array((signs, (broken, np.arange(len(broken)))), shape=(len(constraints), len(broken)))
         low, high = np.where(senses == "<=", -np.inf, side), np.where(senses == ">=", np.inf, side)
         return cls(
-            LinearConstraint(sp.hstack([matrix, taken], format="csr"), low, high),
-            Bounds(np.append(lower, np.zeros(len(broken))), np.append(upper, np.full(len(broken), np.inf))),
+            optimize.LinearConstraint(sp.hstack([matrix, taken], format="csr"), low, high),
+            optimize.Bounds(np.append(lower, np.zeros(len(broken))), np.append(upper, np.full(len(broken), np.inf))),
             price[broken],
         )
 
     def solve(self, scores: np.ndarray, constraints: Constraints, instance: int) -> np.ndarray:
-        from scipy.optimize import milp
-
-        found = milp(np.append(-scores, self.elastic), constraints=self.rows, bounds=self.bounds)
+        found = _scipy_optimize().milp(np.append(-scores, self.elastic), constraints=self.rows, bounds=self.bounds)
         if found.status == _INFEASIBLE:
             reject_infeasible(constraints, instance)
         if found.status == _UNBOUNDED:

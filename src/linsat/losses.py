@@ -23,11 +23,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import outside_graphs
 from linsat.compile.compiled import compile_constraints
-from linsat.compile.problem import Problem, StandardForm, Tensor
+from linsat.compile.problem import Problem, StandardForm
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.errors import ConstraintError
