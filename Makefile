@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch==2.13.0
 
-.PHONY: help demo test test-all test-matrix fuzz bench bench-gpu bench-quick bench-page lint docs release-check clean
+.PHONY: help demo test test-all test-matrix fuzz bench bench-gpu bench-quick bench-page arena lint docs release-check clean
 help:
 	@echo "make demo   a guided tour: the layer, its peers, three studies (out/demo/index.html)"
 	@echo "make test   run the tests"
@@ -13,6 +13,7 @@ help:
 	@echo "make bench  time the layer against its peers, 20 minutes (make bench-quick: three)"
 	@echo "make bench-gpu  time the Triton kernels against torch operations on a GPU, where there is one"
 	@echo "make bench-page  docs/performance.md and the table of the README from the last make bench"
+	@echo "make arena  other projects' benchmarks with linsat beside them, half an hour, and docs/arena.md"
 	@echo "make fuzz   random systems against HiGHS and Clarabel; FUZZ=\"--minutes 5 --seed 1\" sets how long"
 	@echo "make test-matrix  the tests with the oldest and newest versions, and without any extra"
 	@echo "make lint   ruff, mypy, pyright and the direction of imports"
@@ -62,6 +63,16 @@ bench-gpu: $(VENV)/.installed
 
 bench-page: $(VENV)/.peers
 	@$(BIN)/python benchmarks/page.py
+
+# qpth declares numpy below 2, although it runs with 2.
+$(VENV)/.arena: $(VENV)/.installed
+	@$(PIP) -e ".[arena]"
+	@$(PIP) --no-deps qpth==0.0.18
+	@touch $@
+
+# Goes on where it was stopped; ARENA=--fresh begins anew, ARENA=--quick takes a few minutes and writes no page.
+arena: $(VENV)/.arena
+	@cd benchmarks && ../$(BIN)/python -m arena $(ARENA)
 
 lint: $(VENV)/.tools
 	@$(BIN)/ruff check .

@@ -47,7 +47,7 @@ OBJECTIVES = {
 # (rows that do not lead, rows that do) -> positions of all rows, tile, block and blocks, as `layout.py` chooses them.
 SIZES = {
     (0, 16): {"POSITIONS": 16, "TS": 16, "TM": 8, "BLOCK": 0, "BLOCKS": 0},
-    (16, 16): {"POSITIONS": 32, "TS": 16, "TM": 8, "BLOCK": 16, "BLOCKS": 1},
+    (16, 16): {"POSITIONS": 32, "TS": 8, "TM": 8, "BLOCK": 16, "BLOCKS": 1},
     (32, 32): {"POSITIONS": 64, "TS": 8, "TM": 8, "BLOCK": 32, "BLOCKS": 1},
     (64, 64): {"POSITIONS": 128, "TS": 4, "TM": 8, "BLOCK": 32, "BLOCKS": 2},
     (64, 4096): {"POSITIONS": 8192, "TS": 1, "TM": 32, "BLOCK": 32, "BLOCKS": 2},

@@ -7,8 +7,9 @@ distances for `Euclidean`. A hard row adds |dual (a x - b)|, a soft one price * 
 with the paper's entropic slack the relative entropy of its slack share. The gap bounds how far the value of x is from
 the best one, whatever the duals are, so wrong duals can only make it larger.
 
-The entropic objective needs infinite duals where rows force a variable to a bound, or an inequality to be tight at
-every feasible point. Such variables and rows are left out of the gap and put to HiGHS instead: can any of them move?
+The Euclidean objective has finite duals always. The entropic one needs infinite ones where rows force a variable to a
+bound, or an inequality to be tight at every feasible point. Where the gap is not small, such variables and rows are
+left out of it and put to HiGHS instead: can any of them move?
 """
 
 from __future__ import annotations
@@ -47,16 +48,18 @@ def duality_gap(case: Case, system: int, y: Array, x: Array, duals: Array) -> Ga
     loss = spacing(case, x) * (8 * weight + (np.abs(x) if case.metric is None else case.metric * np.abs(x)))
     total = 1.0 + np.abs(linear * x).sum() + size
     of_rows, loss_rows, tight = _of_rows(case, system, x, duals)
-    odd = ends & (terms > 0.1 * TOLERANCE * total + loss)
     wrong = _wrong_signs(case, duals)
+    whole = float((terms.sum() + of_rows.sum() - loss.sum() - loss_rows.sum()) / total)
+    if case.objective == "euclidean" or (whole <= TOLERANCE and not wrong.any()):  # nothing has to be left out
+        return Gap(whole, np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.flatnonzero(wrong))
+    odd = ends & (terms > 0.1 * TOLERANCE * total + loss)
     held = ~case.hard | (np.abs(signed_gap(case, system, x)) > 1e-7 * (1 + np.abs(A) @ np.abs(x)))
     large = of_rows > 0.1 * TOLERANCE * total + loss_rows
     odd_rows = tight & large
     # The slack share of a row whose variables are all forced is what it is, whatever its dual says.
     stuck = large & ~((A != 0) & (case.upper > case.lower) & ~ends).any(1)
     odd |= ends & (case.upper > case.lower) & (A[stuck] != 0).any(0)
-    if case.objective != "euclidean":  # which has duals of the right sign whatever is forced
-        odd_rows |= wrong & ~held
+    odd_rows |= wrong & ~held
     fixed = (case.upper <= case.lower) | odd
     odd_rows |= ~((A != 0) & ~fixed).any(1)  # nothing of the row is left to move
     gap = terms[~odd].sum() + of_rows[~odd_rows].sum()
@@ -90,8 +93,12 @@ def _entropic(case: Case, u: Array, x: Array) -> tuple[Array, float, Array]:
     free = width > 0
     p = np.clip((x - case.lower) / np.where(free, width, 1.0), 0.0, 1.0)
     v = (width * u / case.tau).astype(np.longdouble)
-    terms = np.where(free, case.tau * _relative_entropy(p, v), 0.0)
-    near = _AT_END + spacing(case, x) / np.where(free, width, 1.0)
+    # Of the shares that the dtype of x cannot tell apart, the one that u asks for, or the nearest to it.
+    apart = spacing(case, x) / np.where(free, width, 1.0)
+    asked = np.exp(-np.logaddexp(0, -v))
+    closest = np.clip(np.clip(asked, p - apart, p + apart), 0.0, 1.0)
+    terms = np.where(free, case.tau * _relative_entropy(closest, v), 0.0)
+    near = _AT_END + apart
     ends = (p <= near) | (p >= 1 - near)
     return terms, case.tau * float(np.where(free, _entropy(p), 0.0).sum()), ends
 

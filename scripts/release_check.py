@@ -1,6 +1,6 @@
 """``make release-check``: the packages as a user gets them.
 
-    python scripts/release_check.py                       everything, about five minutes
+    python scripts/release_check.py                       everything
     python scripts/release_check.py --torch torch==2.13.0 --where .release
 
 Builds sdist and wheel, checks their metadata, installs the wheel into an empty environment and there, with the sources
@@ -21,7 +21,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TOOLS = ["pytest>=8", "hypothesis>=6.100", "cvxpy>=1.5", "clarabel>=0.9", "LinSATNet==0.1.3"]
+TOOLS = ["pytest>=8", "hypothesis>=6.100", "cvxpy>=1.5", "clarabel>=0.9", "LinSATNet==0.1.3", "typer>=0.12", "rich>=13"]
 TESTS = ["test_solve.py", "test_constraints.py", "test_objectives_euclidean.py", "test_kernel.py", "test_infeasible.py"]
 INSTALLED = """
 import sys, linsat

@@ -51,8 +51,8 @@ def array(tensor: Any) -> np.ndarray:
     return np.asarray(tensor.detach() if hasattr(tensor, "detach") else tensor, dtype=np.float64)
 
 
-def test_there_are_ten() -> None:
-    assert len(SCRIPTS) == 10
+def test_there_are_eleven() -> None:
+    assert len(SCRIPTS) == 11
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -126,6 +126,24 @@ def test_expert_routing_keeps_capacities_and_is_nearly_optimal(ran: Any) -> None
     assert found["best"] == pytest.approx(best, rel=1e-5)
     assert 0.99 * best < (array(found["decided"].x) * scores).sum() <= best * (1 + 1e-6)
     assert array(found["scores"].grad).any(-1).all()
+
+
+def test_the_kept_bias_balances_tokens_that_it_has_not_seen(ran: Any) -> None:
+    found = ran("router_bias")
+    scores, x = array(found["scores"]), array(found["solution"].x)
+    assert np.abs(x.sum(1) - 1).max() < 1e-5
+    assert x.sum(0).max() <= 32 + 1e-5
+    rows = {"A_eq": np.kron(np.eye(256), np.ones(8)), "b_eq": np.ones(256)}
+    rows |= {"A_ub": np.kron(np.ones(256), np.eye(8)), "b_ub": np.full(8, 32)}
+    program = linprog(-scores.flatten(), **rows, bounds=(0, 1))
+    # The duals are those of the linear program but for a constant and the temperature: capacities bind everywhere.
+    prices, kept = program.ineqlin.marginals, array(found["solution"].duals)[:8]
+    assert np.abs((prices - prices.mean()) - (kept - kept.mean())).max() < 0.25
+    fresh = np.random.default_rng(0).normal(size=(20_000, 8)) + array(found["popularity"] + 39 * found["drift"])
+    top, biased = (np.bincount((fresh + b).argmax(1), minlength=8).max() / 2500 for b in (0.0, array(found["bias"])))
+    assert biased < 1.35
+    assert top > 4
+    assert sum(found["steps"]["warm"]) < sum(found["steps"]["cold"])
 
 
 def test_fair_ranking_follows_the_linear_program(ran: Any) -> None:

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 from linsat._registration import register_operators
 
 if TYPE_CHECKING:
-    from linsat import constraints, decode
+    from linsat import constraints, decode, losses
     from linsat import jax as jax
     from linsat.constraints import Constraints, Variable, subject_to
     from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATError, LinSATWarning
+    from linsat.exact import argmax, regret
     from linsat.files import load, save
     from linsat.interop.linsatnet import init_constraints, linsat_layer
     from linsat.layer import LinSAT
+    from linsat.losses import fenchel_young_loss
     from linsat.marginals import multi_set_sinkhorn, sinkhorn
     from linsat.objectives import Entropy, Euclidean, Objective
     from linsat.projection import project, project_each, solve
@@ -34,8 +36,10 @@ _HOMES = {
     "linsat.interop.linsatnet": ("init_constraints", "linsat_layer"),
     "linsat.constraints": ("Constraints", "Variable", "subject_to"),
     "linsat.errors": ("ConstraintError", "ConvergenceError", "InfeasibleError", "LinSATError", "LinSATWarning"),
+    "linsat.exact": ("argmax", "regret"),
     "linsat.files": ("load", "save"),
     "linsat.layer": ("LinSAT",),
+    "linsat.losses": ("fenchel_young_loss",),
     "linsat.marginals": ("multi_set_sinkhorn", "sinkhorn"),
     "linsat.objectives": ("Entropy", "Euclidean", "Objective"),
     "linsat.projection": ("project", "project_each", "solve"),
@@ -44,7 +48,7 @@ _HOMES = {
     "linsat.status": ("Status",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("constraints", "decode", "jax")
+_MODULES = ("constraints", "decode", "jax", "losses")
 
 __all__ = [
     "ConstraintError",
@@ -62,14 +66,18 @@ __all__ = [
     "Solution",
     "Status",
     "Variable",
+    "argmax",
     "constraints",
     "decode",
+    "fenchel_young_loss",
     "init_constraints",
     "linsat_layer",
     "load",
+    "losses",
     "multi_set_sinkhorn",
     "project",
     "project_each",
+    "regret",
     "save",
     "sinkhorn",
     "solve",

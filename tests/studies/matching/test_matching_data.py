@@ -211,7 +211,11 @@ def test_missing_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(load_collection().objects) == 1
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"{"), gzip.compress(b'[{"id": 3}]')])
+@pytest.mark.parametrize(
+    "content",
+    [b"no gzip", gzip.compress(b"{"), gzip.compress(b'[{"id": 3}]')],
+    ids=["no gzip", "half a list", "no fields"],
+)
 def test_malformed_annotations_are_told(tmp_path: Path, content: bytes) -> None:
     keep(tmp_path, [row(1)])
     (tmp_path / ANNOTATIONS).write_bytes(content)

@@ -119,6 +119,9 @@ static int V(read_scores)(Work *w, const Problem *problem, const void *scores, i
     const int entropy = w->objective == ENTROPY;
     w->tau = entropy ? *doubles(problem->parameter, n) : 1.0;
     V(read)(w->linear, scores, single, n * l, l);
+    const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
+    int overflows = 0; /* the scores of fixed variables, too, must fit their box as it was given */
+    for (int64_t j = 0; entropy && w->fixed && j < l; j++) overflows |= !isfinite((upper[j] - lower[j]) * w->linear[j]);
     vec reach = {0};
     mask finite = ~(mask){0};
     for (int64_t j = 0; j < w->l; j += LANES) {
@@ -137,6 +140,7 @@ static int V(read_scores)(Work *w, const Problem *problem, const void *scores, i
         V(store)(w->linear + j, term);
     }
     w->reach = V(largest_of)(reach);
+    finite[0] &= overflows ? 0 : ~(int64_t)0;
     for (int i = 1; i < LANES; i++) finite[0] &= finite[i];
     return finite[0] && isfinite(w->tau) && w->tau > 0.0;
 }

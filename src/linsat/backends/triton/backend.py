@@ -182,7 +182,7 @@ def compiler_options(width: int, positions: int, *, nvidia: bool) -> dict[str, A
     if not nvidia:
         return found | {"num_warps": 4}  # of 64 threads
     # Without a limit ptxas spills to run more programs at once.
-    return found | {"num_warps": 8 if width > 16 or positions > 1024 else 4, "maxnreg": 255}
+    return found | {"num_warps": 8 if width or positions > 1024 else 4, "maxnreg": 255}
 
 
 def _solve(problem: Problem, options: Newton, start: Tensor | None, dtype: torch.dtype) -> SolverResult:

@@ -38,7 +38,7 @@ from linsat.backends.triton.evaluation import (
     tile_places,
 )  # fmt: skip
 from linsat.backends.triton.factor import factor, solve, split_rows
-from linsat.solvers.linear_algebra import REFINED_RIDGE
+from linsat.solvers.newton import REFINED_RIDGE
 
 RIDGE = tl.constexpr(REFINED_RIDGE)
 G = tl.constexpr(1)  # the gradient of x: in place of u of the other state

@@ -53,7 +53,8 @@ START_TEMPERATURE, COOLING = tl.constexpr(constants.START_TEMPERATURE), tl.const
 LOOSE_RESIDUAL = tl.constexpr(constants.LOOSE_RESIDUAL)
 LEAST_DAMPING, FIRST_DAMPING = tl.constexpr(constants.LEAST_DAMPING), tl.constexpr(constants.FIRST_DAMPING)
 LARGEST_DAMPING = tl.constexpr(constants.LARGEST_DAMPING)
-FIRST_RIDGE, LARGEST_RIDGE = tl.constexpr(constants.FIRST_RIDGE), tl.constexpr(constants.LARGEST_RIDGE)
+RIDGE, SINGLE_RIDGE = tl.constexpr(constants.DOUBLE.first_ridge), tl.constexpr(constants.SINGLE.first_ridge)
+LARGEST_RIDGE, SWEEPS, FINE = (tl.constexpr(c) for c in (constants.LARGEST_RIDGE, constants.SWEEPS, constants.FINE))
 BACKTRACKS, SHORTEN = tl.constexpr(constants.BACKTRACKS), tl.constexpr(constants.SHORTEN)
 LARGEST_STRIDE = tl.constexpr(constants.LARGEST_STRIDE)
 CERTIFICATE_EVERY = tl.constexpr(constants.CERTIFICATE_EVERY)
@@ -115,14 +116,17 @@ def forward(
     tl.debug_barrier()
     hot = tl.maximum(tau, START_TEMPERATURE * reach)
     T = tau if HAS_START else hot
-    least_ridge = FIRST_RIDGE if DTYPE == tl.float64 else 1e-7
+    least_ridge = RIDGE if DTYPE == tl.float64 else SINGLE_RIDGE
     damping, ridge, stride, length = FIRST_DAMPING * one, least_ridge * one, one, one
     theta, size, error = one, one, one
     none = tl.full((), 0, tl.int32)
     state, phase, code = none, none + FIRST, none - 1
-    steps, tries, passes, group = none, none, none, none
+    steps, tries, passes, group, sweeps = none, none, none, none, none
     cooled, polished = none, none
     while code < 0:
+        if (phase == NEW) & (error <= FINE * tol) & (T <= tau) & (polished == 0):
+            polished = none + 1  # a step could hardly make the error smaller
+            phase = none + SNAP
         if phase == NEW:
             polishing = (error <= tol) & (T <= tau) & (polished == 0)
             cools = (polishing == 0) & (error <= LOOSE_RESIDUAL) & (T > tau)
@@ -158,8 +162,8 @@ def forward(
             accepted = finite & falls(
                 row_work, state, theta, size, error, new_theta, new_size, new_error, POSITIONS, DTYPE
             )
-        last_sweep = (phase == SWEEP) & (group + 1 >= groups)
-        accepted = accepted | ((last_sweep | (phase == GIVEN)) & (new_theta <= theta))
+        last_group = (phase == SWEEP) & (group + 1 >= groups)
+        accepted = accepted | ((last_group | (phase == GIVEN)) & (new_theta <= theta))
         accepted = accepted | (((phase == POLISH) | (phase == SNAP)) & finite & (new_error <= error))
         state = tl.where(accepted, other, state)
         theta, size = tl.where(accepted, new_theta, theta), tl.where(accepted, new_size, size)
@@ -178,7 +182,8 @@ def forward(
             length = SHORTEN * length
         stalled = (gives_up & (cooled == 0)) | ((phase == FIRST) & (finite == 0))
         T = tl.where((phase == GIVEN) & (accepted == 0), hot, T)
-        group += tl.where(phase == SWEEP, 1, 0)
+        group = tl.where(last_group, 0, group + tl.where(phase == SWEEP, 1, 0))
+        sweeps += tl.where(last_group, 1, 0)
         snapped = phase == SNAP
         tried = phase == TRY
         if phase == FIRST:
@@ -189,7 +194,7 @@ def forward(
         elif phase == GIVEN:
             phase = tl.where(accepted, NEW, REFRESH)
         elif phase == SWEEP:
-            phase = tl.where(last_sweep, NEW, SWEEP)
+            phase = tl.where(last_group & ((accepted == 0) | (sweeps >= SWEEPS)), NEW, SWEEP)
         elif phase == REFRESH:
             phase = tl.where(steps > 0, TRY, NEW)
         elif phase == TRY:

@@ -135,7 +135,8 @@ def _arrange(rows: RowMatrix) -> Layout | str:
 def _slots(lengths: Array, others: int, variables: int) -> tuple[int, int, tuple[int, int]] | None:
     """Slots, places in each and the tile, for leading rows of these lengths; None where most places would be empty."""
     longest = max(1, int(lengths.max(initial=0)) if len(lengths) else variables)
-    width = min(256, max(16, _TILE // max(16, _power_of_two(others))))  # places in a tile
+    # Places in a tile: with more, a few other rows would leave too few registers for the rest.
+    width = min(64 if others else 128, max(16, _TILE // max(16, _power_of_two(others))))
     # As wide as leaves few places empty: neighbours in memory are read together.
     inner = next(w for w in (width >> s for s in range(16)) if w == 1 or -(-longest // w) * w <= 1.25 * longest)
     members = -(-longest // inner) * inner

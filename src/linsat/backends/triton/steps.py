@@ -42,7 +42,7 @@ from linsat.solvers import newton as constants
 HELD = tl.constexpr(constants.HELD)
 GAP = tl.constexpr(constants.GAP)
 DECREASE = tl.constexpr(constants.DECREASE)
-ROUNDING = tl.constexpr(constants.ROUNDING)
+ROUNDING, SINGLE_ROUNDING = tl.constexpr(constants.DOUBLE.rounding), tl.constexpr(constants.SINGLE.rounding)
 # What a pass does.
 FIRST, GIVEN, SWEEP, NEW, TRY, REFRESH, POLISH, SNAP = (tl.constexpr(i) for i in range(8))
 
@@ -149,7 +149,7 @@ def falls(
     before = tl.sum(moved * tl.load(row_work + (R + state) * POSITIONS + i), 0)
     after = tl.sum(moved * tl.load(row_work + (R + other) * POSITIONS + i), 0)
     lower = new_theta <= theta + DECREASE * tl.minimum(before, 0.0)
-    rounding = ROUNDING if DTYPE == tl.float64 else 3e-7
+    rounding = ROUNDING if DTYPE == tl.float64 else SINGLE_ROUNDING
     level = new_theta <= theta + rounding * (1.0 + size + new_size)
     return lower | (level & ((after <= 0) | (new_error < error)))
 

@@ -1,0 +1,1 @@
+"""Rivals' own benchmarks with linsat beside them: `make arena` runs them, docs/arena.md says what came out."""

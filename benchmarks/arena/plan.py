@@ -1,0 +1,183 @@
+"""The units of the arena: each a name and a function without arguments, run in a process of its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from arena import decisions, records, routing
+from arena.quadratic import PUBLISHED
+
+Unit = Callable[[], Any]
+SEEDS = (0, 1, 2)
+KNAPSACK_DRAWS = decisions.DRAWS[:3]
+CHOOSING = decisions.CHOOSING_DRAWS[:2]
+SLOW = ("RFWO",)  # once, on the first draw
+WAYS = tuple(decisions.MAKERS)
+TASKS = {
+    "shortest path": decisions.Task("shortest path"),
+    "knapsack": decisions.Task("knapsack"),
+}
+LARGE = (1000, 500, 500, 1024)
+# Instances that the slower layers get at the large size; the page says per 1,024 what that would be.
+FEW = {"Moreau": 4, "cvxpylayers": 4, "qpth": 16, "ProxQP": 16}
+
+
+def units(quick: bool = False) -> dict[str, Unit]:
+    """Every unit by name, in the order of running."""
+    found: dict[str, Unit] = {"quadratic/optimum": functools.partial(_optimum, quick)}
+    for kind in ("convex", "non-convex"):
+        for seed in SEEDS[: 1 if quick else None]:
+            found[f"quadratic/train/{kind}/linsat/{seed}"] = functools.partial(_train_linsat, kind, seed, quick)
+            for how in ("its settings", "our recipe"):
+                name = f"quadratic/train/{kind}/Pinet, {how}/{seed}"
+                found[name] = functools.partial(_train_pinet, kind, how, seed, quick)
+    found["quadratic/train/convex/Moreau/0"] = functools.partial(_train_moreau, quick)
+    for layer in ("linsat", "Pinet, defaults", "Pinet, its settings", "Moreau", "cvxpylayers", "qpth", "ProxQP"):
+        found[f"quadratic/time/small/{layer}"] = functools.partial(_time, layer, False, quick)
+    for layer in ("linsat", "Pinet, defaults", "Moreau", "cvxpylayers", "qpth", "ProxQP"):
+        found[f"quadratic/time/large/{layer}"] = functools.partial(_time, layer, True, quick)
+    for task in TASKS:
+        for seed in CHOOSING[: 1 if quick else None]:
+            found[f"decisions/choose/{task}/{seed}"] = functools.partial(_choose, task, seed, quick)
+        draws = decisions.DRAWS if task == "shortest path" else KNAPSACK_DRAWS
+        for seed in draws[: 1 if quick else None]:
+            found[f"decisions/draw/{task}/{seed}"] = functools.partial(_draw, task, seed, quick)
+    found["decisions/slow/shortest path"] = functools.partial(_slow, quick)
+    for router in routing.ROUTERS:
+        found[f"routing/{router}"] = functools.partial(_route, router, quick)
+    return found
+
+
+# ------------------------------------------------------------------ DC3's family
+
+
+def _family(quick: bool, large: bool = False) -> Any:
+    from arena import quadratic
+
+    if quick:
+        return quadratic.family(20, 10, 10, 300)
+    return quadratic.family(*LARGE) if large else quadratic.family()
+
+
+def _recipe(quick: bool) -> Any:
+    from arena.quadratic import Recipe
+
+    return Recipe(batch=64, epochs=2, look_every=2) if quick else Recipe()
+
+
+def _goal(kind: str, quick: bool) -> float:
+    """The validation objective that is within 1 % of the optimum, or of IPOPT's as published."""
+    if kind == "convex":
+        return 0.99 * records.load(records.file(quick))["quadratic/optimum"]["result"]["valid"]
+    return 0.99 * PUBLISHED[kind]["IPOPT"]
+
+
+def _optimum(quick: bool) -> dict[str, float]:
+    from arena import quadratic
+
+    problem = _family(quick)
+    return {part: float(quadratic.optima(problem, problem.splits[part]).mean()) for part in ("valid", "test")}
+
+
+def _train_linsat(kind: str, seed: int, quick: bool) -> dict[str, Any]:
+    from arena import quadratic
+
+    problem = _family(quick)
+    project = quadratic.linsat_projection(problem)
+    return quadratic.train(problem, kind, project, _recipe(quick), seed=seed, goal=_goal(kind, quick))
+
+
+def _train_moreau(quick: bool) -> dict[str, Any]:
+    from arena import quadratic, quadratic_rivals
+
+    problem, recipe = _family(quick), _recipe(quick)
+    project = quadratic_rivals.any_batch(functools.partial(quadratic_rivals.moreau_projection, problem))
+    return quadratic.train(problem, "convex", project, recipe, seed=0, goal=_goal("convex", quick), stop_at_goal=True)
+
+
+def _train_pinet(kind: str, how: str, seed: int, quick: bool) -> dict[str, Any]:
+    from arena import quadratic, quadratic_rivals
+
+    recipe = _recipe(quick)
+    if how == "its settings" and not quick:
+        recipe = quadratic.Recipe(batch=2048, rate=1e-2, epochs=25, look_every=1)  # as its authors publish
+    settings = quadratic_rivals.PINET_PUBLISHED
+    return quadratic_rivals.train_pinet(_family(quick), kind, settings, recipe, seed=seed, goal=_goal(kind, quick))
+
+
+def _time(layer: str, large: bool, quick: bool) -> dict[str, float]:
+    from arena import quadratic, quadratic_rivals
+
+    problem = _family(quick, large)
+    batch = 32 if quick else FEW.get(layer, 1024) if large else 1024
+    repeats = 1 if large else 3
+    if layer.startswith("Pinet"):
+        defaults = layer == "Pinet, defaults"
+        settings = quadratic_rivals.PinetSettings() if defaults else quadratic_rivals.PINET_PUBLISHED
+        return {"batch": batch, **quadratic_rivals.time_pinet(problem, settings, batch, repeats)}
+    if layer == "linsat":
+        project = quadratic.linsat_projection(problem)
+        quadratic_rivals.time_layer(problem, project, 2, 1)  # compiled, as Pinet is before its clock starts
+    else:
+        project = quadratic_rivals.QP_LAYERS[layer](problem, batch)
+    return {"batch": batch, **quadratic_rivals.time_layer(problem, project, batch, repeats)}
+
+
+# ------------------------------------------------------------------ PyEPO's problems
+
+
+def _task(name: str, quick: bool) -> decisions.Task:
+    task = TASKS[name]
+    return decisions.Task(name, train=32, test=16, epochs=1, grid=(3, 3), items=6) if quick else task
+
+
+def _choose(name: str, seed: int, quick: bool) -> list[dict[str, Any]]:
+    task = _task(name, quick)
+    return decisions.choose(decisions.smaller_test(task), seed, temperatures=(0.1,) if quick else None)
+
+
+def chosen(name: str, quick: bool) -> dict[str, tuple[str, float]]:
+    """For each way to use linsat the objective and temperature of the least mean regret on the choosing draws."""
+    runs = [
+        run
+        for unit, r in records.load(records.file(quick)).items()
+        if unit.startswith(f"decisions/choose/{name}/")
+        for run in r["result"]
+    ]
+    best: dict[str, tuple[str, float]] = {}
+    for way in WAYS:
+        of_way = [run for run in runs if run["kind"] == way]
+        means: dict[tuple[str, float], list[float]] = {}
+        for run in of_way:
+            means.setdefault((run["objective"], run["tau"]), []).append(run["regret"])
+        for objective in ("entropy", "Euclidean"):
+            options = {key: sum(v) / len(v) for key, v in means.items() if key[0] == objective}
+            best[f"{way}, {objective}"] = min(options, key=lambda key: options[key])
+    return best
+
+
+def _draw(name: str, seed: int, quick: bool) -> dict[str, dict[str, float]]:
+    task = _task(name, quick)
+    parts = decisions.parts_of(task, seed)
+    found: dict[str, dict[str, float]] = {}
+    for label, (objective, tau) in chosen(name, quick).items():
+        maker = decisions.MAKERS[label.rsplit(", ", 1)[0]]
+        found[f"linsat: {label}"] = {"tau": tau, **decisions.train(task, maker(objective, tau), parts, seed=seed)}
+    for rival, make in decisions.RIVALS.items():
+        if rival not in SLOW and not (quick and rival == "AI-MLE"):
+            found[rival] = decisions.train(task, make, parts, seed=seed)
+    return found
+
+
+def _slow(quick: bool) -> dict[str, dict[str, float]]:
+    task = _task("shortest path", quick)
+    seed = decisions.DRAWS[0]
+    parts = decisions.parts_of(task, seed)
+    return {rival: decisions.train(task, decisions.RIVALS[rival], parts, seed=seed) for rival in SLOW}
+
+
+def _route(router: str, quick: bool) -> dict[str, Any]:
+    size = routing.Size(32, 64, 8, 32, 4, 3) if quick else routing.Size()
+    return routing.run(router, size)

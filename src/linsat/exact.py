@@ -1,0 +1,147 @@
+"""Decisions without regularisation: the exact maximiser of the scores over a set, and what a wrong one costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from linsat._transforms import outside_graphs
+from linsat.backends.run import reject_infeasible
+from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import flatten
+from linsat.errors import ConstraintError, ConvergenceError
+from linsat.objectives import Euclidean
+from linsat.request import Request, read_scores
+from linsat.solution import Scores
+
+_INFEASIBLE, _UNBOUNDED = 2, 3  # statuses of scipy.optimize.milp
+
+
+@outside_graphs
+def argmax(y: Scores, constraints: Constraints) -> Scores:
+    """A point of the set with the largest ``<y, x>``: what `linsat.project` tends to as tau goes to 0.
+
+    A linear program for each instance, solved exactly by HiGHS: a vertex, for evaluation. It has no gradient; train
+    through `linsat.project`, or with `linsat.fenchel_young_loss`. Soft rows may be broken at their price.
+
+    Args:
+        y: scores in any shape that `linsat.project` takes; to minimise a cost, pass its negative.
+        constraints: the rows and the box; per-instance numbers broadcast against the leading dimensions of y.
+
+    Returns:
+        x like y. Where several points are best, one of them.
+
+    Cost: about a millisecond for each instance of a few hundred non-zeros, one after the other on the CPU.
+
+    Raises:
+        InfeasibleError: no point satisfies the rows of some instance.
+        ConstraintError: malformed arguments; NaN or infinite scores; an infinite bound in the direction of the scores.
+    """
+    request = Request.read(y, constraints, Euclidean(), None, "raise", None)
+    scores = request.scores.detach().cpu().to(torch.float64).reshape(-1, request.scores.shape[-1]).numpy()
+    if not np.isfinite(scores).all():
+        instance, variable = np.argwhere(~np.isfinite(scores))[0]
+        raise ConstraintError(
+            f"y holds {scores[instance, variable]} (instance {instance}, variable "
+            f"{constraints.variable_name(int(variable))}); expected finite scores. Fix: clamp or mask the scores."
+        )
+    best = np.empty_like(scores)
+    programs: dict[int, _Program] = {}
+    for i, row in enumerate(scores):
+        own = request.own_instance(i)
+        if own not in programs:
+            programs[own] = _Program.of(constraints, own, scores.shape[-1])
+        best[i] = programs[own].solve(row, constraints, own)
+    return request.answer(torch.from_numpy(best))
+
+
+def regret(
+    y: Any, truth: Any, constraints: Constraints, *, reduction: Literal["none", "mean", "relative"] = "none"
+) -> Any:
+    """What deciding by scores y costs when ``truth`` are the true ones: ``<truth, argmax(truth) - argmax(y)>``.
+
+    Args:
+        y: predicted scores, in any shape that `linsat.project` takes.
+        truth: true scores, of the same shape.
+        constraints: the set to decide in.
+        reduction: ``"none"``: one number per instance; ``"mean"``; ``"relative"``: the sum over the sum of the best
+            possible ``|<truth, argmax(truth)>|``, which is how PyEPO reports it.
+
+    Returns:
+        numbers of the kind of y (tensor or numpy array), in float64, at least zero up to rounding; without gradients.
+
+    Cost and failure: those of two calls of `linsat.argmax`.
+    """
+    if reduction not in ("none", "mean", "relative"):
+        raise ConstraintError(f"reduction is {reduction!r}; expected 'none', 'mean' or 'relative'.")
+
+    def flat(name: str, value: Any) -> torch.Tensor:
+        read = flatten(name, value, constraints.layout, constraints.num_variables, read_scores)[0]
+        return read.detach().cpu().to(torch.float64)
+
+    predicted, true = flat("y", y), flat("truth", truth)
+    if predicted.shape != true.shape:
+        raise ConstraintError(
+            f"y has shape {tuple(predicted.shape)} and truth {tuple(true.shape)}; expected the same shape."
+        )
+    best = (true * argmax(true, constraints)).sum(-1)
+    lost = best - (true * argmax(predicted, constraints)).sum(-1)
+    if reduction != "none":
+        lost = lost.mean() if reduction == "mean" else lost.sum() / best.abs().sum()
+    return lost if isinstance(y, torch.Tensor) else lost.numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """low <= A x <= high over a box; columns behind those of x take up what soft rows are broken by, at a cost."""
+
+    rows: Any  # scipy.optimize.LinearConstraint, or () for none
+    bounds: Any
+    elastic: np.ndarray  # cost of the further columns
+
+    @classmethod
+    def of(cls, constraints: Constraints, instance: int, width: int) -> _Program:
+        from scipy.optimize import Bounds, LinearConstraint
+
+        def own(tensor: torch.Tensor, size: int) -> np.ndarray:
+            """The numbers of one instance."""
+            full = tensor.detach().expand(*constraints.batch_shape, size).reshape(-1, size)
+            return full[instance].numpy()
+
+        numbers, structure = constraints.numbers("cpu"), constraints.structure
+        row, col = structure.row, structure.col
+        lower, upper = own(numbers.lower, width), own(numbers.upper, width)
+        if not len(constraints):
+            return cls((), Bounds(lower, upper), np.zeros(0))
+        side, price = own(numbers.rhs, len(constraints)), own(constraints.price, len(constraints))
+        senses = np.array(constraints.senses, dtype=np.str_)
+        matrix = sp.csr_array((own(numbers.values, len(row)), (row, col)), shape=(len(constraints), width))
+        soft = np.isfinite(price)
+        over, under = np.flatnonzero(soft & (senses != ">=")), np.flatnonzero(soft & (senses != "<="))
+        broken = np.concatenate([over, under])
+        signs = np.concatenate([-np.ones(len(over)), np.ones(len(under))])
+        taken = sp.csr_array((signs, (broken, np.arange(len(broken)))), shape=(len(constraints), len(broken)))
+        low, high = np.where(senses == "<=", -np.inf, side), np.where(senses == ">=", np.inf, side)
+        return cls(
+            LinearConstraint(sp.hstack([matrix, taken], format="csr"), low, high),
+            Bounds(np.append(lower, np.zeros(len(broken))), np.append(upper, np.full(len(broken), np.inf))),
+            price[broken],
+        )
+
+    def solve(self, scores: np.ndarray, constraints: Constraints, instance: int) -> np.ndarray:
+        from scipy.optimize import milp
+
+        found = milp(np.append(-scores, self.elastic), constraints=self.rows, bounds=self.bounds)
+        if found.status == _INFEASIBLE:
+            reject_infeasible(constraints, instance)
+        if found.status == _UNBOUNDED:
+            raise ConstraintError(
+                "no point is best: <y, x> grows without limit where a bound is infinite. Fix: finite bounds."
+            )
+        if found.x is None:
+            raise ConvergenceError(f"HiGHS did not solve an instance: {found.message}. Fix: rows of ordinary size.")
+        return np.asarray(found.x[: len(scores)])

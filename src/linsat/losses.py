@@ -1,0 +1,298 @@
+r"""Losses between scores and a known decision: Fenchel-Young, exact or by perturbation.
+
+A Fenchel-Young loss (Blondel, Martins and Niculae, 2020) compares scores y with a target t of the set,
+
+    L(y; t) = max over the set of [<y, x> - Omega(x)]  +  Omega(t)  -  <y, t>,
+
+with Omega the objective of the projection. It is convex in y, at least zero, zero exactly where ``project(y) == t``,
+and its gradient is x(y) - t: one solve gives value and gradient, without an adjoint.
+
+At the duals mu of the solve it is a sum of terms that are at least zero each (u = linear(y) + A'mu):
+
+    sum_j [psi_j(u_j) + omega_j(t_j) - u_j t_j]     how far t is from what u asks for
+    sum_i mu_i (a_i t - b_i)                        rows that push at x(y) and hold with room at t; plus prices paid
+    tau sum_i S_i / rho_i KL(z_i(t), z_i(x))        only with the paper's entropic slack: shares z = (B - A x) / S
+
+so it is never a small difference of large numbers, and mu short of the optimum makes it too large, never negative.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from linsat._forks import one_thread_after_a_fork
+from linsat._transforms import outside_graphs
+from linsat.compile.compiled import compile_constraints
+from linsat.compile.problem import Problem, StandardForm, Tensor
+from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import flatten
+from linsat.errors import ConstraintError
+from linsat.exact import argmax
+from linsat.objectives import Entropy, Euclidean, Objective
+from linsat.request import OnFailure, Request, Solver, read_objective
+from linsat.solving import Solve
+from linsat.status import Status
+
+Reduction = Literal["mean", "sum", "none"]
+_FEASIBLE = 1e-5  # a target in float32 holds long rows to this
+
+
+@one_thread_after_a_fork
+@outside_graphs
+def fenchel_young_loss(
+    y: Any,
+    target: Any,
+    constraints: Constraints,
+    *,
+    objective: Objective | None = None,
+    tau: Any = None,
+    solver: Solver | None = None,
+    reduction: Reduction = "mean",
+    on_failure: OnFailure = "raise",
+) -> Any:
+    """How far scores are from making ``target`` the answer of `linsat.project`; for training on known decisions.
+
+    At least zero, zero exactly where ``project(y) == target``, convex in y. The gradient is ``project(y) - target``
+    (times the weights of `Euclidean`): as cheap as the value, and without kinks.
+
+    Args:
+        y: scores, in any shape that `linsat.project` takes; a cost to be minimised enters with a minus sign.
+        target: points of the set, one per instance, like y; 0/1 decisions will do. No gradient reaches them.
+        constraints: the rows and the box.
+        objective: `Entropy` or `Euclidean`, as in `linsat.project`. With entropic slack (the default) Omega counts the
+            entropy of the slacks too, at the target as well, where the rows determine them.
+        tau: short for ``objective=linsat.Entropy(tau=tau)``; default 0.1.
+        solver: as in `linsat.project`.
+        reduction: ``"mean"`` or ``"sum"`` over all instances, or ``"none"``: one number for each.
+        on_failure: as in `linsat.project`. Without a raise, an instance that was not solved has no gradient; under
+            ``"nan"`` its loss is NaN.
+
+    Returns:
+        the loss in the dtype of y; a tensor, or a numpy array where y is one. Gradients reach y, tau and weights.
+        Cost: one forward projection; the backward pass is a subtraction.
+
+    Raises:
+        ConstraintError: malformed arguments; a target outside the set; an objective that is neither `Entropy` nor
+            `Euclidean`; constraints with tensors that require gradients (use `linsat.project` and a loss of yours).
+        InfeasibleError, ConvergenceError: as in `linsat.project`.
+    """
+    _check_reduction(reduction)
+    objective = read_objective(objective, tau)
+    if type(objective) not in (Entropy, Euclidean):
+        raise ConstraintError(
+            f"objective is {type(objective).__name__}; expected linsat.Entropy or linsat.Euclidean, whose Omega is "
+            f"known at the target. Fix: one of these, or a loss of yours on linsat.project."
+        )
+    request = Request.read(y, constraints, objective, solver, on_failure, None)
+    _reject_learned(constraints)
+    t, solve = _read_target(target, request), _solve_of(request)
+    form = request.form(solve.compiled)
+    room = form.rhs - form.rows.matvec(t)  # B - A t
+    if not _surely_inside(t, room, form):
+        _reject_outside(t, request)
+    with torch.no_grad():
+        detached = request.scores.detach().reshape(t.shape)
+        result, presolved = solve(form, detached, request.objective)
+    problem = form.problem(_flat_scores(request), request.objective, presolved)
+    failed = None if result.solved else result.codes != Status.CONVERGED.code
+    if any(getattr(number, "requires_grad", False) for number in request.objective.parameters().values()):
+        loss = _loss_at(result.mu, t, room, problem)
+    else:
+        with torch.no_grad():
+            value, direction = _loss_at(result.mu, t, room, problem), result.x - t
+            if failed is not None:
+                direction = direction.masked_fill(failed[:, None], 0.0)  # where x may be NaN
+        loss = _with_gradient(value, problem.objective.linear(problem.scores), direction)
+    if failed is not None:
+        loss = torch.where(failed, torch.nan if on_failure == "nan" else loss.detach(), loss)
+    return _finished(loss, request, reduction)
+
+
+def perturbed_fenchel_young_loss(
+    y: Any,
+    target: Any,
+    constraints: Constraints,
+    *,
+    sigma: float = 1.0,
+    samples: int = 1,
+    generator: torch.Generator | None = None,
+    reduction: Reduction = "mean",
+) -> Any:
+    """The Fenchel-Young loss of a randomly perturbed argmax (Berthet et al., 2020), by sampling; a baseline.
+
+    ``mean over samples of [max <y + sigma Z, x>] - <y, target>`` with Z standard normal: an unbiased estimate of the
+    loss but for the constant Omega(target), which has no closed form, so it may be negative. The gradient is the mean
+    of ``argmax(y + sigma Z) - target``, noisy, where `fenchel_young_loss` has an exact one.
+
+    Args:
+        y, target, constraints, reduction: as in `fenchel_young_loss`.
+        sigma: size of the perturbation, positive.
+        samples: linear programs per instance and call.
+        generator: of the perturbations, on the CPU; default: torch's own.
+
+    Cost: ``samples`` calls of `linsat.argmax`.
+
+    Raises:
+        ConstraintError, InfeasibleError: as in `linsat.argmax`, and for a target outside the set.
+    """
+    _check_reduction(reduction)
+    if not (isinstance(sigma, (int, float)) and 0 < sigma < float("inf")):
+        raise ConstraintError(f"sigma is {sigma!r}; expected a positive number. Fix: sigma=1.0, say.")
+    if not isinstance(samples, int) or samples < 1:
+        raise ConstraintError(f"samples is {samples!r}; expected a positive integer. Fix: samples=1.")
+    request = Request.read(y, constraints, Euclidean(), None, "raise", None)
+    t = _read_target(target, request)
+    _reject_outside(t, request)
+    scores = _flat_scores(request)
+    with torch.no_grad():
+        noise = torch.randn((samples, *scores.shape), generator=generator, dtype=torch.float64).to(scores.device)
+        perturbed = scores + sigma * noise
+        x = argmax(perturbed.reshape(samples, *request.batch_shape, -1), constraints).reshape(perturbed.shape)
+        best = (perturbed * x).sum(-1).mean(0)
+        direction = x.mean(0) - t
+        value = best - (scores * t).sum(-1)
+    return _finished(_with_gradient(value, scores, direction), request, reduction)
+
+
+def _with_gradient(value: Tensor, scores: Tensor, direction: Tensor) -> Tensor:
+    """The value (N,) as a function of the scores (N, l) with that gradient."""
+    linear = torch.linalg.vecdot(scores, direction)
+    return value + (linear - linear.detach())
+
+
+def _loss_at(mu: Tensor, t: Tensor, room: Tensor, problem: Problem) -> Tensor:
+    """The loss (N,) at duals mu, which are constants: at the optimum their derivative vanishes."""
+    p, objective = problem.presolved, problem.objective
+    u = problem.adjusted(mu)
+    terms = (_entropic_terms if isinstance(objective, Entropy) else _euclidean_terms)(u, t, problem)
+    loss = torch.where(p.free, terms, 0.0).sum(-1)
+    rows = _row_terms(mu, room, problem)
+    if objective.entropic_slack:
+        mass, tau = problem.slack, objective.temperature
+        entropic = p.active & ~p.tight & (mass > 0)
+        share = torch.where(entropic, room / torch.where(entropic, mass, 1.0), 0.5).clamp(0.0, 1.0)
+        paid = (mass / problem.scale) * tau * _binary_divergence(share, mu / tau)
+        rows = torch.where(entropic, paid, rows)
+    loss = loss + torch.where(p.active, rows, 0.0).sum(-1)
+    return loss - loss.detach().clamp_max(0.0)  # rounding, without a gradient
+
+
+def _row_terms(mu: Tensor, room: Tensor, problem: Problem) -> Tensor:
+    """mu (a t - b) of each row, and what the target pays for soft rows that it breaks, (N, k)."""
+    p, soft = problem.presolved, problem.soft
+    excess = -room
+    if problem.objective.entropic_slack:
+        excess = excess + problem.slack * torch.where(p.tight, p.tight_share, 0.0)
+    price = torch.where(soft, torch.where(excess > 0, -problem.dual_lower, problem.dual_upper), 0.0)
+    return mu * excess / problem.scale + price * excess.abs()
+
+
+def _entropic_terms(u: Tensor, t: Tensor, problem: Problem) -> Tensor:
+    """psi(u) + omega(t) - u t: tau times the divergence of the share of t from that of x."""
+    tau = problem.objective.temperature
+    width = problem.upper - problem.lower
+    wide = width > 0
+    share = torch.where(wide, (t - problem.lower) / torch.where(wide, width, 1.0), 0.5).clamp(0.0, 1.0)
+    return torch.where(wide, tau * _binary_divergence(share, width * u / tau), 0.0)
+
+
+def _euclidean_terms(u: Tensor, t: Tensor, problem: Problem) -> Tensor:
+    """psi(u) + omega(t) - u t, factored: with q the weights, (t - x) (q (t + x) / 2 - u)."""
+    weights = problem.objective.parameters().get("weights", 1.0)
+    x = problem.objective.point(u, problem.lower, problem.upper)
+    return (t - x) * (weights * (t + x) / 2 - u)
+
+
+def _binary_divergence(share: Tensor, logit: Tensor) -> Tensor:
+    """KL of Bernoulli(share) from Bernoulli(sigmoid(logit)), elementwise."""
+    entropy = torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share)
+    return F.softplus(logit, threshold=40.0) - share * logit + entropy
+
+
+def _solve_of(request: Request) -> Solve:
+    """How the problems of one call are solved."""
+    compiled = compile_constraints(
+        request.constraints,
+        request.objective,
+        num_variables=request.scores.shape[-1],
+        device=request.scores.device,
+        gamma_shift=request.solver.gamma_shift,
+        presolve=request.solver.presolves,
+    )
+    return Solve(compiled, request.solver, request.on_failure, request.start, request.own_instance)
+
+
+def _flat_scores(request: Request) -> Tensor:
+    """The scores (N, l) in float64, with their gradient."""
+    return request.scores.reshape(-1, request.scores.shape[-1]).to(torch.float64)
+
+
+def _read_target(target: Any, request: Request) -> Tensor:
+    """Targets (N, l) in float64 on the device of the scores."""
+    constraints = request.constraints
+
+    def read(name: str, value: Any) -> Tensor:
+        try:
+            array = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+            return array.to(request.scores.device, torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            raise ConstraintError(
+                f"{name} is {type(value).__name__}; expected a point of the set for each instance."
+            ) from None
+
+    t = flatten("target", target, constraints.layout, request.scores.shape[-1], read)[0]
+    shape = (*request.batch_shape, request.scores.shape[-1])
+    try:
+        t = t.expand(shape)
+    except RuntimeError:
+        raise ConstraintError(
+            f"target has shape {tuple(t.shape)} but y has {shape}, flat; expected one target for each instance."
+        ) from None
+    return t.reshape(-1, t.shape[-1])
+
+
+def _surely_inside(t: Tensor, room: Tensor, form: StandardForm) -> bool:
+    """Whether every row and bound holds to the tolerance without regard to its size, which is quickly seen."""
+    above = (room >= -_FEASIBLE) | torch.isfinite(form.dual_lower)  # a finite dual: a row the other way, or soft
+    below = (room <= form.slack + _FEASIBLE) | torch.isfinite(form.dual_upper)
+    boxed = (t >= form.lower - _FEASIBLE) & (t <= form.upper + _FEASIBLE)
+    return bool((above & below).all()) and bool(boxed.all())
+
+
+def _reject_outside(t: Tensor, request: Request) -> None:
+    """Raise where a target is not in the set, rows and bounds measured as everywhere."""
+    violation = request.constraints.violation(t.reshape(*request.batch_shape, t.shape[-1])).reshape(-1)
+    wrong = ~(violation <= _FEASIBLE)  # also where it is NaN
+    if bool(wrong.any()):
+        first = int(wrong.nonzero()[0])
+        raise ConstraintError(
+            f"target of instance {first} is not in the set: a row or bound is violated by "
+            f"{float(violation[first]):.2g}. Fix: targets that satisfy the rows, such as linsat.project(t, ...) with "
+            f"linsat.Euclidean()."
+        )
+
+
+def _reject_learned(constraints: Constraints) -> None:
+    learned = constraints.learned_tensors()
+    if learned and torch.is_grad_enabled():
+        raise ConstraintError(
+            f"{next(iter(learned))} of the constraints requires gradients, which this loss does not give. "
+            f"Fix: .detach(), or linsat.project with a loss of yours."
+        )
+
+
+def _check_reduction(reduction: Any) -> None:
+    if reduction not in ("mean", "sum", "none"):
+        raise ConstraintError(f"reduction is {reduction!r}; expected 'mean', 'sum' or 'none'.")
+
+
+def _finished(loss: Tensor, request: Request, reduction: str) -> Any:
+    """The losses (N,) reduced, in the dtype, device and kind of the scores."""
+    loss = loss.reshape(request.batch_shape)
+    loss = loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+    loss = loss.to(request.like.device, request.like.dtype)
+    return loss.detach().cpu().numpy() if request.as_numpy else loss
