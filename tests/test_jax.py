@@ -66,9 +66,8 @@ def compare_with_torch(systems: Batch, name: str) -> None:
         np.testing.assert_allclose(np.where(smooth, found[key], 0.0), expected_gradient, atol=1e-9 * size, err_msg=key)
 
 
-@pytest.mark.parametrize("name", ["paper", "euclidean"])
-def test_forty_systems_are_those_of_torch(name: str):
-    compare_with_torch(batch(SHAPES[0], 40, seed=3), name)
+def test_forty_systems_are_those_of_torch():
+    compare_with_torch(batch(SHAPES[0], 40, seed=3), "paper")
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def torch_problem(cons: linsat.Constraints, y: np.ndarray, objective: linsat.Obj
     return compiled.form.problem(scores, spread, compiled.presolved)
 
 
-@pytest.mark.parametrize("name", ["paper", "euclidean"])
+@pytest.mark.parametrize("name", ["paper", pytest.param("euclidean", marks=pytest.mark.slow)])
 def test_iterates_are_those_of_torch(name: str):
     # Independent rows: of dependent ones the duals are not unique, and rounding chooses among them.
     system = random_system(np.random.default_rng(7), "signed", largest=16, rows=6)
