@@ -5,8 +5,8 @@ r"""Is x the optimum? The duality gap of (x, duals), recomputed from the numbers
 Every term is at least zero and written so that nothing cancels: a relative entropy for `Entropy`, a product of
 distances for `Euclidean`. A hard row that does not hold with equality, to tolerance, adds |dual (a x - b)|, a soft one
 price * broken + dual (a x - b), an inequality with the paper's entropic slack the relative entropy of its slack share.
-The gap bounds how far the value of x is from
-the best one, whatever the duals are, so wrong duals can only make it larger.
+The gap bounds how far the value of x is from the best one, whatever the duals are, so wrong duals can only make it
+larger.
 
 The Euclidean objective has finite duals always. The entropic one needs infinite ones where rows force a variable to a
 bound, or an inequality to be tight at every feasible point. Where the gap is not small, such variables and rows are
