@@ -171,10 +171,16 @@ def _count(case: Case, statuses: list[str], verdict: Verdict) -> None:
         (verdict.reports if bad else verdict.statuses)[status] += 1
 
 
+def open_box(case: Case) -> bool:
+    """Whether some variable has no bound on a side."""
+    return not (np.isfinite(case.lower).all() and np.isfinite(case.upper).all())
+
+
 def _judge_instance(case: Case, system: int, status: str, x: Array, reported: float, verdict: Verdict) -> None:
     where = f"system {system}"
     if not np.isfinite(x).all():
-        verdict.find("not finite", f"{where}: {status}")
+        if status == "converged" or not open_box(case):  # what has no solution may run off where nothing bounds it
+            verdict.find("not finite", f"{where}: {status}")
         return
     if status == "infeasible" and not case.infeasible[system]:
         verdict.find("false infeasible", where)
@@ -185,7 +191,8 @@ def _judge_instance(case: Case, system: int, status: str, x: Array, reported: fl
         verdict.find("wrong violation", f"{where}: says {reported}, is {relative}")
     if status != "converged":
         return
-    if case.infeasible[system]:
+    # In an open box x may be so large that a contradiction is less than the tolerance of its rows; they are judged below.
+    if case.infeasible[system] and not open_box(case):
         verdict.find("accepted", f"{where} is infeasible by {case.excess}")
         return
     size = row_size(case, system, x)
@@ -251,7 +258,8 @@ def _judge_mixed(case: Case, depth: Depth, library: Any, solution: Any, verdict:
     except linsat.ConvergenceError:
         verdict.checks["infeasible, reported as not converged"] += 1
     else:
-        verdict.find("accepted", f"system {bad} is infeasible by {case.excess}")
+        if not open_box(case):  # see `_judge_instance`
+            verdict.find("accepted", f"system {bad} is infeasible by {case.excess}")
 
 
 def _judge_gradient(case: Case, x: torch.Tensor, scores: torch.Tensor, verdict: Verdict) -> None:
