@@ -191,12 +191,12 @@ def _judge_instance(case: Case, system: int, status: str, x: Array, reported: fl
         verdict.find("wrong violation", f"{where}: says {reported}, is {relative}")
     if status != "converged":
         return
-    # In an open box x may be so large that a contradiction is less than the tolerance of its rows; they are judged below.
-    if case.infeasible[system] and not open_box(case):
-        verdict.find("accepted", f"{where} is infeasible by {case.excess}")
-        return
     size = row_size(case, system, x)
     beyond = np.where(case.hard, (violation[: len(size)] - rounding[: len(size)]) / size, 0.0)
+    # In an open box x may be so large that a contradiction is less than the tolerance of its rows.
+    if case.infeasible[system] and ((beyond > TOLERANCE).any() or not open_box(case)):
+        verdict.find("accepted", f"{where} is infeasible by {case.excess}")
+        return
     verdict.worst = max(verdict.worst, float(beyond.max(initial=0.0)))
     if (beyond > TOLERANCE).any():
         row = int(beyond.argmax())
