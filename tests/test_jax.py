@@ -215,6 +215,16 @@ def test_the_kernel_serves_when_asked():
         linsat.jax.project(jnp.asarray(Y), CONS, lower=0.0, backend="kernel")
 
 
+def test_numbers_of_a_batch_with_two_axes():
+    """A set with right-hand sides of its own for each instance, another block given with the call, a block missing."""
+    sides = np.array([[[9.0], [8.0], [7.0]], [[6.0], [5.0], [4.0]]])  # (2, 3, 1)
+    cons = linsat.Constraints(A=A, b=sides, E=E, f=3)
+    f, y = np.array([2.0]), np.random.default_rng(3).normal(size=(2, 3, 6))
+    x = jit(lambda f: linsat.jax.project(jnp.asarray(y), cons, objective=linsat.Euclidean(), f=f))(jnp.asarray(f))
+    expected = linsat.project(y, cons.with_rhs(f=f), objective=linsat.Euclidean())
+    np.testing.assert_allclose(x, expected, atol=1e-9)
+
+
 def test_malformed_calls():
     y = jnp.asarray(Y)
     sparse = linsat.Constraints(A=[[1.0, 0, 0, 2, 0, 0]], b=1)

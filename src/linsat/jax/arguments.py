@@ -103,7 +103,7 @@ def read(
     parts = _stated_anew(stated, own, width, constraints)
     batch = _joint_batch(scores, parts, stated)
     work = jax.dtypes.canonicalize_dtype(np.float64)
-    numbers: Numbers = {"y": jnp.broadcast_to(scores, (*batch, width)).reshape(-1, width).astype(work)}
+    numbers: Numbers = {"y": jnp.broadcast_to(scores, (*batch, width)).reshape(math.prod(batch), width).astype(work)}
     numbers |= _form(plan, stated, parts, width, batch, work)
     numbers |= _objective_numbers(objective, constraints, width, batch, work)
     if start is not None:
@@ -254,8 +254,8 @@ def _form(
     own: dict[str, Array] = flat_statement(stated, width, batch)
     for name, group, at in (("values", "ACE", stated.senses[stated.row]), ("rhs", "bdf", stated.senses)):
         if parts[name]:
-            pieces = [parts[name].get(key, own[name][:, at == _SENSE[key]]) for key in group]
-            own[name] = _side_by_side(pieces, batch)
+            given = {key: flat(array, array.shape[-1], batch) for key, array in parts[name].items()}
+            own[name] = _side_by_side([given.get(key, own[name][:, at == _SENSE[key]]) for key in group])
     for name, array in parts["box"].items():
         own[name] = flat(array, width, batch)
     if parts["price"]:
@@ -265,11 +265,10 @@ def _form(
     return {name: jnp.asarray(array, dtype) for name, array in own.items()}
 
 
-def _side_by_side(pieces: list[Array], batch: Batch) -> Array:
-    """Numbers of the blocks in one array (1 or N, .); those that differ per instance still have their batch shape."""
-    together = [flat(jnp.asarray(piece), piece.shape[-1], batch) for piece in pieces]
-    count = max(len(piece) for piece in together)
-    return jnp.concatenate([jnp.broadcast_to(piece, (count, piece.shape[-1])) for piece in together], -1)
+def _side_by_side(pieces: list[Array]) -> Array:
+    """Numbers of the blocks, (1 or N, .) each, in one array."""
+    count = max(len(piece) for piece in pieces)
+    return jnp.concatenate([jnp.broadcast_to(piece, (count, piece.shape[-1])) for piece in pieces], -1)
 
 
 def _objective_numbers(objective: Objective, constraints: Constraints, width: int, batch: Batch, dtype: Any) -> Numbers:
@@ -278,7 +277,7 @@ def _objective_numbers(objective: Objective, constraints: Constraints, width: in
         array = _floating(name, value).astype(dtype)
         if name == "tau":
             try:
-                found[name] = jnp.broadcast_to(array, batch).reshape(-1, 1)
+                found[name] = jnp.broadcast_to(array, batch).reshape(math.prod(batch), 1)
             except ValueError:
                 raise ConstraintError(
                     f"tau has shape {array.shape}; expected a scalar or the batch shape {batch}."

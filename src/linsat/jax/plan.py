@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -178,7 +179,7 @@ def flat(array: Array, size: int, batch: tuple[int, ...]) -> Array:
     xp = np if isinstance(array, np.ndarray) else _jnp()
     if array.ndim <= 1:
         return xp.broadcast_to(array, (1, size))
-    return xp.broadcast_to(array, (*batch, size)).reshape(-1, size)
+    return xp.broadcast_to(array, (*batch, size)).reshape(math.prod(batch), size)
 
 
 def _jnp() -> Any:

@@ -101,16 +101,21 @@ class Setting:
         """Largest absolute entry of each instance, 0 where there are no rows."""
         return self.xp.amax(abs(rows)) if rows.shape[-1] else self.xp.zeros((rows.shape[0],), rows)
 
-    def rounding(self, x: Tensor) -> Tensor:
-        """How much of each scaled residual at x may be rounding, (N, k); in single precision only, where it shows."""
+    def rounding(self, at: Evaluation) -> Tensor:
+        """How much of each scaled residual may be rounding, (N, k): of its sum, and of u, which moves x by D of it.
+
+        In single precision only, where it shows.
+        """
         problem = self.problem
-        return self.precision.residual * (problem.row_sizes(x) + abs(problem.rhs)) / problem.scale
+        moved = problem.objective.slope(at.u, problem.lower, problem.upper) * abs(at.u)
+        size = problem.row_sizes(abs(at.x) + moved) + abs(problem.rhs)
+        return self.precision.residual * size / problem.scale
 
     def done(self, state: State, tol: float) -> Tensor:
         """Whether an instance has the final temperature and an error that counts as none."""
         allowed: Any = tol
         if self.precision.residual:
-            allowed = self.xp.at_least(self.largest(self.rounding(state.at.x)), tol)
+            allowed = self.xp.at_least(self.largest(self.rounding(state.at)), tol)
         return (state.error <= allowed) & (state.temperature <= self.tau).squeeze(-1)
 
 
@@ -297,7 +302,7 @@ def optimal(setting: Setting, state: State, tol: float) -> Tensor:
     way = xp.minimum(abs(state.mu), abs(state.mu - bound))
     gap = constants.GAP * tol * (1.0 + value)
     if setting.precision.residual:
-        rounding = setting.rounding(at.x)
+        rounding = setting.rounding(at)
         strictness = xp.minimum(strictness, tol / xp.at_least(rounding, 1 / _FAR))
         gap = gap + (way * rounding).sum(-1)
     return (setting.largest(moved * strictness) <= tol) & ((way * abs(at.residual)).sum(-1) <= gap)
