@@ -328,3 +328,18 @@ def test_infeasible_programs_do_not_pass_for_solved():
     assert linprog(np.zeros(6), A_eq=rows, b_eq=rhs, bounds=(0, 1)).status == 2
     system = System(rows, ["=="] * 5, rhs, np.zeros(6))
     assert minimise(program(system, np.zeros(6), quadratic=1.0)).error > 1e-3
+
+
+def test_an_answer_has_the_same_bits_in_any_batch():
+    generator = torch.Generator().manual_seed(0)
+    A = torch.randn(12, 40, dtype=torch.float64, generator=generator)
+    inside = torch.rand(6, 40, dtype=torch.float64, generator=generator)
+    scores, f = 30 * torch.randn(6, 40, dtype=torch.float64, generator=generator), inside @ A.T
+    solver, nearest = linsat.Newton(backend="interior_point"), linsat.Euclidean()
+
+    def solved(which: slice) -> torch.Tensor:
+        cons = linsat.Constraints(E=A, f=f[which], upper=torch.inf)
+        return linsat.project(scores[which], cons, objective=nearest, solver=solver)
+
+    together = solved(slice(None))
+    assert all(torch.equal(together[i], solved(slice(i, i + 1))[0]) for i in range(6))

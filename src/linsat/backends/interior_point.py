@@ -55,15 +55,12 @@ class InteriorPointBackend:
 
     @staticmethod
     def _polish(problem: Problem, options: Newton, result: SolverResult) -> None:
-        near = torch.isfinite(result.mu).all(-1).nonzero().squeeze(-1)
-        if near.numel() == 0:
-            return
         few = Newton(tol=options.tol, max_steps=_POLISHING_STEPS)
-        part = ArrayBackend().solve(problem.select(near), few, result.mu[near])
-        done = part.codes == Status.CONVERGED.code
-        index = near[done]
-        result.mu[index], result.x[index] = part.mu[done], part.x[done]
-        result.codes[index] = Status.CONVERGED.code
+        # One after another: sums over a batch round as its size has it, and no answer may depend on the others.
+        for index in torch.isfinite(result.mu).all(-1).nonzero():
+            part = ArrayBackend().solve(problem.select(index), few, result.mu[index])
+            if int(part.codes[0]) == Status.CONVERGED.code:
+                result.mu[index], result.x[index], result.codes[index] = part.mu, part.x, part.codes
 
 
 @dataclass(frozen=True)
