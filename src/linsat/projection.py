@@ -61,7 +61,7 @@ def project(
 
     Raises:
         InfeasibleError: rows shared by all instances contradict each other; with ``on_failure="raise"``, also those of
-            an instance with numbers of its own.
+            an instance with per-instance numbers.
         ConstraintError: malformed arguments, NaN or infinite scores.
         ConvergenceError: with ``on_failure="raise"``.
     """

@@ -89,7 +89,7 @@ def _read_labels(axis: Any) -> tuple[str, ...]:
         if not label or "[" in label or "]" in label:
             raise ConstraintError(f"label {label!r} is empty or has brackets; expected plain text. Fix: rename it.")
         if label in listed[:position]:
-            raise ConstraintError(f"label {label!r} occurs twice on one axis. Fix: a label of its own for each entry.")
+            raise ConstraintError(f"label {label!r} occurs twice on one axis. Fix: a different label for each entry.")
     return tuple(str(label) for label in listed)
 
 
@@ -104,7 +104,7 @@ def check_variables(variables: Any) -> list[Variable]:
             raise ConstraintError(f"variables contains {variable.name} twice. Fix: list every variable once.")
         if variable.name in names:
             raise ConstraintError(
-                f"Two variables are named {variable.name!r}; expected a name of its own for each. "
+                f"Two variables are named {variable.name!r}; expected different names. "
                 f"Fix: Variable(..., name='Y')."
             )
         names.add(variable.name)
