@@ -20,6 +20,7 @@ import linsat
 from linsat import constraints as families
 from machine import commit, versions
 
+DEVICE = "cuda"
 OUTPUT = Path(__file__).parent.parent / "out" / "gpu.json"
 # What an answer may be off at most; float32 scores are answered in float32.
 BAR = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -69,8 +70,8 @@ def measure(case: str, objective: str, dtype: torch.dtype, batch: int, repeats: 
     """Both back ends on the same scores."""
     cons = CASES[case]()
     generator = torch.Generator().manual_seed(0)
-    y = torch.randn(batch, cons.num_variables, generator=generator).to("cuda", dtype).requires_grad_(True)
-    weights = torch.randn(y.shape, generator=generator).to("cuda", dtype)
+    y = torch.randn(batch, cons.num_variables, generator=generator).to(DEVICE, dtype).requires_grad_(True)
+    weights = torch.randn(y.shape, generator=generator).to(DEVICE, dtype)
     answers: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     found = []
     for backend in ("torch", "triton"):

@@ -44,7 +44,8 @@ OBJECTIVES = {
     "euclidean": {"ENTROPY": False, "SLACKED": False, "WEIGHTED": False},
     "weighted": {"ENTROPY": False, "SLACKED": False, "WEIGHTED": True},
 }
-# (rows that do not lead, rows that do) -> positions of all rows, tile, block and blocks, as `layout.py` chooses them.
+# (rows that do not lead, rows that do) -> positions of all rows, tile (one of those of this size), block and blocks, as
+# `layout.py` chooses them.
 SIZES = {
     (0, 16): {"POSITIONS": 16, "TS": 16, "TM": 8, "BLOCK": 0, "BLOCKS": 0},
     (16, 16): {"POSITIONS": 32, "TS": 8, "TM": 8, "BLOCK": 16, "BLOCKS": 1},

@@ -57,7 +57,7 @@ class TritonBackend:
                 return _solve(problem, options, start, torch.float64)
             coarse = self.coarse(problem, options, start)
             # What float32 has not brought near is no worse a start than none: the kernel takes the better one.
-            found = _solve(problem, options, coarse.mu, torch.float64)
+            found = _solve(problem, options, _at_bounds(problem, coarse.mu), torch.float64)
             found.steps = found.steps + coarse.steps
             return found
 
@@ -104,6 +104,13 @@ class TritonBackend:
             {"DUALS": grad_mu is not None, "PARAMETER": parameter},
         )
         return Pulled(grad_y, q, to_parameter)
+
+
+def _at_bounds(problem: Problem, mu: Tensor) -> Tensor:
+    """Duals that float32 cannot tell from their bound, put there: a little off it, they would look free."""
+    low, high = problem.dual_bounds()
+    mu = torch.where(mu.float() <= low.float(), low, mu)
+    return torch.where(mu.float() >= high.float(), high, mu)
 
 
 def unavailable(device: torch.device) -> str | None:

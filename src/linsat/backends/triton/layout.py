@@ -98,7 +98,7 @@ def _arrange(rows: RowMatrix) -> Layout | str:
     assert shape is not None
     others = np.setdiff1d(np.arange(k), lead)
     slots, members, tile = shape
-    positions = _power_of_two(slots + len(others))
+    positions = max(16, _power_of_two(slots + len(others)))
     if len(others) > MOST_OTHER_ROWS:
         return f"{len(others)} rows share variables with other rows, more than {MOST_OTHER_ROWS}"
     if positions > MOST_POSITIONS or (1 + len(others)) * slots * members > _MOST_ENTRIES:
