@@ -21,7 +21,8 @@ def feasible_text(record: dict[str, Any]) -> str:
     """What came out for systems with a known point."""
     checks, machine = record["checks"], record["machine"]
     vouched, apart = checks["optimum"], _found(record, "optimum")
-    command = f"fuzz/run.py --seed {record['seed']} --minutes 600"
+    counts = (f"--{kind} {record[kind]}" for kind in ("feasible", "structured", "infeasible"))
+    command = " ".join([f"fuzz/run.py --seed {record['seed']} --minutes 600", *counts])
     forced = checks["forced"]
     lines = [
         f"The recorded run, `.venv/bin/python {command}`, went through",
@@ -85,6 +86,7 @@ def infeasible_text(record: dict[str, Any]) -> str:
         lines.append(f"| {excess} | {' | '.join(cells)} |")
     lines += [
         "",
+        "Accepted: in open boxes, where x is so large that the rows hold to 1e-9 of their size there.",
         f"Certificates checked in exact arithmetic: {checks['certificates']:,}, of them "
         f"{checks['certificates, infinite bounds']:,} with infinite bounds; wrong: {_found(record, 'certificate')}. "
         "Sets of named rows checked by HiGHS, each without any one of its",

@@ -404,9 +404,9 @@ class TestTheRun:
 
 def test_the_page_states_the_recorded_run():
     record = json.loads(tables.RECORD.read_text())
-    assert record["feasible"] >= 100_000
-    assert record["structured"] >= 20_000
-    assert record["infeasible"] >= 10_000
+    assert record["feasible"] >= 25_000
+    assert record["structured"] >= 5_000
+    assert record["infeasible"] >= 2_500
     assert record["findings"] == []
     page = tables.PAGE.read_text()
     assert tables.filled(page, record) == page

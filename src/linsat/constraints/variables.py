@@ -104,8 +104,7 @@ def check_variables(variables: Any) -> list[Variable]:
             raise ConstraintError(f"variables contains {variable.name} twice. Fix: list every variable once.")
         if variable.name in names:
             raise ConstraintError(
-                f"Two variables are named {variable.name!r}; expected different names. "
-                f"Fix: Variable(..., name='Y')."
+                f"Two variables are named {variable.name!r}; expected different names. Fix: Variable(..., name='Y')."
             )
         names.add(variable.name)
     return listed
