@@ -143,7 +143,6 @@ def test_the_kept_bias_balances_tokens_that_it_has_not_seen(ran: Any) -> None:
     top, biased = (np.bincount((fresh + b).argmax(1), minlength=8).max() / 2500 for b in (0.0, array(found["bias"])))
     assert biased < 1.35
     assert top > 4
-    assert sum(found["steps"]["warm"]) < sum(found["steps"]["cold"])
 
 
 def test_fair_ranking_follows_the_linear_program(ran: Any) -> None:

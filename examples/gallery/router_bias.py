@@ -16,7 +16,7 @@ drift = torch.randn(experts) * 0.02  # and changes its mind slowly
 cons = linsat.constraints.capacity_assignment(tokens, experts, capacity=fair)
 objective = linsat.Entropy(tau, slack="none")
 bias = torch.zeros(experts, dtype=torch.float64)  # one number per expert: all that outlives a batch
-loads, biases, steps = [], [], {"cold": [], "warm": []}
+loads, biases = [], []
 for batch in range(batches):
     scores = torch.randn(tokens, experts) + popularity + batch * drift
     # Causal: a token takes the best expert by score and bias, and the bias knows earlier batches only.
@@ -24,8 +24,6 @@ for batch in range(batches):
     # The whole batch, with hard capacities; it starts from the bias, and from the token duals that go with it.
     token_duals = -tau * torch.logsumexp((scores + bias) / tau, -1)
     solution = linsat.solve(scores, cons, objective=objective, start=torch.cat([bias, token_duals]))
-    steps["warm"].append(int(solution.steps))
-    steps["cold"].append(int(linsat.solve(scores, cons, objective=objective).steps))
     projected = solution.x.sum(0)
     loads.append(torch.stack([top, causal, projected]).double() / fair)
     bias = bias.lerp(solution.duals[:experts], 0.3 if batch else 1.0)  # capacities are the first rows
@@ -34,7 +32,6 @@ for batch in range(batches):
 largest = torch.stack(loads).amax(-1)  # (batches, 3)
 late = largest[batches // 2 :].mean(0)
 print(f"largest load, in fair shares: top-1 {late[0]:.2f}, causal with bias {late[1]:.2f}, layer {late[2]:.2f}")
-print(f"Newton steps: {sum(steps['cold']) / batches:.1f} cold, {sum(steps['warm']) / batches:.1f} from the bias")
 print(f"bias after the last batch: {[round(b, 2) for b in bias.tolist()]}")
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 2.8), layout="constrained")
