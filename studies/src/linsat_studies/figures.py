@@ -16,7 +16,7 @@ def new_figure(width: float, height: float) -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError('pictures need matplotlib. Fix: pip install "linsat[studies]"') from error
+        raise ImportError('pictures need matplotlib. Fix: pip install "linsat-studies"') from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

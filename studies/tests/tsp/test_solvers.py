@@ -85,7 +85,7 @@ def test_a_missing_solver_is_named_with_its_fix(monkeypatch, module, solver):
 
 def test_missing_lkh_is_named_with_its_fix(monkeypatch):
     monkeypatch.setitem(sys.modules, "elkai", None)
-    with pytest.raises(ImportError, match=r"needs elkai.*linsat\[studies\]"):
+    with pytest.raises(ImportError, match=r"needs elkai.*linsat-studies"):
         lkh_tours(random_instances("se", 1, n=5, seed=0))
 
 

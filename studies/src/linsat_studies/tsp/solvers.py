@@ -71,7 +71,7 @@ def lkh_tours(instances: Instances, *, runs: int = 1, progress: Progress | None 
     try:
         elkai = importlib.import_module("elkai")
     except ImportError as error:
-        raise ImportError('LKH needs elkai. Fix: pip install "linsat[studies]".') from error
+        raise ImportError('LKH needs elkai. Fix: pip install "linsat-studies".') from error
 
     def solve(D: np.ndarray, latest: int | None, seconds: float) -> tuple[np.ndarray | None, bool]:
         n = len(D)

@@ -124,7 +124,7 @@ def _cvxpy() -> Any:
     try:
         import cvxpy
     except ImportError as error:
-        raise ImportError('portfolio programs need cvxpy. Fix: pip install "linsat[studies]"') from error
+        raise ImportError('portfolio programs need cvxpy. Fix: pip install "linsat-studies"') from error
     return cvxpy
 
 

@@ -64,7 +64,7 @@ def mean_variance(past_returns: np.ndarray, preference: Preference | None = None
         from skfolio.optimization import MeanRisk, ObjectiveFunction
         from skfolio.prior import EmpiricalPrior
     except ImportError as error:
-        raise ImportError('mean-variance needs skfolio. Fix: pip install "linsat[studies]"') from error
+        raise ImportError('mean-variance needs skfolio. Fix: pip install "linsat-studies"') from error
     extra: dict[str, Any] = {}
     if preference is not None:
         chosen = set(preference.preferred)

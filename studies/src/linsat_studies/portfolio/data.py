@@ -171,7 +171,7 @@ def embedded_prices() -> Prices:
         from skfolio.datasets import load_sp500_dataset
     except ImportError as error:
         raise ImportError(
-            'the embedded prices need skfolio. Fix: pip install "linsat[studies]", or --prices.'
+            'the embedded prices need skfolio. Fix: pip install "linsat-studies", or --prices.'
         ) from error
     frame: Any = load_sp500_dataset()
     dates = frame.index.values.astype("datetime64[D]")

@@ -145,7 +145,7 @@ def _crops(rows: list[dict[str, Any]], images: Path, tell: Callable[[int], None]
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError('images need pillow. Fix: pip install "linsat[studies]".') from error
+        raise ImportError('images need pillow. Fix: pip install "linsat-studies".') from error
     for number, row in enumerate(rows):
         tell(number + 1)
         left, top, width, height = row["bbox"]

@@ -20,7 +20,7 @@ def solve_scip(D: np.ndarray, latest: int | None, seconds: float) -> tuple[np.nd
     try:
         pyscipopt = importlib.import_module("pyscipopt")
     except ImportError as error:
-        raise ImportError('SCIP needs pyscipopt. Fix: pip install "linsat[studies]".') from error
+        raise ImportError('SCIP needs pyscipopt. Fix: pip install "linsat-studies".') from error
     c = len(D) - 2
     model = pyscipopt.Model()
     model.hideOutput()

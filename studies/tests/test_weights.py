@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-FOLDERS = sorted((ROOT / "src" / "linsat_studies").glob("*/checkpoints"))
+FOLDERS = sorted((ROOT / "studies" / "src" / "linsat_studies").glob("*/checkpoints"))
 
 
 def test_every_study_ships_weights():
@@ -29,7 +29,9 @@ def test_every_load_reads_plain_data():
     """No call of torch.load in the project may run code from a file."""
     calls = []
     for path in (
-        p for folder in ("src", "examples", "benchmarks", "reliability") for p in (ROOT / folder).rglob("*.py")
+        p
+        for folder in ("src", "studies/src", "examples", "benchmarks", "reliability")
+        for p in (ROOT / folder).rglob("*.py")
     ):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
