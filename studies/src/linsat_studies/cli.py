@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import typer
 
 
 def main() -> None:
     """Run the command line; bad input ends with one line that names the fix and exit code 2."""
-    try:
-        import typer
-    except ImportError:
-        print('error: linsat-studies needs typer and rich. Fix: pip install "linsat-studies"', file=sys.stderr)
-        raise SystemExit(2) from None
     from linsat_studies.matching.commands import app as matching
     from linsat_studies.portfolio.commands import app as portfolio
     from linsat_studies.tsp.commands import app as tsp

@@ -12,11 +12,9 @@ if TYPE_CHECKING:
 
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure that belongs to no window: nothing global is touched, so it works on a server and in a test."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('pictures need matplotlib. Fix: pip install "linsat-studies"') from error
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -26,6 +28,17 @@ tr.group td { font-weight: 600; color: #555; background: none; padding-top: 0.7r
 img { max-width: 100%; height: auto; } .note { color: #666; font-size: 0.9rem; } .scroll { overflow-x: auto; }
 code { background: #f2f2f2; padding: 0.1rem 0.3rem; border-radius: 3px; }
 """
+
+
+def machine() -> str:
+    """What numbers of a page were measured on, in words."""
+    import torch
+
+    threads = torch.get_num_threads()
+    return (
+        f"{os.cpu_count()} processors ({platform.machine()}), {threads} thread{'s' * (threads > 1)}, torch "
+        f"{torch.__version__.split('+')[0]}, no GPU"
+    )
 
 
 class Page:
@@ -65,6 +78,13 @@ class Page:
     def picture(self, figure: Figure, alternative: str) -> None:
         """Embed a picture; ``alternative`` says what it shows, for those who cannot see it."""
         self.parts.append(f'<p><img src="{embed(figure)}" alt="{escape(alternative, quote=True)}"></p>')
+
+    def left_out(self, notes: Sequence[str]) -> None:
+        """Say what the page lacks and why, if anything."""
+        if notes:
+            self.heading("Left out")
+        for text in notes:
+            self.text(text, note=True)
 
     def write(self, path: Path) -> None:
         """Write the page."""

@@ -304,10 +304,8 @@ def _bar(shown: bool) -> Iterator[Any]:
     if not shown:
         yield lambda *_: None
         return
-    try:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-    except ImportError as error:
-        raise ImportError('the progress bar needs rich. Fix: pip install "linsat-studies".') from error
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
     columns = (TextColumn("training"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[text]}"))
     with Progress(*columns) as bar:
         task = bar.add_task("training", total=1.0, text="")

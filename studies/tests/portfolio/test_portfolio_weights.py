@@ -1,4 +1,4 @@
-"""From scores or prices to weights: figures by hand, projections and programmes against cvxpy, rows held exactly."""
+"""From scores or prices to weights: figures by hand, projections and programs against cvxpy, rows held exactly."""
 
 import math
 
@@ -19,7 +19,7 @@ from linsat_studies.portfolio.constraints import (
     weight_rules,
 )
 from linsat_studies.portfolio.evaluate import ruled_weights, violations
-from linsat_studies.portfolio.programmes import Covariance, Preference, maximum_sharpe, minimum_variance, two_stage
+from linsat_studies.portfolio.programs import Covariance, Preference, maximum_sharpe, minimum_variance, two_stage
 from linsat_studies.portfolio.sharpe import annual_sharpe, daily_returns, held_returns, ladder_value, sharpe_ratio
 from linsat_studies.portfolio.techniques import LayerWeights, project_preference, project_simplex, softmax_weights
 
@@ -108,7 +108,7 @@ def test_the_layer_shares_a_binding_preference_like_two_softmaxes():
     assert weights[[0, 3]].sum() >= 0.9 - 1e-12
 
 
-# ------------------------------------------------------------------ programmes
+# ------------------------------------------------------------------ programs
 
 
 def direct_sharpe(mean, sigma, preference):

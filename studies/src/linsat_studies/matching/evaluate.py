@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from linsat_studies.matching.batches import Batch
+from linsat_studies.progress import Progress
 
-Progress = Callable[[int, int], None]
 Score = Callable[[Batch], Tensor]  # network: scores (B, n1, n2)
 Relax = Callable[[Tensor, Batch], Tensor]  # technique: scores to a soft matching (B, n1, n2)
 Decode = Callable[[Tensor, Batch], Tensor]  # soft matching to matches (B, n1, n2), bool

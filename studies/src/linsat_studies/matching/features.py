@@ -14,9 +14,9 @@ import torch
 from linsat_studies.files import read_json, write_json, write_whole
 from linsat_studies.matching.backbones import Backbone, load_backbone, sample
 from linsat_studies.matching.data import CROP, Collection, KeypointObject
+from linsat_studies.progress import Progress
 
 Array = np.ndarray
-Progress = Callable[[int, int], None]
 DEFAULT_BACKBONE = "efficientnet-lite0"
 _PART = 128  # objects in a part; what a kill can cost
 _BATCH = 4  # crops at once; larger batches fall out of the cache and are slower

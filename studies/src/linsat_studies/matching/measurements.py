@@ -24,12 +24,14 @@ from linsat_studies.matching.batches import Batch, collate
 from linsat_studies.matching.config import NETWORKS, TRAINED, MatchingConfig
 from linsat_studies.matching.data import Pair
 from linsat_studies.matching.decode import best_matchings, hungarian, rounding
-from linsat_studies.matching.evaluate import Method, Outcome, Progress, evaluate_method, figures, over_classes
+from linsat_studies.matching.evaluate import Method, Outcome, evaluate_method, figures, over_classes
 from linsat_studies.matching.features import FeatureStore, fingerprint
 from linsat_studies.matching.phi import load_phi, with_phi
 from linsat_studies.matching.source import SHIPPED
 from linsat_studies.matching.techniques import layer
 from linsat_studies.matching.train import load_run, soft_matching
+from linsat_studies.progress import Progress
+from linsat_studies.seeds import spread_over_seeds
 from linsat_studies.training import LAST
 
 BATCH = 64  # pairs the network sees at once
@@ -346,15 +348,12 @@ def _without(content: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def over_seeds(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Mean, spread (standard deviation) and standard error of F1 over runs; means of the rest, worst violations."""
-    f1 = np.array([result["f1"] for result in results])
-    spread = float(f1.std(ddof=1)) if len(f1) > 1 else float("nan")
+    each = [float(result["f1"]) for result in results]
     classes = results[0]["by_class"]
     return {
-        "seeds": len(f1),
-        "f1": float(f1.mean()),
-        "each": [float(value) for value in f1],
-        "spread": spread,
-        "error": float(spread / np.sqrt(len(f1))),
+        **spread_over_seeds(each),
+        "f1": float(np.mean(each)),
+        "each": each,
         "precision": float(np.mean([result["precision"] for result in results])),
         "recall": float(np.mean([result["recall"] for result in results])),
         "by_class": {name: float(np.mean([result["by_class"][name] for result in results])) for name in classes},

@@ -11,8 +11,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from linsat_studies.matching.data import CROP, Collection, KeypointError, load_collection, write_collection
+from linsat_studies.progress import Progress
 
-Progress = Callable[[int, int], None]
 _HIDDEN = ("difficult", "occluded", "truncated")  # objects so marked are left out, as in the literature
 _LAST_CLEAN_YEAR = 2008  # the annotations' authors advise against using later people
 _QUALITY = 90  # of the kept crops
@@ -33,7 +33,6 @@ def load_original(
 
     Raises:
         KeypointError: a part of the data is missing or malformed; the message names it.
-        ImportError: pillow is missing.
     """
     root = Path(path)
     if not root.is_dir():
@@ -142,10 +141,8 @@ def _read_object(path: Path, part: str) -> dict[str, Any]:
 
 def _crops(rows: list[dict[str, Any]], images: Path, tell: Callable[[int], None]) -> Iterator[tuple[str, bytes]]:
     """(id, encoded crop) of every row: its box, resized to a square."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError('images need pillow. Fix: pip install "linsat-studies".') from error
+    from PIL import Image
+
     for number, row in enumerate(rows):
         tell(number + 1)
         left, top, width, height = row["bbox"]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import platform
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from linsat_studies.checkpoints import read_checkpoint
 from linsat_studies.files import write_json
 from linsat_studies.matching import paper
 from linsat_studies.matching.charts import class_chart, learning_chart, phi_chart, rounding_chart, technique_chart
-from linsat_studies.matching.evaluate import PARTS, Progress
+from linsat_studies.matching.evaluate import PARTS
 from linsat_studies.matching.examples import example_rows
 from linsat_studies.matching.measurements import (
     BASELINES,
@@ -30,10 +25,11 @@ from linsat_studies.matching.measurements import (
 )
 from linsat_studies.matching.phi import SIGNALS
 from linsat_studies.matching.pictures import matching_grid
-from linsat_studies.page import Page
+from linsat_studies.page import Page, machine
+from linsat_studies.progress import Bar, Note, no_bar
+from linsat_studies.seeds import add_leads
 from linsat_studies.training import LAST
 
-Bar = Callable[[str], AbstractContextManager[Progress | None]]
 SAID = {"regression": "estimated by regression", "bound": "estimated as the learned bound"}
 Results = dict[str, list[dict[str, Any]]]  # row -> one result for each seed
 
@@ -49,11 +45,6 @@ class Measured:
     estimated: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     times: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
-
-
-def no_bar(label: str) -> AbstractContextManager[Progress | None]:
-    """Shows nothing."""
-    return nullcontext()
 
 
 def measure_rows(study: Study, *, bar: Bar = no_bar) -> Results:
@@ -74,22 +65,13 @@ def measure_rows(study: Study, *, bar: Bar = no_bar) -> Results:
 
 
 def summary(rows: Results) -> dict[str, Any]:
-    """Table 2 as numbers: for each row the figures of `over_seeds`, and the layer's leads.
-
-    ``leads`` says by how much the layer's mean F1 exceeds that of each other row, ``errors`` the standard error of that
-    difference over seeds (both rows' together), and ``passes`` whether the lead is larger.
-    """
+    """Table 2 as numbers: for each row the figures of `over_seeds`, and the layer's leads (`add_leads`)."""
     table = {name: over_seeds(found) for name, found in rows.items()}
-    if OURS in table:
-        ours = table[OURS]
-        others = {name: row for name, row in table.items() if name != OURS}
-        ours["leads"] = {name: ours["f1"] - row["f1"] for name, row in others.items()}
-        ours["errors"] = {name: float(np.hypot(ours["error"], row["error"])) for name, row in others.items()}
-        ours["passes"] = {name: lead > ours["errors"][name] for name, lead in ours["leads"].items()}
+    add_leads(table, OURS)
     return table
 
 
-def write_report(study: Study, *, bar: Bar = no_bar, note: Callable[[str], None] = lambda text: None) -> Path:
+def write_report(study: Study, *, bar: Bar = no_bar, note: Note = lambda text: None) -> Path:
     """Measure what is missing, then write ``index.html`` and ``summary.json`` to the study's folder.
 
     Args:
@@ -139,10 +121,7 @@ def build_page(study: Study, measured: Measured) -> Page:
     _table_8(page, measured)
     _curves(page, study)
     _pictures(page, study)
-    if measured.notes:
-        page.heading("Left out")
-        for text in measured.notes:
-            page.text(text, note=True)
+    page.left_out(measured.notes)
     return page
 
 
@@ -156,11 +135,7 @@ def _about(page: Page, study: Study) -> None:
         "(phi, given); the others are outliers. F1 of a pair is 2 x right matches / (matches + phi); a figure is the "
         "mean over classes of the means over their pairs."
     )
-    page.text(
-        f"Measured on {os.cpu_count()} processors ({platform.machine()}), {torch.get_num_threads()} thread(s), torch "
-        f"{torch.__version__.split('+')[0]}, no GPU.",
-        note=True,
-    )
+    page.text(f"Measured on {machine()}.", note=True)
 
 
 def percent(share: float, digits: int = 2) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import linsat
-from linsat_studies.portfolio.programmes import Covariance, Preference, minimum_variance
+from linsat_studies.portfolio.programs import Covariance, Preference, minimum_variance
 from linsat_studies.portfolio.sharpe import DAYS, RISK_FREE
 from linsat_studies.portfolio.techniques import LayerWeights
 
@@ -57,14 +57,12 @@ def mean_variance(past_returns: np.ndarray, preference: Preference | None = None
 
     Where that program has no solution (no portfolio beats the risk-free rate), minimum variance.
     """
-    try:
-        from skfolio import RiskMeasure
-        from skfolio.exceptions import SkfolioError
-        from skfolio.moments import LedoitWolf
-        from skfolio.optimization import MeanRisk, ObjectiveFunction
-        from skfolio.prior import EmpiricalPrior
-    except ImportError as error:
-        raise ImportError('mean-variance needs skfolio. Fix: pip install "linsat-studies"') from error
+    from skfolio import RiskMeasure
+    from skfolio.exceptions import SkfolioError
+    from skfolio.moments import LedoitWolf
+    from skfolio.optimization import MeanRisk, ObjectiveFunction
+    from skfolio.prior import EmpiricalPrior
+
     extra: dict[str, Any] = {}
     if preference is not None:
         chosen = set(preference.preferred)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linsat_studies.figures import new_figure
-from linsat_studies.portfolio.programmes import Preference
+from linsat_studies.portfolio.programs import Preference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

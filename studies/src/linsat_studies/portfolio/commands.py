@@ -201,12 +201,13 @@ def evaluate(
     threads: ThreadsOption = 1,
 ) -> None:
     """Evaluate all trained networks of a folder in the test period; print table 3."""
+    import torch
+
     from linsat_studies.files import prepare, write_json
-    from linsat_studies.portfolio.measurements import use_threads
     from linsat_studies.portfolio.report import measure_runs, summary
 
     prepare(json_file)
-    use_threads(threads)
+    torch.set_num_threads(threads)
     rules, periods = read_rules(prefer, at_least), read_periods(train_period, test_period)
     study = open_study(folder, prices, data, rules, periods, None)
     table = summary(measure_runs(study, bar=progress_bar))
@@ -244,10 +245,11 @@ def report(
     threads: ThreadsOption = 1,
 ) -> None:
     """Measure what is missing and write table 3 with ours beside it, times, baselines, rules and charts to a page."""
-    from linsat_studies.portfolio.measurements import use_threads
+    import torch
+
     from linsat_studies.portfolio.report import write_report
 
-    use_threads(threads)
+    torch.set_num_threads(threads)
     rules, periods = read_rules(prefer, at_least), read_periods(train_period, test_period)
     study = open_study(folder, prices, data, rules, periods, sectors)
     path = write_report(study, bar=progress_bar, note=lambda text: err.print(text, style="yellow", markup=False))

@@ -7,17 +7,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from linsat_studies.settings import ConfigError, Plan, from_file
+from linsat_studies.settings import ConfigError, Plan, expect, from_dict, from_file
 
 PREDICTORS = ("lstm", "stemgnn")
 # What a network can be trained for. Two-stage learns prices only; its weights come from a program afterwards.
 TRAINED = ("softmax", "two-stage", "layer")
 PAPER_PREFERRED = ("AAPL", "MSFT", "AMZN", "TSLA", "GOOGL", "GOOG")
-
-
-def _expect(held: bool, name: str, value: object, expected: str) -> None:
-    if not held:
-        raise ConfigError(f"{name} is {value!r}; expected {expected}.")
 
 
 def _expect_date(name: str, value: str) -> None:
@@ -46,11 +41,11 @@ class Periods:
     def __post_init__(self) -> None:
         for name in ("train_from", "train_to", "test_from", "test_to"):
             _expect_date(name, getattr(self, name))
-        _expect(self.train_from < self.train_to, "train_to", self.train_to, f"a date after {self.train_from}")
-        _expect(self.train_to < self.test_from, "test_from", self.test_from, f"a date after {self.train_to}")
-        _expect(self.test_from < self.test_to, "test_to", self.test_to, f"a date after {self.test_from}")
-        _expect(self.past >= 10, "past", self.past, "at least 10 days")
-        _expect(self.future >= 2, "future", self.future, "at least 2 days, or there is no risk")
+        expect(self.train_from < self.train_to, "train_to", self.train_to, f"a date after {self.train_from}")
+        expect(self.train_to < self.test_from, "test_from", self.test_from, f"a date after {self.train_to}")
+        expect(self.test_from < self.test_to, "test_to", self.test_to, f"a date after {self.test_from}")
+        expect(self.past >= 10, "past", self.past, "at least 10 days")
+        expect(self.future >= 2, "future", self.future, "at least 2 days, or there is no risk")
 
 
 @dataclass(frozen=True)
@@ -76,11 +71,11 @@ class Rules:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefer", tuple(self.prefer))
-        _expect(0 <= self.at_least <= 1, "at_least", self.at_least, "a share from 0 to 1")
+        expect(0 <= self.at_least <= 1, "at_least", self.at_least, "a share from 0 to 1")
         for name in ("cap", "sector_limit", "turnover"):
             value = getattr(self, name)
-            _expect(value is None or 0 < value <= 1, name, value, "a share above 0, at most 1")
-        _expect(self.exposure is None or self.exposure > 0, "exposure", self.exposure, "a positive number")
+            expect(value is None or 0 < value <= 1, name, value, "a share above 0, at most 1")
+        expect(self.exposure is None or self.exposure > 0, "exposure", self.exposure, "a positive number")
 
 
 @dataclass(frozen=True)
@@ -93,9 +88,9 @@ class NetworkConfig:
     identity: bool = True  # StemGNN: a learned score of each asset, whatever its prices; the LSTM always has one
 
     def __post_init__(self) -> None:
-        _expect(self.kind in PREDICTORS, "kind", self.kind, " or ".join(PREDICTORS))
-        _expect(self.hidden >= 1, "hidden", self.hidden, "at least 1")
-        _expect(0 <= self.dropout < 1, "dropout", self.dropout, "a share from 0 to below 1")
+        expect(self.kind in PREDICTORS, "kind", self.kind, " or ".join(PREDICTORS))
+        expect(self.hidden >= 1, "hidden", self.hidden, "at least 1")
+        expect(0 <= self.dropout < 1, "dropout", self.dropout, "a share from 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -117,12 +112,12 @@ class PortfolioConfig:
     held_out_from: str | None = None  # training futures from this day on only validate; those before end before it
 
     def __post_init__(self) -> None:
-        _expect(self.technique in TRAINED, "technique", self.technique, " or ".join(TRAINED))
-        _expect(self.batch >= 1, "batch", self.batch, "at least 1")
-        _expect(self.tau > 0, "tau", self.tau, "a positive number")
-        _expect(self.sharpe_weight >= 0, "sharpe_weight", self.sharpe_weight, "a number of at least 0")
-        _expect(self.prediction_weight >= 0, "prediction_weight", self.prediction_weight, "a number of at least 0")
-        _expect(self.rules.turnover is None, "turnover", self.rules.turnover, "none in training: it needs a yesterday")
+        expect(self.technique in TRAINED, "technique", self.technique, " or ".join(TRAINED))
+        expect(self.batch >= 1, "batch", self.batch, "at least 1")
+        expect(self.tau > 0, "tau", self.tau, "a positive number")
+        expect(self.sharpe_weight >= 0, "sharpe_weight", self.sharpe_weight, "a number of at least 0")
+        expect(self.prediction_weight >= 0, "prediction_weight", self.prediction_weight, "a number of at least 0")
+        expect(self.rules.turnover is None, "turnover", self.rules.turnover, "none in training: it needs a yesterday")
         if self.held_out_from is not None:
             _expect_date("held_out_from", self.held_out_from)
 
@@ -152,7 +147,7 @@ def default_config(predictor: str, technique: str, seed: int = 0) -> PortfolioCo
     candidates.
     """
     network = NetworkConfig(kind=predictor)
-    _expect(technique in TRAINED, "technique", technique, " or ".join(TRAINED))
+    expect(technique in TRAINED, "technique", technique, " or ".join(TRAINED))
     steps, rate = _CHOSEN[predictor, technique]
     plan = Plan(steps=steps, rate=rate, warmup=10, every=max(steps // 4, 1), average=0.9, seed=seed)
     return PortfolioConfig(technique=technique, network=network, plan=plan, batch=_BATCH[predictor])
@@ -165,6 +160,4 @@ def read_config(path: str | Path) -> PortfolioConfig:
 
 def config_from_checkpoint(saved: dict[str, Any]) -> PortfolioConfig:
     """The configuration that a training checkpoint carries."""
-    from linsat_studies.settings import from_dict
-
     return from_dict(PortfolioConfig, saved["config"]["run"])

@@ -167,12 +167,8 @@ def _cell(path: Path, day: str, ticker: str, cell: str) -> float:
 
 def embedded_prices() -> Prices:
     """Twenty S&P 500 stocks, 1990 to 2022, that the skfolio package carries; needs no network."""
-    try:
-        from skfolio.datasets import load_sp500_dataset
-    except ImportError as error:
-        raise ImportError(
-            'the embedded prices need skfolio. Fix: pip install "linsat-studies", or --prices.'
-        ) from error
+    from skfolio.datasets import load_sp500_dataset
+
     frame: Any = load_sp500_dataset()
     dates = frame.index.values.astype("datetime64[D]")
     return Prices(dates, tuple(frame.columns), frame.to_numpy(dtype=float), "skfolio's S&P 500 data set")

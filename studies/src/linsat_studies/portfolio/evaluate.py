@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -17,12 +16,12 @@ from linsat_studies.portfolio.config import Rules
 from linsat_studies.portfolio.constraints import TurnoverRules, Universe, turnover, weight_rules
 from linsat_studies.portfolio.data import Prices, Windows
 from linsat_studies.portfolio.model import Prediction
-from linsat_studies.portfolio.programmes import Preference, two_stage
+from linsat_studies.portfolio.programs import Preference, two_stage
 from linsat_studies.portfolio.sharpe import annual_sharpe, daily_returns, held_returns, ladder_value
 from linsat_studies.portfolio.techniques import LayerWeights, Weigh, project_preference, softmax_weights
 from linsat_studies.portfolio.train import floats, load_run, rules_universe, training_weights
+from linsat_studies.progress import Progress
 
-Progress = Callable[[int, int], None]
 _REPEATS = 5
 _REPEATS_ONE = 40
 _CHUNK = 16  # windows the network sees at once

@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from linsat_studies.files import read_json, write_arrays, write_json
@@ -22,10 +21,12 @@ from linsat_studies.portfolio.baselines import BASELINES
 from linsat_studies.portfolio.config import PREDICTORS, TRAINED, Periods, PortfolioConfig, Rules
 from linsat_studies.portfolio.constraints import Universe, universe, weight_rules
 from linsat_studies.portfolio.data import Prices, Windows, test_windows, training_windows
-from linsat_studies.portfolio.evaluate import Outcome, Progress
-from linsat_studies.portfolio.programmes import Preference
+from linsat_studies.portfolio.evaluate import Outcome
+from linsat_studies.portfolio.programs import Preference
 from linsat_studies.portfolio.techniques import LayerWeights
 from linsat_studies.portfolio.train import load_run, rules_universe
+from linsat_studies.progress import Progress
+from linsat_studies.seeds import spread_over_seeds
 from linsat_studies.training import LAST
 
 # Technique -> the training run whose network it uses. The first three are the paper's.
@@ -239,21 +240,11 @@ def _as_json(content: dict[str, Any]) -> dict[str, Any]:
 
 def over_seeds(results: list[dict[str, Any]]) -> dict[str, float]:
     """Mean, spread (standard deviation) and standard error over runs of the mean Sharpe ratio; worst violations."""
-    ratios = np.array([result["mean_sharpe"] for result in results])
-    spread = float(ratios.std(ddof=1)) if len(ratios) > 1 else float("nan")
     return {
-        "seeds": len(ratios),
-        "mean": float(ratios.mean()),
-        "spread": spread,
-        "error": float(spread / np.sqrt(len(ratios))),
+        **spread_over_seeds([result["mean_sharpe"] for result in results]),
         "held": float(np.mean([result["held_sharpe"] for result in results])),
         "violation": max(result["violation"] for result in results),
         "simplex_violation": max(result["simplex_violation"] for result in results),
         "preferred_share": float(np.mean([result["preferred_share"] for result in results])),
         "assets": float(np.mean([result["assets"] for result in results])),
     }
-
-
-def use_threads(count: int) -> None:
-    """Threads of the network and the layer, so that times mean something."""
-    torch.set_num_threads(count)

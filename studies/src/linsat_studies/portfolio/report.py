@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import os
-import platform
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from linsat_studies.files import write_json
-from linsat_studies.page import Page
+from linsat_studies.page import Page, machine
 from linsat_studies.portfolio import paper
 from linsat_studies.portfolio.baselines import BASELINES
 from linsat_studies.portfolio.charts import NAMES, seeds_chart, value_chart, weights_chart
 from linsat_studies.portfolio.config import PREDICTORS
-from linsat_studies.portfolio.evaluate import Progress
 from linsat_studies.portfolio.measurements import (
     SHOWN_RULES,
     TECHNIQUES,
@@ -29,14 +23,10 @@ from linsat_studies.portfolio.measurements import (
     over_seeds,
     shown_rules,
 )
+from linsat_studies.progress import Bar, Note, no_bar
+from linsat_studies.seeds import add_leads
 
-Bar = Callable[[str], AbstractContextManager[Progress | None]]
 Results = dict[tuple[str, str], list[dict[str, Any]]]  # (predictor, technique) -> one result for each seed
-
-
-def no_bar(label: str) -> AbstractContextManager[Progress | None]:
-    """Shows nothing."""
-    return nullcontext()
 
 
 def measure_runs(study: Study, *, bar: Bar = no_bar) -> Results:
@@ -59,25 +49,16 @@ def measure_runs(study: Study, *, bar: Bar = no_bar) -> Results:
 
 
 def summary(results: Results) -> dict[str, Any]:
-    """Table 3 as numbers: for each predictor and technique the figures of `over_seeds`, and the layer's leads.
-
-    ``leads`` says by how much the layer's mean exceeds each other technique's, ``errors`` the standard error of that
-    difference over seeds (both techniques' together), and ``passes`` whether the lead is larger.
-    """
+    """Table 3 as numbers: for each predictor and technique `over_seeds`, and the layer's leads (`add_leads`)."""
     table: dict[str, Any] = {}
     for (predictor, technique), found in results.items():
         table.setdefault(predictor, {})[technique] = over_seeds(found)
     for rows in table.values():
-        if "layer" in rows:
-            layer = rows["layer"]
-            others = {name: row for name, row in rows.items() if name != "layer"}
-            layer["leads"] = {name: layer["mean"] - row["mean"] for name, row in others.items()}
-            layer["errors"] = {name: math.hypot(layer["error"], row["error"]) for name, row in others.items()}
-            layer["passes"] = {name: lead > layer["errors"][name] for name, lead in layer["leads"].items()}
+        add_leads(rows, "layer")
     return table
 
 
-def write_report(study: Study, *, bar: Bar = no_bar, note: Callable[[str], None] = lambda text: None) -> Path:
+def write_report(study: Study, *, bar: Bar = no_bar, note: Note = lambda text: None) -> Path:
     """Measure what is missing, then write ``index.html`` and ``summary.json`` to the study's folder.
 
     Args:
@@ -134,10 +115,7 @@ def build_page(
     _times(page, results)
     _rules(page, study, ruled)
     _pictures(page, study, results, baselines)
-    if notes:
-        page.heading("Left out")
-        for text in notes:
-            page.text(text, note=True)
+    page.left_out(notes)
     return page
 
 
@@ -162,7 +140,7 @@ def _about(page: Page, study: Study) -> None:
         "No costs. A run's figure is the mean over the test windows. Windows overlap, so they are not independent: "
         "spread and standard error are over seeds, and say nothing about another year."
     )
-    page.text(f"Measured on {os.cpu_count()} processors ({platform.machine()}), torch {torch.__version__}.", note=True)
+    page.text(f"Measured on {machine()}.", note=True)
 
 
 def _table_3(page: Page, results: Results) -> None:

@@ -7,7 +7,6 @@ Sharpe ratio of the weights that its own technique makes. No day of the test per
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -20,15 +19,15 @@ from linsat_studies.files import read_json, write_json
 from linsat_studies.portfolio.config import Periods, PortfolioConfig, Rules, default_config
 from linsat_studies.portfolio.data import Prices, Windows
 from linsat_studies.portfolio.evaluate import predict
-from linsat_studies.portfolio.programmes import Preference, two_stage
+from linsat_studies.portfolio.programs import Preference, two_stage
 from linsat_studies.portfolio.sharpe import annual_sharpe, daily_returns
 from linsat_studies.portfolio.train import PortfolioLearner, load_run, spread, train
+from linsat_studies.progress import Note
 
 # Days that part learning from validation. After the last one the training period holds 71 windows; before it, 326.
 FOLDS = ("2019-10-01", "2020-01-02", "2020-04-01")
 SEEDS = 3
 _JUDGED = 24  # windows of a validation, evenly spread; each costs two-stage a program
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)

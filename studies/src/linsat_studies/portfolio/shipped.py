@@ -21,7 +21,7 @@ from linsat_studies.portfolio.constraints import weight_rules
 from linsat_studies.portfolio.data import Prices, Windows, embedded_prices, test_windows
 from linsat_studies.portfolio.evaluate import Outcome, predict
 from linsat_studies.portfolio.model import LSTMNet, StemNet
-from linsat_studies.portfolio.programmes import Preference
+from linsat_studies.portfolio.programs import Preference
 from linsat_studies.portfolio.techniques import LayerWeights, project_preference, softmax_weights
 from linsat_studies.portfolio.train import network_of, rules_universe
 

@@ -17,10 +17,8 @@ from scipy.sparse import coo_array, csr_array
 
 def solve_scip(D: np.ndarray, latest: int | None, seconds: float) -> tuple[np.ndarray | None, bool]:
     """SCIP takes quadratic rows, so the length is a variable bounded below by the quadratic sum."""
-    try:
-        pyscipopt = importlib.import_module("pyscipopt")
-    except ImportError as error:
-        raise ImportError('SCIP needs pyscipopt. Fix: pip install "linsat-studies".') from error
+    import pyscipopt
+
     c = len(D) - 2
     model = pyscipopt.Model()
     model.hideOutput()

@@ -31,8 +31,8 @@ from torch.nn import functional
 from linsat_studies.checkpoints import load_weights, read_checkpoint
 from linsat_studies.settings import Plan, from_dict
 from linsat_studies.training import fit, share
-from linsat_studies.tsp.checkpoint import SHIPPED
 from linsat_studies.tsp.data import PRIORITY_STEPS, Instances, random_instances
+from linsat_studies.tsp.shipped import SHIPPED
 from linsat_studies.tsp.tours import check_tours, lengths
 
 FILE = "attention.pt"  # one network for both tasks

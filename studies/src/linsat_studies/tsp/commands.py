@@ -54,9 +54,9 @@ def evaluate(
 ) -> None:
     """Solve instances with network, layer and decoder; print length, gap, feasibility and times."""
     from linsat_studies.files import prepare, write_json
-    from linsat_studies.tsp.checkpoint import load_network
     from linsat_studies.tsp.evaluate import Settings, evaluate_network
     from linsat_studies.tsp.optimum import known_optima, optima
+    from linsat_studies.tsp.shipped import load_network
 
     prepare(tours, json_file)
     settings = Settings.default(decoder).replace(width=width, tau=tau, views=views, threads=threads)

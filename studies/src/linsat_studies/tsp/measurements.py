@@ -17,17 +17,17 @@ import torch
 
 from linsat_studies.checkpoints import CheckpointError
 from linsat_studies.files import read_json, write_json
+from linsat_studies.progress import Progress
 from linsat_studies.tsp import ablation as tables_6
 from linsat_studies.tsp.attention import attention_tours, load_attention
-from linsat_studies.tsp.checkpoint import load_network
 from linsat_studies.tsp.classical import Solve, heuristics, judge_solved, measure, restarts, slow_solvers
 from linsat_studies.tsp.data import Instances, Task, random_instances, test_instances
 from linsat_studies.tsp.evaluate import Settings, evaluate_network
 from linsat_studies.tsp.exact import optimal_tours
 from linsat_studies.tsp.optimum import optima
+from linsat_studies.tsp.shipped import load_network
 from linsat_studies.tsp.tours import lengths
 
-Progress = Callable[[int, int], None]
 TAUS = (0.1, 0.05, 0.01, 0.005)
 LINSAT = {
     "beam": Settings.default("beam"),

@@ -121,8 +121,8 @@ def solve_cities(cities: Cities, instance: Instances, *, method: Method = "auto"
 
 def _by_network(instance: Instances, threads: int | None) -> np.ndarray:
     """The network knows the unit square: cities are moved and scaled into it, which keeps their order by length."""
-    from linsat_studies.tsp.checkpoint import load_network
     from linsat_studies.tsp.evaluate import Settings, evaluate_network
+    from linsat_studies.tsp.shipped import load_network
 
     low = instance.coords.min(axis=1, keepdims=True)
     size = float(np.ptp(instance.coords, axis=1).max()) or 1.0

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from linsat_studies.page import Page
+from linsat_studies.page import Page, machine
+from linsat_studies.progress import Bar, Note, no_bar
 from linsat_studies.tsp import paper
 from linsat_studies.tsp.charts import equal_time_chart, learning_chart
-from linsat_studies.tsp.checkpoint import SHIPPED
 from linsat_studies.tsp.classical import random_starts
-from linsat_studies.tsp.measurements import LINSAT, PARTS, Measured, Progress, Scope
+from linsat_studies.tsp.measurements import LINSAT, PARTS, Measured, Scope
 from linsat_studies.tsp.pictures import tour_grid
+from linsat_studies.tsp.shipped import SHIPPED
 
 TASKS = ("se", "pri")
 NAMES = {"se": "TSP-SE", "pri": "TSP-PRI"}
@@ -30,8 +27,8 @@ def write_report(
     folder: Path,
     scope: Callable[[str], Scope],
     *,
-    bar: Callable[[str], AbstractContextManager[Progress | None]] = lambda label: nullcontext(),
-    note: Callable[[str], None] = lambda text: None,
+    bar: Bar = no_bar,
+    note: Note = lambda text: None,
 ) -> Path:
     """Measure what is missing, then write ``folder/index.html``.
 
@@ -72,7 +69,7 @@ def build_page(parts: Parts, scopes: dict[str, Scope], notes: list[str]) -> Page
         "city is visited within 5 steps. Every tour behind a number here was checked: a permutation, right start and "
         "end, priority city in time. Gaps are to the exact optimum (dynamic programming) of the same instances."
     )
-    page.text(f"Measured on {_machine()}. Times are totals over the instances.", note=True)
+    page.text(f"Measured on {machine()}. Times are totals over the instances.", note=True)
     _table_1(page, parts)
     _equal_time(page, parts)
     _table_4(page, parts)
@@ -86,10 +83,7 @@ def build_page(parts: Parts, scopes: dict[str, Scope], notes: list[str]) -> Page
         )
         page.picture(learning_chart(curves), "mean validation length against minutes of training")
     _pictures(page, parts, scopes)
-    if notes:
-        page.heading("Left out")
-        for text in notes:
-            page.text(text, note=True)
+    page.left_out(notes)
     return page
 
 
@@ -99,10 +93,6 @@ def shipped_curves(folder: Path = SHIPPED) -> dict[str, list[dict[str, Any]]]:
         path.stem: [json.loads(line) for line in path.read_text().splitlines() if line]
         for path in sorted(folder.glob("*.jsonl"))
     }
-
-
-def _machine() -> str:
-    return f"{os.cpu_count()} processors ({platform.machine()}), torch {torch.__version__.split('+')[0]}, no GPU"
 
 
 def _rows(parts: Parts, part: str, task: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ in: an instance without a tour has status ``"no tour"``, length NaN and a tour o
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from typing import Literal
 
 import numpy as np
 
+from linsat_studies.progress import Progress
 from linsat_studies.tsp import _arcs, _positions
 from linsat_studies.tsp.data import Instances
 from linsat_studies.tsp.tours import TourError, check_tours, lengths
 
 Status = Literal["optimal", "heuristic", "time limit", "no tour"]
-Progress = Callable[[int, int], None]
 # One canonical instance: distances (longest 1), latest position of city 1 or None, seconds -> (tour or None, proved).
 _Solve = Callable[[np.ndarray, "int | None", float], "tuple[np.ndarray | None, bool]"]
 
@@ -62,16 +61,12 @@ def lkh_tours(instances: Instances, *, runs: int = 1, progress: Progress | None 
 
     Raises:
         TourError: the instances have a priority city.
-        ImportError: ``elkai`` is missing.
     """
     if instances.task != "se":
         raise TourError("LKH solves the standard TSP, which has no priority city. Fix: mip_tours or optimal_tours.")
     if runs < 1:
         raise TourError(f"runs is {runs}; expected at least 1.")
-    try:
-        elkai = importlib.import_module("elkai")
-    except ImportError as error:
-        raise ImportError('LKH needs elkai. Fix: pip install "linsat-studies".') from error
+    import elkai
 
     def solve(D: np.ndarray, latest: int | None, seconds: float) -> tuple[np.ndarray | None, bool]:
         n = len(D)
@@ -120,7 +115,7 @@ def quadratic_tours(
         progress: called as ``progress(done, N)``.
 
     Raises:
-        ImportError: ``pyscipopt`` or ``gurobipy`` is missing.
+        ImportError: ``gurobipy`` is missing.
         RuntimeError: Gurobi has no licence, or one too small for the model (naming what it said).
     """
     solves: dict[str, _Solve] = {

@@ -11,11 +11,11 @@ import torch
 
 from linsat_studies.settings import Plan, to_json
 from linsat_studies.training import CURVE
-from linsat_studies.tsp.checkpoint import load_network
 from linsat_studies.tsp.config import NetworkConfig, TourConfig
 from linsat_studies.tsp.data import random_instances
 from linsat_studies.tsp.learner import TourLearner
 from linsat_studies.tsp.model import soft_tours
+from linsat_studies.tsp.shipped import load_network
 from linsat_studies.tsp.train import train
 
 SMALL = NetworkConfig(cities=7, width=16, layers=2, heads=2, hidden=16)

@@ -18,7 +18,7 @@ from linsat_studies.portfolio.sharpe import DAYS, RISK_FREE
 SHRINKAGE = 0.1
 
 
-class ProgrammeError(ValueError):
+class ProgramError(ValueError):
     """Prices of which a program makes no portfolio; the message says why."""
 
 
@@ -50,7 +50,8 @@ class Covariance:
 
 def minimum_variance(covariance: Covariance, preference: Preference | None = None) -> np.ndarray:
     """Weights (assets,) of least variance."""
-    cp = _cvxpy()
+    import cvxpy as cp
+
     w = cp.Variable(covariance.root.shape[1], nonneg=True)
     rows = [cp.sum(w) == 1]
     if preference is not None:
@@ -73,7 +74,8 @@ def maximum_sharpe(
         covariance: annual.
         preference: of some assets.
     """
-    cp = _cvxpy()
+    import cvxpy as cp
+
     excess = mean - RISK_FREE
     best = float(excess.max())
     if preference is not None and preference.at_least > 0:
@@ -93,12 +95,12 @@ def _solve(cp: Any, z: Any, rows: list[Any], covariance: Covariance) -> np.ndarr
     # ones, and a solver's tolerances are absolute.
     size = float((covariance.root**2).sum() / covariance.root.shape[1]) + covariance.ridge
     if not size > 0:
-        raise ProgrammeError("all assets have variance 0; expected prices that move.")
+        raise ProgramError("all assets have variance 0; expected prices that move.")
     objective = cp.sum_squares(_thin(covariance.root / np.sqrt(size)) @ z) + covariance.ridge / size * cp.sum_squares(z)
     problem = cp.Problem(cp.Minimize(objective), rows)
     problem.solve(solver=solver_name(cp))
     if z.value is None or problem.status not in ("optimal", "optimal_inaccurate"):
-        raise ProgrammeError(f"{problem.status}: the program of {z.size} assets has no solution.")
+        raise ProgramError(f"{problem.status}: the program of {z.size} assets has no solution.")
     weights = np.maximum(z.value, 0.0)
     return weights / weights.sum()
 
@@ -118,14 +120,6 @@ def solver_name(cp: Any) -> str:
     """GUROBI where it and a licence file are installed, else CLARABEL."""
     licence = os.environ.get("GRB_LICENSE_FILE", str(Path.home() / "gurobi.lic"))
     return "GUROBI" if Path(licence).is_file() and "GUROBI" in cp.installed_solvers() else "CLARABEL"
-
-
-def _cvxpy() -> Any:
-    try:
-        import cvxpy
-    except ImportError as error:
-        raise ImportError('portfolio programs need cvxpy. Fix: pip install "linsat-studies"') from error
-    return cvxpy
 
 
 def two_stage(

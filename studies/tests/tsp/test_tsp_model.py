@@ -9,7 +9,6 @@ import torch
 
 from linsat_studies.checkpoints import CheckpointError, export, load_weights, write_checkpoint
 from linsat_studies.settings import ConfigError, Plan, from_json, to_json
-from linsat_studies.tsp.checkpoint import SHIPPED, load_network
 from linsat_studies.tsp.config import NetworkConfig, TourConfig, read_config
 from linsat_studies.tsp.constraints import project_scores, rows
 from linsat_studies.tsp.data import InstanceError, random_instances
@@ -17,6 +16,7 @@ from linsat_studies.tsp.decode import beam_search, rounded_tours
 from linsat_studies.tsp.learner import cross_entropy, expected_length
 from linsat_studies.tsp.local_search import random_restarts
 from linsat_studies.tsp.model import TourNet, city_features, distances, soft_tours
+from linsat_studies.tsp.shipped import SHIPPED, load_network
 from linsat_studies.tsp.tours import lengths
 
 SMALL = NetworkConfig(cities=7, width=16, layers=2, heads=2, hidden=16)
