@@ -18,6 +18,8 @@ COLOURS = {
     "layer": "#1f5fa8",
     "softmax": "#8c8c8c",
     "two-stage": "#b5651d",
+    "layer, slack-free": "#5b8fcf",
+    "layer, Euclidean": "#7a5fb5",
     "softmax + projection": "#3a9a6e",
     "two-stage, past covariance": "#d9a441",
 }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Portfolio allocation: preferred assets hold at least a given share.")
 
 Predictor = Literal["lstm", "stemgnn", "both"]
-Technique = Literal["softmax", "two-stage", "layer", "all"]
+Technique = Literal["softmax", "two-stage", "layer", "slack-free", "euclidean", "all"]
 PricesOption = Annotated[
     Path | None,
     typer.Option("--prices", help="CSV: date,TICKER,...; by default LINSAT_DATA's, else 20 stocks of skfolio."),
@@ -200,20 +200,27 @@ def evaluate(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the table to this file.")] = None,
     threads: ThreadsOption = 1,
 ) -> None:
-    """Evaluate all trained networks of a folder in the test period; print table 3."""
+    """Evaluate all trained networks of a folder in the test period; print table 3 and differences with intervals."""
     import torch
 
     from linsat_studies.files import prepare, write_json
+    from linsat_studies.portfolio.findings import year_findings
     from linsat_studies.portfolio.report import measure_runs, summary
+    from linsat_studies.portfolio.walk_forward import PLAIN
 
     prepare(json_file)
     torch.set_num_threads(threads)
     rules, periods = read_rules(prefer, at_least), read_periods(train_period, test_period)
     study = open_study(folder, prices, data, rules, periods, None)
     table = summary(measure_runs(study, bar=progress_bar))
+    for name, preferred in PLAIN.values():
+        study.baseline(name, preferred)
+    found = year_findings(study)
     if json_file is not None:
-        write_json(json_file, {"scope": study.scope, "table": table})
+        write_json(json_file, {"scope": study.scope, "table": table, "daily": found})
     print_table(table)
+    for predictor, daily in found.items():
+        print_differences(f"{predictor}, one daily series", daily["differences"])
 
 
 def print_table(table: dict[str, Any]) -> None:
@@ -229,6 +236,58 @@ def print_table(table: dict[str, Any]) -> None:
             figures = (f"{row['mean']:.3f}", f"{row['error']:.3f}", f"{row['seeds']:.0f}", f"{violation:.1e}")
             shown.add_row(NAMES[predictor], technique, "" if stated is None else f"{stated:.2f}", *figures)
     out.print(shown)
+
+
+def print_differences(title: str, rows: list[dict[str, Any]]) -> None:
+    """Differences of Sharpe ratios with their intervals."""
+    shown = Table("Sharpe ratio of", "less that of", "difference", "95 % interval", title=title)
+    for row in rows:
+        shown.add_row(row["of"], row["less"], f"{row['value']:+.2f}", f"{row['low']:+.2f} to {row['high']:+.2f}")
+    out.print(shown)
+
+
+@app.command()
+@one_line_errors
+def walk_forward(
+    prices: PricesOption = None,
+    data: DataOption = None,
+    prefer: PreferOption = None,
+    at_least: AtLeastOption = 0.5,
+    cuts: Annotated[int, typer.Option(min=1, help="How often networks are trained anew.")] = 6,
+    first: Annotated[int, typer.Option(min=1, help="Trading days before the first cut.")] = 300,
+    until: Annotated[str, typer.Option(help="Last day held; later prices are not read.")] = "2020-12-30",
+    seeds: Annotated[int, typer.Option(min=1, help="Networks of an ensemble.")] = 2,
+    batch: Annotated[int | None, typer.Option(min=1, help="Windows a step, in place of the study's.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of each run, in place of the study's.")] = None,
+    sets: Annotated[int, typer.Option(min=1, help="Random preferred sets of the placebo.")] = 200,
+    folder: FolderOption = OUT / "walk_forward",
+    record: Annotated[Path | None, typer.Option(help="Write the record here; by default record.json in --out.")] = None,
+    threads: ThreadsOption = 1,
+) -> None:
+    """Train StemGNN at several cuts of the training period; print paired differences with intervals, and the placebo.
+
+    Stop it with Ctrl-C and call it again to continue.
+    """
+    import torch
+
+    from linsat_studies.files import prepare, write_json
+    from linsat_studies.portfolio.data import find_prices
+    from linsat_studies.portfolio.findings import findings
+    from linsat_studies.portfolio.walk_forward import Protocol, WalkForward
+
+    path = folder / "record.json" if record is None else record
+    prepare(path)
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    protocol = Protocol(cuts=cuts, first=first, until=until, seeds=seeds, batch=batch, steps=steps)
+    walk = WalkForward(folder, find_prices(prices, data), read_rules(prefer, at_least), protocol)
+    walk.run(note=lambda text: err.print(text, highlight=False, soft_wrap=True))
+    with progress_bar("placebo") as update:
+        found = findings(walk, sets=sets, progress=update)
+    write_json(path, found)
+    print_differences(f"{found['scope']['days'][0]} to {found['scope']['days'][1]}", found["differences"])
+    print_differences(f"mean of {found['placebo']['sets']} random preferred sets", found["placebo"]["differences"])
+    out.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 
 @app.command()

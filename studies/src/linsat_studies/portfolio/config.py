@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ from linsat_studies.settings import ConfigError, Plan, expect, from_dict, from_f
 
 PREDICTORS = ("lstm", "stemgnn")
 # What a network can be trained for. Two-stage learns prices only; its weights come from a program afterwards.
-TRAINED = ("softmax", "two-stage", "layer")
+# "layer" is the paper's; the other two have no slack entropy, and the second takes the nearest point.
+TRAINED = ("softmax", "two-stage", "layer", "slack-free", "euclidean")
+LAYERS = TRAINED[2:]
 PAPER_PREFERRED = ("AAPL", "MSFT", "AMZN", "TSLA", "GOOGL", "GOOG")
 
 
@@ -86,11 +88,13 @@ class NetworkConfig:
     hidden: int = 32  # width of the LSTM's state, or of StemGNN's features of a node
     dropout: float = 0.0  # on what the heads read, in training
     identity: bool = True  # StemGNN: a learned score of each asset, whatever its prices; the LSTM always has one
+    relative: bool = False  # StemGNN reads returns less their mean over the assets, and scores are standardised
 
     def __post_init__(self) -> None:
         expect(self.kind in PREDICTORS, "kind", self.kind, " or ".join(PREDICTORS))
         expect(self.hidden >= 1, "hidden", self.hidden, "at least 1")
         expect(0 <= self.dropout < 1, "dropout", self.dropout, "a share from 0 to below 1")
+        expect(not self.relative or self.kind == "stemgnn", "relative", self.relative, "false for the LSTM")
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class PortfolioConfig:
     rules: Rules = field(default_factory=Rules)
     plan: Plan = field(default_factory=lambda: Plan(steps=240, warmup=10, every=60, average=0.9))
     batch: int = 32  # windows a step
+    assets: int | None = None  # drawn at random each step, the preferred ones among them; None: all, as they are
     tau: float = 0.01  # temperature of the layer
     sharpe_weight: float = 1.0
     prediction_weight: float = 1.0
@@ -115,11 +120,22 @@ class PortfolioConfig:
         expect(self.technique in TRAINED, "technique", self.technique, " or ".join(TRAINED))
         expect(self.batch >= 1, "batch", self.batch, "at least 1")
         expect(self.tau > 0, "tau", self.tau, "a positive number")
+        if self.assets is not None:
+            self._expect_exchangeable()
         expect(self.sharpe_weight >= 0, "sharpe_weight", self.sharpe_weight, "a number of at least 0")
         expect(self.prediction_weight >= 0, "prediction_weight", self.prediction_weight, "a number of at least 0")
         expect(self.rules.turnover is None, "turnover", self.rules.turnover, "none in training: it needs a yesterday")
         if self.held_out_from is not None:
             _expect_date("held_out_from", self.held_out_from)
+
+    def _expect_exchangeable(self) -> None:
+        """Assets drawn at random need a network without parameters of an asset, and rules that know only a set."""
+        assert self.assets is not None
+        alike = self.network.kind == "stemgnn" and not self.network.identity
+        expect(alike, "assets", self.assets, "none, but for StemGNN without identity: others know their assets")
+        expect(self.assets >= 2, "assets", self.assets, "at least 2")
+        others = (self.rules.sector_limit, self.rules.exposure)
+        expect(others == (None, None), "assets", self.assets, "none with rules about sectors or factors")
 
     @property
     def weights_of_losses(self) -> tuple[float, float]:
@@ -132,25 +148,29 @@ _CHOSEN = {
     ("lstm", "softmax"): (480, 1e-3),
     ("lstm", "two-stage"): (120, 1e-3),
     ("lstm", "layer"): (480, 1e-3),
-    ("stemgnn", "softmax"): (80, 1e-2),
-    ("stemgnn", "two-stage"): (160, 3e-3),
-    ("stemgnn", "layer"): (60, 3e-3),
+    ("lstm", "slack-free"): (480, 1e-3),
+    ("lstm", "euclidean"): (480, 1e-3),
 }
-_BATCH = {"lstm": 32, "stemgnn": 8}
+_STEMGNN = Plan(steps=120, rate=3e-3, warmup=10, every=120, average=0.98)
 
 
 def default_config(predictor: str, technique: str, seed: int = 0) -> PortfolioConfig:
     """The settings of the study's runs.
 
-    Steps and rate are those with the highest Sharpe ratio of the technique's own weights on windows held out of the
-    training period (``linsat-studies portfolio search``, 494 assets); every technique of a predictor had the same
-    candidates.
+    LSTM: steps and rate are those with the highest Sharpe ratio of the technique's own weights on windows held out of
+    the training period (``linsat-studies portfolio search``, 494 assets); every technique had the same candidates, and
+    the layers without slack entropy take the paper's layer's. StemGNN: one plan for every technique; the network has no
+    parameter of an asset, and each step draws 164 assets and the preferred ones among them at random, because six fixed
+    series are soon learned by heart.
     """
     network = NetworkConfig(kind=predictor)
     expect(technique in TRAINED, "technique", technique, " or ".join(TRAINED))
+    if predictor == "stemgnn":
+        network = replace(network, identity=False, relative=True)
+        return PortfolioConfig(technique, network, plan=replace(_STEMGNN, seed=seed), batch=16, assets=164)
     steps, rate = _CHOSEN[predictor, technique]
     plan = Plan(steps=steps, rate=rate, warmup=10, every=max(steps // 4, 1), average=0.9, seed=seed)
-    return PortfolioConfig(technique=technique, network=network, plan=plan, batch=_BATCH[predictor])
+    return PortfolioConfig(technique=technique, network=network, plan=plan, batch=32)
 
 
 def read_config(path: str | Path) -> PortfolioConfig:

@@ -18,7 +18,7 @@ from torch import nn
 from linsat_studies.files import read_json, write_arrays, write_json
 from linsat_studies.portfolio import evaluate
 from linsat_studies.portfolio.baselines import BASELINES
-from linsat_studies.portfolio.config import PREDICTORS, TRAINED, Periods, PortfolioConfig, Rules
+from linsat_studies.portfolio.config import LAYERS, PREDICTORS, TRAINED, Periods, PortfolioConfig, Rules
 from linsat_studies.portfolio.constraints import Universe, universe, weight_rules
 from linsat_studies.portfolio.data import Prices, Windows, test_windows, training_windows
 from linsat_studies.portfolio.evaluate import Outcome
@@ -34,6 +34,8 @@ TECHNIQUES = {
     "softmax": "softmax",
     "two-stage": "two-stage",
     "layer": "layer",
+    "layer, slack-free": "slack-free",
+    "layer, Euclidean": "euclidean",
     "softmax + projection": "softmax",
     "two-stage, past covariance": "two-stage",
 }
@@ -163,9 +165,9 @@ class Study:
         return self.part(f"{run.predictor} {name} {run.seed}", _as_json(stated), measure)
 
     def _check_rules(self, run: Run, config: PortfolioConfig) -> None:
-        """Only the layer is trained with a preference; it must be the one that is evaluated."""
+        """Only a layer is trained with a preference; it must be the one that is evaluated."""
         trained = Preference(self.prices.preferred(config.rules.prefer), config.rules.at_least)
-        if run.trained == "layer" and trained != self.preference:
+        if run.trained in LAYERS and trained != self.preference:
             raise ValueError(
                 f"{run.path} was trained for another preference. Fix: pass the same --prefer and --at-least."
             )
@@ -176,9 +178,10 @@ class Study:
             return evaluate.softmax_outcome(network, windows, preference)
         if name == "softmax + projection":
             return evaluate.projected_outcome(network, windows, preference)
-        if name == "layer":
+        if config.technique in LAYERS:
             rules = weight_rules(config.rules, rules_universe(config, self.prices, self.sectors))
-            return evaluate.layer_outcome(network, windows, preference, LayerWeights(rules, config.tau))
+            layer = LayerWeights(rules, config.tau, config.technique)
+            return evaluate.layer_outcome(network, windows, preference, layer)
         past = name == "two-stage, past covariance"
         return evaluate.two_stage_outcome(network, windows, preference, past_covariance=past, progress=progress)
 
@@ -197,8 +200,12 @@ class Study:
             outcome = Outcome(self.windows, np.array(weights), self.preference, {"seconds": seconds})
             return outcome.summary(), outcome.weights
 
-        suffix = "preferred" if preferred else "plain"
-        return self.part(f"baseline {name} {suffix}", {"preference": preferred}, measure)
+        return self.part(self.baseline_name(name, preferred), {"preference": preferred}, measure)
+
+    @staticmethod
+    def baseline_name(name: str, preferred: bool) -> str:
+        """Under which the result of a baseline is kept."""
+        return f"baseline {name} {'preferred' if preferred else 'plain'}"
 
     def ruled(self, name: str, run: Run, progress: Progress | None = None) -> dict[str, Any]:
         """The scores of a run's network under a rule set of `SHOWN_RULES`: what they earn, and the worst row."""

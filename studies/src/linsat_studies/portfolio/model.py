@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from linsat_studies.portfolio.config import NetworkConfig, Periods
 from linsat_studies.portfolio.stemgnn import StemGNN
 
+_LEAST_VARIANCE = 1e-12  # of scores that count as different, far below that of a network's first weights
+
 
 class Prediction(NamedTuple):
     """What a network says about a batch of windows.
@@ -54,11 +56,15 @@ class LSTMNet(nn.Module):
 
 
 class StemNet(nn.Module):
-    """`StemGNN` with two heads that all assets share, and a learned score of each asset if ``identity``."""
+    """`StemGNN` with two heads that all assets share, and a learned score of each asset if ``identity``.
+
+    If ``relative``, it reads returns less their mean over the assets of the window, and scores have mean 0 and standard
+    deviation 1 over them. Without ``identity`` it takes any number of assets.
+    """
 
     def __init__(self, config: NetworkConfig, periods: Periods, assets: int, scale: float) -> None:
         super().__init__()
-        self.scale = scale
+        self.scale, self.relative = scale, config.relative
         self.body = StemGNN(weeks(periods.past), config.hidden)
         self.dropout = nn.Dropout(config.dropout)
         self.scores = nn.Sequential(
@@ -69,13 +75,24 @@ class StemNet(nn.Module):
 
     def forward(self, seen: Tensor) -> Prediction:
         """See the module."""
-        features = self.dropout(self.body(weekly(seen).transpose(1, 2) / (5**0.5 * self.scale)))
+        series = weekly(seen).transpose(1, 2) / (5**0.5 * self.scale)  # (windows, assets, weeks)
+        if self.relative:
+            series = series - series.mean(1, keepdim=True)
+        features = self.dropout(self.body(series))
         scores = self.scores(features)[..., 0]  # (windows, assets)
         if self.identity is not None:
             scores = scores + self.identity
+        if self.relative:
+            scores = standardised(scores)
         # Daily log returns are linear in the features; their sums over days are so by summed coefficients.
         weight, bias = self.scale * self.path.weight.cumsum(0), self.scale * self.path.bias.cumsum(0)
         return Prediction(scores, weight @ features.transpose(1, 2) + bias[:, None])  # growth (windows, future, assets)
+
+
+def standardised(scores: Tensor) -> Tensor:
+    """Scores (..., assets) less their mean, over their standard deviation; equal scores become zero."""
+    centred = scores - scores.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + _LEAST_VARIANCE).sqrt()
 
 
 def small(layer: nn.Linear) -> nn.Linear:

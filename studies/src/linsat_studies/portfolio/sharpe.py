@@ -40,15 +40,20 @@ def annual_sharpe(daily: np.ndarray) -> np.ndarray:
     return (DAYS * daily.mean(-1) - RISK_FREE) / (math.sqrt(DAYS) * daily.std(-1, ddof=1))
 
 
-def ladder_value(daily: np.ndarray) -> np.ndarray:
-    """(windows + days,) value of one unit spread over all windows, from daily returns (windows, days).
+def ladder(daily: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """(days,) return of one unit spread over windows, from their daily returns (windows, days held).
 
-    Window k is held from day k on. Each day's return is the mean over the portfolios held that day, so that every
-    portfolio of the test period counts, each for exactly the days it was chosen for.
+    Window k is held from day ``starts[k]`` on. Each day's return is the mean over the portfolios held that day, so that
+    every portfolio counts, each for exactly the days it was chosen for. From the first start to the last day held.
     """
-    windows, days = daily.shape
-    total, count = np.zeros(windows + days - 1), np.zeros(windows + days - 1)
-    for k in range(windows):
-        total[k : k + days] += daily[k]
-        count[k : k + days] += 1
-    return np.concatenate([[1.0], np.cumprod(1 + total / count)])
+    held = daily.shape[1]
+    total, count = np.zeros(starts[-1] - starts[0] + held), np.zeros(starts[-1] - starts[0] + held)
+    for returns, start in zip(daily, starts - starts[0]):
+        total[start : start + held] += returns
+        count[start : start + held] += 1
+    return total / count
+
+
+def ladder_value(daily: np.ndarray) -> np.ndarray:
+    """(windows + days,) value of one unit spread over windows that start day by day; see `ladder`."""
+    return np.concatenate([[1.0], np.cumprod(1 + ladder(daily, np.arange(len(daily))))])

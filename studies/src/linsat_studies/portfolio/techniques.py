@@ -20,16 +20,31 @@ def softmax_weights(scores: Tensor) -> Tensor:
 class LayerWeights:
     """Weights on the rows of a constraint set, by `linsat.LinSAT`.
 
+    Args:
+        constraints: their rows.
+        tau: temperature.
+        technique: ``"layer"``, the paper's, in which slacks have entropy too; ``"slack-free"``, the same without it;
+            ``"euclidean"``, the nearest point.
+
     Scores are multiplied by tau before the layer divides by it. Where no row but the sum binds, weights are then those
-    of a softmax (up to the box's upper side), so both techniques start from the same scale at any tau.
+    of a softmax (up to the box's upper side), so both techniques start from the same scale at any tau. The nearest
+    point has no temperature: scores are multiplied by 2 / assets, which spreads normal scores over as many assets as
+    softmax does (assets / e of them, by 1 / sum of squared weights).
     """
 
-    def __init__(self, constraints: linsat.Constraints, tau: float) -> None:
-        self.constraints, self.tau = constraints, tau
-        self.layer = linsat.LinSAT(constraints, tau=tau)
+    def __init__(self, constraints: linsat.Constraints, tau: float, technique: str = "layer") -> None:
+        self.constraints, self.scale = constraints, tau
+        objective: linsat.Objective = linsat.Entropy(tau)
+        if technique == "slack-free":
+            objective = linsat.Entropy(tau, slack="none")
+        elif technique == "euclidean":
+            assets = constraints.num_variables
+            assert assets is not None
+            self.scale, objective = 2 / assets, linsat.Euclidean()
+        self.layer = linsat.LinSAT(constraints, objective=objective)
 
     def __call__(self, scores: Tensor) -> Tensor:
-        return self.layer(self.tau * scores)
+        return self.layer(self.scale * scores)
 
 
 def project_preference(weights: Tensor, preferred: Sequence[int], at_least: float) -> Tensor:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from linsat_studies.checkpoints import CheckpointError, load_weights, read_run
-from linsat_studies.portfolio.config import PortfolioConfig, config_from_checkpoint
+from linsat_studies.portfolio.config import LAYERS, PortfolioConfig, config_from_checkpoint
 from linsat_studies.portfolio.constraints import Universe, universe, weight_rules
 from linsat_studies.portfolio.data import Prices, Windows, held_out, training_windows
 from linsat_studies.portfolio.model import LSTMNet, Prediction, StemNet, build_network
 from linsat_studies.portfolio.sharpe import sharpe_ratio
 from linsat_studies.portfolio.techniques import LayerWeights, Weigh, softmax_weights
-from linsat_studies.settings import to_json
+from linsat_studies.settings import expect, to_json
 from linsat_studies.training import LAST, fit, share
 
 _VALIDATED = 48  # windows that a validation looks at, evenly spread
@@ -41,6 +41,11 @@ class PortfolioLearner:
             self.fitted, self.validated = held_out(windows, config.held_out_from)
         self.about = rules_universe(config, prices, sectors)
         self.weigh = training_weights(config, self.about)
+        self.drawn = min(config.assets or self.about.count, self.about.count)
+        if config.assets is not None:  # the first columns drawn are the preferred ones
+            preferred = range(len(self.about.preferred))
+            expect(len(preferred) < self.drawn, "assets", self.drawn, f"more than the {len(preferred)} preferred")
+            self.weigh_drawn = training_weights(config, Universe(self.drawn, preferred))
         self.scale = return_scale(self.fitted)
         torch.manual_seed(config.plan.seed)
         self.module = build_network(config.network, config.periods, assets=len(prices.tickers), scale=self.scale)
@@ -50,20 +55,27 @@ class PortfolioLearner:
         """Mean over this process's share of the batch."""
         rng = np.random.default_rng((self.config.plan.seed, step))
         chosen = rng.choice(len(self.fitted), self.config.batch, replace=len(self.fitted) < self.config.batch)
-        return self._loss(self.fitted[chosen[share(self.config.batch)]])
+        windows = self.fitted[chosen[share(self.config.batch)]]
+        if self.config.assets is None:
+            return self._loss(windows)
+        return self._loss(windows, rng.permutation(self.about.count)[: self.drawn])
 
-    def _loss(self, windows: Windows) -> Tensor:
-        ratio, error = self.figures(windows)
+    def _loss(self, windows: Windows, columns: np.ndarray | None = None) -> Tensor:
+        ratio, error = self.figures(windows, columns)
         of_ratio, of_error = self.config.weights_of_losses
         return of_error * error if of_ratio == 0 else of_error * error - of_ratio * ratio
 
-    def figures(self, windows: Windows) -> tuple[Tensor, Tensor]:
-        """(mean Sharpe ratio, prediction error over that of predicting no change) on windows."""
-        said: Prediction = self.module(floats(windows.seen()))
-        error = (said.growth - floats(windows.growth())).square().mean() / self.unit
+    def figures(self, windows: Windows, columns: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
+        """(mean Sharpe ratio, prediction error over that of predicting no change) on windows.
+
+        ``columns`` are the assets to look at, preferred ones first; None for all, and the preferred ones of the rules.
+        """
+        weigh, taken = (self.weigh, slice(None)) if columns is None else (self.weigh_drawn, columns)
+        said: Prediction = self.module(floats(windows.seen()[..., taken]))
+        error = (said.growth - floats(windows.growth()[..., taken])).square().mean() / self.unit
         if self.config.weights_of_losses[0] == 0:
             return torch.zeros(()), error
-        return sharpe_ratio(self.weigh(said.scores), floats(windows.returns())).mean(), error
+        return sharpe_ratio(weigh(said.scores), floats(windows.returns()[..., taken])).mean(), error
 
     @torch.no_grad()
     def validate(self) -> float:
@@ -99,8 +111,8 @@ def rules_universe(config: PortfolioConfig, prices: Prices, sectors: list[str] |
 
 def training_weights(config: PortfolioConfig, about: Universe) -> Weigh:
     """From scores to weights, as the run's technique does it."""
-    if config.technique == "layer":
-        return LayerWeights(weight_rules(config.rules, about), config.tau)
+    if config.technique in LAYERS:
+        return LayerWeights(weight_rules(config.rules, about), config.tau, config.technique)
     return softmax_weights
 
 
