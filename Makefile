@@ -21,11 +21,11 @@ help:
 	@echo "make release-check  build sdist and wheel, install the wheel into an empty environment, test it there"
 
 # torch comes first and alone: a requirement of another package could pull a far larger build.
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml studies/pyproject.toml
 	@echo "Setting up $(VENV) (a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) "$(TORCH)"
-	@$(PIP) -e ".[demo,studies,cli,explore]"
+	@$(PIP) -e ".[demo,cli,explore]" -e studies
 	@touch $@
 
 $(VENV)/.tools: $(VENV)/.installed
@@ -95,4 +95,4 @@ release-check:
 	@$(PYTHON) scripts/release_check.py --torch "$(TORCH)"
 
 clean:
-	rm -rf $(VENV) build dist .release site out src/*.egg-info
+	rm -rf $(VENV) build dist .release site out src/*.egg-info studies/build studies/src/*.egg-info

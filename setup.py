@@ -19,6 +19,7 @@ KERNEL = Extension(
         "-fno-math-errno",
         "-fno-trapping-math",
         "-Wno-psabi",
+        "-g0",  # debug information would be three quarters of the file
     ],
     libraries=["m", "pthread"],
     py_limited_api=True,

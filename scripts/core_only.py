@@ -111,14 +111,13 @@ def _said(call: Callable[[], object]) -> str:
 
 
 def commands() -> None:
-    """Without typer both commands say what to install, in one line."""
+    """Without typer the command says what to install, in one line."""
     if importlib.util.find_spec("typer") is not None:
         return
-    for module, extra in (("linsat.cli", "cli"), ("linsat_studies.cli", "studies")):
-        done = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=False)
-        assert done.returncode != 0, module
-        assert f'pip install "linsat[{extra}]"' in done.stderr, done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    done = subprocess.run([sys.executable, "-m", "linsat.cli", "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert 'pip install "linsat[cli]"' in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
 if __name__ == "__main__":

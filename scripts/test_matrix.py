@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOOLS = ["pytest>=8", "hypothesis>=6.100", "cvxpy>=1.5", "clarabel>=0.9", "LinSATNet==0.1.3", "typer>=0.12", "rich>=13"]
-# The tests of the library, in an order that finds a wrong version soon; the studies have dependencies of their own.
+# The tests of the library, in an order that finds a wrong version soon; the studies are another package.
 TESTS = [
     "test_solve.py",
     "test_gradients.py",

@@ -114,9 +114,9 @@ def test_a_missing_package_is_named_with_its_fix(small, monkeypatch):
 
 
 def test_a_missing_network_is_named(small, monkeypatch, tmp_path):
-    from linsat_studies.tsp import checkpoint
+    from linsat_studies.tsp import shipped
 
-    monkeypatch.setattr(checkpoint, "SHIPPED", tmp_path)
+    monkeypatch.setattr(shipped, "SHIPPED", tmp_path)
     section = small.or_missing(small.studies.tours, "tours", "Tours")
     assert str(tmp_path) in section.missing
     path = tmp_path / "page.html"

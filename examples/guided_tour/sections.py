@@ -45,7 +45,7 @@ def or_missing(make: Callable[[], Section], anchor: str, title: str) -> Section:
             raise  # not a package that could be installed, but a mistake here
         text = str(error)
         if "pip install" not in text:
-            text = f'{error.name or "a package"} is not installed. Fix: pip install -e ".[studies]"'
+            text = f"{error.name or 'a package'} is not installed. Fix: pip install -e studies"
     except (OSError, ValueError) as error:
         text = " ".join(str(error).split())
     return Section(anchor, title, missing=text)

@@ -67,9 +67,9 @@ def tours() -> Section:
 
 def _solved_tours(instances: Instances) -> dict[str, Any]:
     from linsat_studies.tsp.baselines import nearest_neighbour
-    from linsat_studies.tsp.checkpoint import load_network
     from linsat_studies.tsp.evaluate import Clock, Settings, evaluate_network, soft_matrices
     from linsat_studies.tsp.exact import optimal_tours
+    from linsat_studies.tsp.shipped import load_network
     from linsat_studies.tsp.tours import lengths
 
     network = load_network(instances.task)

@@ -1,1 +1,0 @@
-"""Case studies built on linsat's public interface: each subpackage is one study, from data to report."""
