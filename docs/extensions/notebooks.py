@@ -38,11 +38,13 @@ def notebook(source: str) -> dict[str, Any]:
 def executed(content: dict[str, Any]) -> dict[str, Any]:
     """The notebook with its outputs."""
     import nbformat
+    from jupyter_client import AsyncKernelManager
     from nbclient import NotebookClient
 
+    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc" if os.name == "posix" else "tcp")
     with tempfile.TemporaryDirectory() as folder:
-        client = NotebookClient(nbformat.from_dict(content), timeout=300, resources={"metadata": {"path": folder}})
-        return client.execute()
+        options = {"timeout": 300, "resources": {"metadata": {"path": folder}}}
+        return NotebookClient(nbformat.reads(json.dumps(content), 4), km=kernel, **options).execute()
 
 
 def page(content: dict[str, Any], name: str) -> tuple[str, dict[str, bytes]]:
