@@ -73,7 +73,7 @@ def rows_held(results: list[Comparison], iterations: int) -> Section:
             Picture(
                 violations_figure(results, iterations),
                 "Worst violation of every case, linsat and published package, on a logarithmic axis",
-                "Each line is one case; the further left, the better. Misses are shares of a row's right side.",
+                "Each line is one case; the further left, the better. Misses are shares of a row's right-hand side.",
             ),
             Picture(
                 counter_example_figure(),
