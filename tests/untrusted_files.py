@@ -108,7 +108,7 @@ PROJECTIONS: dict[str, Case] = {
     "a record of another kind": Case(
         PROJECT + " --resume", "is not the record", {**SET, **SCORES, "x.npy.json": b"[1]"}
     ),
-    "a result that is there": Case(PROJECT, "is already there", {**SET, **SCORES, "x.npy": b""}),
+    "a result that is there": Case(PROJECT, "already exists", {**SET, **SCORES, "x.npy": b""}),
     "seconds": Case("linsat check c.json --seconds -1", "--seconds is -1", SET),
     "port": Case("linsat explore --port 99999", "port", usage=True),
     "npy junk": _scores("y.npy", b"\x93NUMPY junk", "y.npy"),

@@ -3,7 +3,7 @@
 #
 # Two sets of points show the same shape, turned and moved a little, and each has points that the other lacks. Which
 # belong together? A small network describes points; the layer makes a *partial* matching of the similarities: every
-# point at most once, and at most so many pairs in all.
+# point at most once, and at most a given number of pairs.
 
 # %%
 import math

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A router for a mixture of experts
 #
-# A router sends each token to one of several experts, and an expert has room for so many. Top-1 routing sends too
+# A router sends each token to one of several experts, and an expert has limited room. Top-1 routing sends too
 # many to the popular ones and drops the rest. Here the capacities are rows of a layer: no expert gets more than it
 # takes, and the loss reaches every score.
 

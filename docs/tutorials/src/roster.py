@@ -23,7 +23,7 @@ days = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 works = linsat.Variable(nurses, days, name="works")  # works[nurse, day], each in [0, 1]
 roster = linsat.subject_to(
     (works.sum(axis=0) == 2).named("staffed"),  # two nurses every day
-    (works.sum(axis=1) <= 4).named("most days"),  # nobody more than four days
+    (works.sum(axis=1) <= 4).named("most days"),  # at most four days each
     (works[:, "Sat"] + works[:, "Sun"] <= 1).named("half a weekend"),
     (works["Ann", "Sun"] == 0).named("Ann is off on Sunday"),
 ).check()

@@ -188,7 +188,7 @@ def tour(n: int, start: Any, end: Any, *, priority: Any = None, within: int | No
     """A path through n cities with given ends; X[city, step], n * n variables, steps from 0 to n - 1.
 
     Every city is visited once, every step visits one city, ``X[start, 0] == 1``, ``X[end, n - 1] == 1`` and,
-    with a priority city, ``X[priority, 0] + ... + X[priority, within] == 1``: it is visited within so many
+    with a priority city, ``X[priority, 0] + ... + X[priority, within] == 1``: it is visited within that many
     steps of the start. These are the TSP-SE and TSP-PRI rows of section 4 of the paper, counted from 0.
 
     Args:

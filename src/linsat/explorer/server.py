@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 DEFAULT_PORT = 8765
-LOOPBACK = "127.0.0.1"  # never another address: whoever reaches the port may use the page
+LOOPBACK = "127.0.0.1"  # never another address: anyone who reaches the port may use the page
 LARGEST_QUESTION = 64_000  # bytes
 MOST_WAITING = 8  # questions; more are turned away
 _PAGE = Path(__file__).parent / "page"

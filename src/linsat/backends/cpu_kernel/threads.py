@@ -17,8 +17,8 @@ _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 def run_shared(task: Callable[[], None], most: int | None, seconds: float) -> None:
     """Run ``task`` in several threads at once, which share the work among themselves; at most ``most`` are of use.
 
-    The tasks take what nobody has taken yet until nothing is left: a thread that wakes late or shares its core with
-    something else does less, and nobody waits for it. Uses ``torch.get_num_threads()`` threads, the calling one
+    Each task takes the next instance until none is left: a thread that wakes late or shares its core with
+    something else does less, and nothing waits for it. Uses ``torch.get_num_threads()`` threads, the calling one
     included, where ``seconds`` of work in total are worth it.
     """
     if (most is not None and most <= 1) or seconds < _WORTH_SECONDS:
