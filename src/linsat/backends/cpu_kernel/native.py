@@ -122,7 +122,7 @@ def load() -> Library | str:
     path = _path(Path(__file__).parent)
     if path is None:
         return (
-            "it was not compiled when linsat was installed; reinstall linsat where there is a C compiler (gcc, clang)"
+            "it was not compiled when linsat was installed; reinstall linsat where there is a C compiler, such as gcc"
         )
     try:
         functions = ctypes.CDLL(str(path))
