@@ -20,7 +20,7 @@ KERNEL = Extension(
         "-fno-trapping-math",
         "-Wno-psabi",
     ],
-    libraries=["m"],
+    libraries=["m", "pthread"],
     py_limited_api=True,
     optional=True,
 )

@@ -133,7 +133,9 @@ def tracing(tensor: torch.Tensor | None = None) -> bool:
         return False
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         return True
-    return tensor is not None and (tensor.is_meta or hasattr(tensor, "fake_mode"))
+    if tensor is None or type(tensor) is torch.Tensor:
+        return tensor is not None and tensor.is_meta
+    return tensor.is_meta or hasattr(tensor, "fake_mode")
 
 
 def transforming(tensor: torch.Tensor | None = None) -> bool:

@@ -97,8 +97,8 @@ def fenchel_young_loss(
         _reject_outside(t, request)
     with torch.no_grad():
         detached = request.scores.detach().reshape(t.shape)
-        result, presolved = solve(form, detached, request.objective)
-    problem = form.problem(_flat_scores(request), request.objective, presolved)
+        result, solved = solve(form, detached, request.objective)
+    problem = form.problem(_flat_scores(request), request.objective, solved.presolved)
     failed = None if result.solved else result.codes != Status.CONVERGED.code
     if any(getattr(number, "requires_grad", False) for number in request.objective.parameters().values()):
         loss = _loss_at(result.mu, t, room, problem)

@@ -47,7 +47,7 @@ class ArrayBackend:
             # NaN is no start: an instance that did not converge starts again, hot.
             arrived = (rough.codes == Status.CONVERGED.code)[:, None]
             result = _Loop(problem, options, torch.where(arrived, rough.mu.double(), torch.nan)).run()
-            result.steps += rough.steps
+            result.steps.add_(rough.steps)
             return result
 
 

@@ -45,14 +45,14 @@ def project(arguments: Arguments) -> Answers:
     """The operator itself; what it returns shares no memory with anything that is kept."""
     call = _call(arguments)
     with torch.no_grad():
-        result, presolved = call.solve(call.form, arguments.scores, call.objective)
+        result, problem = call.solve(call.form, arguments.scores, call.objective)
     return Answers(
         x=result.x.to(arguments.scores.dtype).contiguous(),
         mu=result.mu.contiguous(),
         codes=result.codes.clone(),
         steps=result.steps.clone(),
         solved_by=result.solved_by.clone(),
-        decided=_pack(presolved, arguments.decided_shape[0]),
+        decided=_pack(problem.presolved, arguments.decided_shape[0]),
     )
 
 

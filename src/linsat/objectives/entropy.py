@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,6 +53,10 @@ class Entropy(Objective):
 
     def probe(self, like: Tensor) -> Entropy:
         return replace(self, tau=namespace(like).zeros((1, 1), like) + 1.0)
+
+    @property
+    def constant_key(self) -> Hashable:
+        return (Entropy, self.slack, self.tau) if type(self.tau) is float and type(self) is Entropy else None
 
     def parameters(self) -> dict[str, Any]:
         return {"tau": self.tau}
