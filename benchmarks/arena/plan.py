@@ -1,4 +1,4 @@
-"""The units of the arena: each a name and a function without arguments, run in a process of its own."""
+"""The units of the arena: each a name and a function without arguments, run in a separate process."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def report(result: SolverResult, on_failure: str, constraints: Constraints, own_
         return
     if status is Status.INFEASIBLE:
         reject_infeasible(constraints, own_instance(first))
-    raise ConvergenceError(f'{text} To go on without such instances: on_failure="nan".')
+    raise ConvergenceError(f'{text} To continue without such instances: on_failure="nan".')
 
 
 def _caller_level() -> int:
@@ -110,5 +110,7 @@ def check_numbers(
         wrong = ~torch.isfinite(value) | (value <= 0)
         if bool(wrong.any()):
             index = tuple(int(i) for i in wrong.nonzero()[0])
-            expected = "a positive, finite temperature. Fix: tau=0.1, say." if name == "tau" else "positive numbers."
+            expected = (
+                "a positive, finite temperature. Fix: for example tau=0.1." if name == "tau" else "positive numbers."
+            )
             raise ConstraintError(f"{name} is {float(value[index])}; expected {expected}")

@@ -72,7 +72,7 @@ class Entropy(Objective):
             tau = self.tau if isinstance(self.tau, torch.Tensor) else torch.as_tensor(self.tau, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError, OverflowError):
             raise ConstraintError(
-                f"tau is {repr(self.tau)[:40]}; expected a positive number or tensor. Fix: tau=0.1, say."
+                f"tau is {repr(self.tau)[:40]}; expected a positive number or tensor. Fix: for example tau=0.1."
             ) from None
         if tau.is_complex():
             raise ConstraintError(f"tau has dtype {tau.dtype}; expected a positive real number.")

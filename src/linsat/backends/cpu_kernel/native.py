@@ -134,7 +134,9 @@ def load() -> Library | str:
         return "turned off by LINSAT_KERNEL"
     path = _path(Path(__file__).parent)
     if path is None:
-        return "it was not compiled when linsat was installed; reinstall linsat with a C compiler (gcc, clang) at hand"
+        return (
+            "it was not compiled when linsat was installed; reinstall linsat where there is a C compiler, such as gcc"
+        )
     try:
         functions = ctypes.CDLL(str(path))
         differs = _differs(functions)
