@@ -82,9 +82,10 @@ learns to solve this family, next to layers that stop earlier or solve each inst
 
 **What it does not show.** That a network is a good way to solve this family: in its own metric the convex problem
 *is* a projection, and `linsat.project(-p / q, constraints, objective=linsat.Euclidean(weights=q))` gives the optimum
-of every instance without any network. The learning rate of linsat and of "our recipe" is the best of {rates} on validation
-instances, for linsat and with another seed; batch size and number of epochs were set by hand. Pinet stops after a fixed number of iterations, which trades violation for time: more iterations would
-lower the violation and the speed. JAX compiles before the clock starts.
+of every instance without any network. The learning rate of linsat and of "our recipe" is the best of {rates} on
+validation instances, for linsat and with another seed; batch size and number of epochs were set by hand. Pinet stops
+after a fixed number of iterations, which trades violation for time: more iterations would lower the violation and the
+speed. JAX compiles before the clock starts.
 """,
     ]
 
