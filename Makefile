@@ -17,7 +17,7 @@ help:
 	@echo "make fuzz   random systems against HiGHS and Clarabel; FUZZ=\"--minutes 5 --seed 1\" sets how long"
 	@echo "make test-matrix  the tests with the oldest and newest versions, and without any extra"
 	@echo "make lint   ruff, mypy, pyright and the direction of imports"
-	@echo "make docs   build the documentation into site/"
+	@echo "make docs   build the documentation into site/, notebooks executed, links checked"
 	@echo "make release-check  build sdist and wheel, install the wheel into an empty environment, test it there"
 
 # torch comes first and alone: a requirement of another package could pull a far larger build.
@@ -82,7 +82,8 @@ lint: $(VENV)/.tools
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 docs: $(VENV)/.tools
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NOTEBOOKS=run NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/python scripts/check_links.py site
 	@echo "Documentation built: site/index.html"
 
 fuzz: $(VENV)/.tools

@@ -21,7 +21,7 @@ KERNEL = Extension(
         "-Wno-psabi",
         "-g0",  # debug information would be three quarters of the file
     ],
-    libraries=["m"],
+    libraries=["m", "pthread"],
     py_limited_api=True,
     optional=True,
 )

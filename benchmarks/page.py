@@ -1,7 +1,7 @@
 """The performance page of the documentation, from the results file: ``python benchmarks/page.py``.
 
 Writes docs/performance.md with its plots, keeps the records it was made from beside them, and writes the table of
-speed in README.md.
+speed in README.md and docs/index.md.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def _compact(run: results.Run) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def _around_table(readme: Path) -> tuple[str, str]:
-    """What stands before and after the table of the README, with the marks."""
-    before, begin, rest = readme.read_text(encoding="utf-8").partition(_BEGIN)
+def _around_table(document: Path) -> tuple[str, str]:
+    """What stands before and after the table of speed in a document, with the marks."""
+    before, begin, rest = document.read_text(encoding="utf-8").partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
-        raise SystemExit(f"{readme} lacks the line {_BEGIN.strip()!r} or {_END!r}, between which the table goes.")
+        raise SystemExit(f"{document} lacks the line {_BEGIN.strip()!r} or {_END!r}, between which the table goes.")
     return before + begin, end + after
 
 
@@ -96,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     if name is None:
         print(f"No results in {given.results}. Run make bench first.", file=sys.stderr)
         return 1
-    before, after = _around_table(given.readme)
+    around = {document: _around_table(document) for document in (given.readme, given.docs / "index.md")}
     folder = given.docs / "assets" / "performance"
     folder.mkdir(parents=True, exist_ok=True)
     shown = [f"assets/performance/{file}" for file in plots.draw(run, folder, ["png"])]
@@ -104,8 +104,9 @@ def main(argv: list[str] | None = None) -> int:
     page = given.docs / "performance.md"
     page.write_text(_LEAD + body, encoding="utf-8")
     (folder / "records.jsonl").write_text(_compact(run), encoding="utf-8")
-    given.readme.write_text(f"{before}{_speed_table(run)}\n{after}", encoding="utf-8")
-    print(f"Written: {page}, {given.readme}")
+    for document, (before, after) in around.items():
+        document.write_text(f"{before}{_speed_table(run)}\n{after}", encoding="utf-8")
+    print("Written:", page, *around)
     return 0
 
 

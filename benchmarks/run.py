@@ -139,7 +139,7 @@ class Runner:
 
 
 def run_worker(pair: plan.Pair, settings: Settings, launcher: Launcher, timeout: float) -> Record:
-    """Measure one pair in a process of its own, which is ended after ``timeout`` seconds."""
+    """Measure one pair in a separate process, which is ended after ``timeout`` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         answer, log = Path(folder) / "result.json", Path(folder) / "log.txt"
         arguments = ["--case", pair.problem.name, "--method", pair.method.name]

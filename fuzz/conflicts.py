@@ -20,7 +20,7 @@ _MOST_SIDES = 32
 def draw_infeasible(seed: int, number: int) -> Case:
     """The case ``number`` of the run ``seed`` with at least one infeasible system: always the same.
 
-    In three of four cases the instances have right sides of their own, and half of them stay feasible.
+    In three of four cases the instances have right-hand sides of their own, and half of them stay feasible.
     """
     rng = np.random.default_rng([seed, number, 2])
     families = {name: make for name, make in (FAMILIES | STRUCTURED).items() if name != "many rows"}
@@ -78,7 +78,7 @@ def _add_soft(rng: Rng, case: Case) -> None:
 
 
 def _with_conflict(rng: Rng, rows: Rows, kind: str, coarse: bool = False) -> tuple[Rows, Array]:
-    """Rows among which multipliers (rows,) can be made to prove a contradiction by moving right sides.
+    """Rows among which multipliers (rows,) can be made to prove a contradiction by moving right-hand sides.
 
     Multipliers are at least zero for <=, at most zero for >= and any for ==.
     """
@@ -109,7 +109,7 @@ def _with_conflict(rng: Rng, rows: Rows, kind: str, coarse: bool = False) -> tup
 
 
 def contradict(rows: Rows, sides: Array, weights: Array, excess: float) -> Array:
-    """Move the right sides of the weighted rows until every point of the box violates one of them.
+    """Move the right-hand sides of the weighted rows until every point of the box violates one of them.
 
     Weighted, the rows say v x <= c. With c below the smallest v x of the box by excess * sum(|weight| * row size), some
     weighted row is violated by at least ``excess`` times its size wherever x is.

@@ -162,7 +162,7 @@ def _expect_refusal(case: Case, scores: torch.Tensor, library: Any, verdict: Ver
 
 
 def _count(case: Case, statuses: list[str], verdict: Verdict) -> None:
-    """One count per system: shared right sides are one system, whose worst instance counts."""
+    """One count per system: shared right-hand sides are one system, whose worst instance counts."""
     if case.shared:
         worst = next((s for s in statuses if s != "converged"), "converged")
         (verdict.reports if case.infeasible[0] else verdict.statuses)[worst] += 1

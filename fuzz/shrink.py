@@ -136,7 +136,7 @@ def _only_variables(case: Case, keep: list[int]) -> Case:
 
 
 def _rounder_rows(case: Case, digits: int) -> Iterator[Case]:
-    """Coefficients with fewer digits; the right sides follow the known points."""
+    """Coefficients with fewer digits; the right-hand sides follow the known points."""
     matrix = _rounded(case.matrix, digits)
     if case.own is None and (matrix != case.matrix).any() and matrix.any(1).all():
         at = np.where(np.isfinite(case.lower), case.lower, 0.0)

@@ -1,6 +1,6 @@
 """Programs killed with SIGKILL at random moments and started again: the end must be that of an undisturbed run.
 
-Every program runs in a process of its own, forked from this one so that a start costs no imports; the kill is the
+Every program runs in a separate process, forked from this one so that a start costs no imports; the kill is the
 system's, without a chance to tidy up. Half of the kills come at a random moment of the run, the other half at the first
 moment after a random one at which a file is being written.
 """
@@ -243,7 +243,7 @@ def trial(program: Program, folder: Path, expected: Any, seconds: float, rng: ra
 
 
 def trials(program: Program, folder: Path, count: int, rng: random.Random) -> list[Trial]:
-    """Runs of the program, each in a folder of its own, until ``count`` of them were killed; 6 times as many at most.
+    """Runs of the program, each in a separate folder, until ``count`` of them were killed; 6 times as many at most.
 
     A run that ends before its kill shows how long one takes now, on a machine whose load changes.
     """

@@ -51,7 +51,7 @@ def kills(arguments: argparse.Namespace) -> bool:
 
 
 def soak(arguments: argparse.Namespace) -> bool:
-    """Project so many instances in a process of its own; the bar: memory grows by less than 20 MB."""
+    """Project so many instances in a separate process; the bar: memory grows by less than 20 MB."""
     import soak as program
 
     found = program.soak(arguments.count)
@@ -81,7 +81,7 @@ def cost(arguments: argparse.Namespace) -> bool:
 
 def malformed(arguments: argparse.Namespace) -> bool:
     """Run the tests that feed malformed input to every entrance; the bar: at least 200 inputs, every test passes."""
-    tests = [str(HERE.parent / "tests" / name) for name in ("test_strangers.py", "test_cli_malformed.py")]
+    tests = [str(HERE.parent / "tests" / name) for name in ("test_untrusted_input.py", "test_cli_malformed.py")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", *tests],
         capture_output=True,
@@ -91,7 +91,7 @@ def malformed(arguments: argparse.Namespace) -> bool:
     )
     passed = sorted({line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if line.startswith("PASSED ")})
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    print(f"{len(passed)} malformed inputs refused in one line, {len(failed)} not")
+    print(f"{len(passed)} malformed inputs rejected in one line, {len(failed)} not")
     met = len(passed) >= 200 and not failed and done.returncode == 0
     record("malformed", arguments, met, {"passed": passed, "failed": failed})
     return met

@@ -3,9 +3,10 @@
     python scripts/release_check.py                       everything
     python scripts/release_check.py --torch torch==2.13.0 --where .release
 
-Builds sdist and wheel, checks their metadata and content, installs the wheel into an empty environment and there, with
-the sources out of reach, runs the first example of the README and the core tests that the sdist brings along; then
-installs the extras ``cli`` and ``explore`` and runs the command. Exit code 0: all passed; 1: something failed.
+Builds sdist and wheel of linsat and of linsat-studies, checks their metadata, installs the wheel of linsat into an empty
+environment and there, with the sources out of reach, runs the first example of the README and the core tests that the
+sdist brings along; then installs the extras ``cli`` and ``explore`` and runs the command, installs the wheel of the
+studies and asks for its help. Exit code 0: all passed; 1: something failed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+STUDIES = ROOT / "studies"
 TOOLS = ["pytest>=8", "hypothesis>=6.100", "cvxpy>=1.5", "clarabel>=0.9", "LinSATNet==0.1.3", "typer>=0.12", "rich>=13"]
 TESTS = ["test_solve.py", "test_constraints.py", "test_objectives_euclidean.py", "test_kernel.py", "test_infeasible.py"]
 LARGEST_WHEEL = 500_000  # bytes; 450,000 at present, of which 85,000 are the kernel
@@ -51,16 +53,12 @@ def pip(python: Path, *packages: object) -> None:
     run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
 
 
-def build(where: Path) -> tuple[Path, Path]:
-    """The sdist, and the wheel that is made of it."""
-    python = environment(where / "build")
-    pip(python, "build", "twine")
-    dist = where / "dist"
+def build(python: Path, package: Path, dist: Path) -> tuple[Path, Path]:
+    """The sdist of a package, and the wheel that is built from it."""
     shutil.rmtree(dist, ignore_errors=True)
-    run(python, "-m", "build", "--outdir", dist, ROOT)
+    run(python, "-m", "build", "--outdir", dist, package)
     (sdist,), (wheel,) = dist.glob("*.tar.gz"), dist.glob("*.whl")
     run(python, "-m", "twine", "check", "--strict", sdist, wheel)
-    check_content(wheel)
     return sdist, wheel
 
 
@@ -97,7 +95,10 @@ def first_example(readme: Path) -> str:
 def check(where: Path, torch: str) -> None:
     """Build, install and test."""
     where.mkdir(parents=True, exist_ok=True)
-    sdist, wheel = build(where)
+    tools = environment(where / "build")
+    pip(tools, "build", "twine")
+    sdist, wheel = build(tools, ROOT, where / "dist")
+    check_content(wheel)
     folder = unpacked(sdist, where / "sdist")
     python = environment(where / "installed")
     # torch comes first and alone: a requirement of another package could pull a far larger build.
@@ -110,6 +111,10 @@ def check(where: Path, torch: str) -> None:
     pip(python, f"{wheel}[cli,explore]")
     run(python, "-m", "linsat.cli", "--version", cwd=where)
     run(python, "-m", "linsat.cli", "warmup", cwd=where)
+    if (STUDIES / "pyproject.toml").is_file():  # an sdist of linsat does not bring them along
+        _, studies = build(tools, STUDIES, where / "dist-studies")
+        pip(python, studies)
+        run(python, "-m", "linsat_studies.cli", "--help", cwd=where)
 
 
 def main() -> int:

@@ -32,7 +32,7 @@ FLAGS = (
 
 @contextlib.contextmanager
 def running_explorer() -> Iterator[int]:
-    """The port of an explorer in a process of its own, which is interrupted (Ctrl-C) in the end and must end well."""
+    """The port of an explorer in a separate process, which is interrupted (Ctrl-C) in the end and must end well."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
     process = subprocess.Popen(
         [sys.executable, "-c", START], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

@@ -430,15 +430,18 @@ def test_plots_are_drawn_from_sweeps(tmp_path: Path) -> None:
     assert drawn == {f"{stem}.{suffix}" for stem in stems for suffix in ("png", "svg")}
 
 
-def test_the_page_the_records_and_the_table_of_the_readme(tmp_path: Path) -> None:
+def test_the_page_the_records_and_the_tables_of_speed(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     readme, out = tmp_path / "README.md", _file_of_one_run(tmp_path / "results.jsonl")
-    readme.write_text(f"before\n{page._BEGIN}old\n{page._END}\nafter\n")
+    index = tmp_path / "index.md"
+    for document in (readme, index):
+        document.write_text(f"before\n{page._BEGIN}old\n{page._END}\nafter\n")
     assert page.main(["--results", str(out), "--docs", str(tmp_path), "--readme", str(readme)]) == 0
     text = readme.read_text()
     assert text.startswith("before\n")
     assert text.endswith(f"{page._END}\nafter\n")
     assert "old" not in text
+    assert index.read_text() == text
     assert "| doubly stochastic 20x20, batch 64, tau 0.1 | 200.00 ms | 1e-10 | (apdagd 3.0x) |" in text
     assert "**missed**" in (tmp_path / "performance.md").read_text()
     about, *records = (tmp_path / "assets/performance/records.jsonl").read_text().splitlines()

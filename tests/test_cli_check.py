@@ -1,4 +1,4 @@
-"""`linsat check`: verdicts against linear programmes and brute force, in words and as JSON."""
+"""`linsat check`: verdicts against linear programs and brute force, in words and as JSON."""
 
 from __future__ import annotations
 

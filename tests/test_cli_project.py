@@ -140,7 +140,7 @@ def test_interrupted_and_resumed(files, monkeypatch, capsys):
     assert "37 converged" in capsys.readouterr().out
     assert _project(other, "--chunk", "4", "--resume") == 0  # nothing left to do
     assert _project(other, "--chunk", "4") == 2
-    assert "is already there" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     save(linsat.constraints.top_k(5, 2), files[0])
     assert _project(other, "--chunk", "4", "--resume") == 2
     assert "another value of 'constraints'" in capsys.readouterr().err

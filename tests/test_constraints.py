@@ -1,4 +1,4 @@
-"""The constraint set: what it reads, what it refuses and how it says so, and what it answers."""
+"""The constraint set: what it reads, what it rejects and how it says so, and what it answers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What every decoder accepts and keeps (shapes, libraries, dtypes), and what it refuses."""
+"""What every decoder accepts and keeps (shapes, libraries, dtypes), and what it rejects."""
 
 from __future__ import annotations
 

@@ -10,10 +10,14 @@ import re
 import runpy
 import subprocess
 import sys
+import textwrap
+import types
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import linsat
 
@@ -23,7 +27,10 @@ DEMO = ROOT / "examples" / "demo.py"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 CASES = ("doubly stochastic", "top-k", "matching", "portfolio")
 
-_FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
+RIVALS = sorted((ROOT / "docs").glob("from-*.md"))
+RIVAL = "{.python .rival}"  # code for another package, which may not be installed
+
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<code>.*?)^(?P=indent)```[ ]*$", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"(?<![\w./-])linsat\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 _LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 
@@ -40,7 +47,7 @@ class Block:
 def _blocks(path: Path) -> list[Block]:
     text = path.read_text(encoding="utf-8")
     return [
-        Block(found["info"].strip(), found["code"], text.count("\n", 0, found.start("code")) + 1)
+        Block(found["info"].strip(), textwrap.dedent(found["code"]), text.count("\n", 0, found.start("code")) + 1)
         for found in _FENCE.finditer(text)
     ]
 
@@ -62,25 +69,55 @@ def _exists(dotted: str) -> bool:
     return True
 
 
+def _execute(block: Block, path: Path, namespace: dict[str, object]) -> None:
+    # Empty lines in front make a traceback point at the line of the document.
+    code = compile("\n" * (block.line - 1) + block.code, str(path), "exec", dont_inherit=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(code, namespace)
+
+
 @each_document
 def test_python_blocks_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    namespace = {"__name__": "document"}
+    namespace: dict[str, object] = {"__name__": "document"}
     for block in _blocks(path):
-        if block.info != "python":
-            continue
-        # Empty lines in front make a traceback point at the line of the document.
-        code = compile("\n" * (block.line - 1) + block.code, str(path), "exec", dont_inherit=True)
-        with contextlib.redirect_stdout(io.StringIO()):
-            exec(code, namespace)
+        if block.info == "python":
+            _execute(block, path, namespace)
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the other packages
+@pytest.mark.parametrize("path", RIVALS, ids=lambda path: path.name)
+def test_translations_give_the_answer_of_the_other_package(path):
+    """A block of the other package leaves ``theirs``, the translation after it ``ours``: they must agree."""
+    blocks = _blocks(path)
+    if not any(block.info == RIVAL for block in blocks):
+        pytest.skip("runs the other package in ordinary blocks")
+    namespace: dict[str, object] = {"__name__": "document"}
+    compared = 0
+    for block in blocks:
+        if block.info == RIVAL:
+            assert "theirs" not in namespace, f"line {block.line}: the answer above it was not translated"
+            try:
+                _execute(block, path, namespace)
+            except ModuleNotFoundError as error:
+                pytest.skip(f"{error.name} is not installed")
+        elif block.info == "python":
+            _execute(block, path, namespace)
+        if {"theirs", "ours"} <= namespace.keys():
+            theirs, ours = (torch.as_tensor(np.array(namespace.pop(name))) for name in ("theirs", "ours"))
+            # JAXopt's projections stop at 1e-3 and take no tolerance.
+            atol = 1e-3 if path.name == "from-jaxopt.md" else 1e-4
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=atol, check_dtype=False)
+            compared += 1
+    assert compared == sum(block.info == RIVAL for block in blocks)
 
 
 @each_document
 def test_every_python_block_is_meant_to_run(path):
     """Neither an attribute after the language nor another spelling of it may keep a block from being run."""
-    odd = [b.info for b in _blocks(path) if b.info.lower().startswith("py") and b.info != "python"]
-    assert odd == []
+    allowed = {"python", RIVAL} if path in RIVALS else {"python"}
+    assert {block.info for block in _blocks(path) if "py" in block.info.lower()} <= allowed
     assert len(_FENCE.findall(path.read_text(encoding="utf-8"))) * 2 == sum(
         line.lstrip().startswith("```") for line in path.read_text(encoding="utf-8").splitlines()
     )
@@ -138,14 +175,19 @@ def test_versions_agree():
     assert re.search(rf"^## \[{version}\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
-def test_the_documentation_builds_without_warnings(tmp_path):
-    pytest.importorskip("material")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    fetched = re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?(https?://[^\" >]+)", page)
-    assert fetched == []
+def test_the_reference_has_every_public_name():
+    shown = set(re.findall(r"^::: linsat\.(\S+)", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE))
+    needed = set()
+    for name in linsat.__all__:
+        value = getattr(linsat, name)
+        if not isinstance(value, types.ModuleType):
+            needed.add(name)
+            continue
+        public = (entry for entry in vars(value).items() if not entry[0].startswith("_") and callable(entry[1]))
+        ours = (one for one, what in public if getattr(what, "__module__", "").startswith(value.__name__))
+        needed |= {one if one in linsat.__all__ else f"{name}.{one}" for one in ours}
+    assert sorted(needed - shown) == []
+    assert {"project", "decode.hungarian", "constraints.simplex"} <= needed
 
 
 def test_the_demo_draws_and_prints_every_case(tmp_path):

@@ -1,4 +1,4 @@
-"""Row text: what it means, where it is wrong, and that hostile text is refused and never run."""
+"""Row text: what it means, where it is wrong, and that hostile text is rejected and never run."""
 
 from __future__ import annotations
 

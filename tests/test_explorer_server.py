@@ -56,7 +56,7 @@ def test_a_question_is_answered(port):
 def test_foreign_hosts_are_refused(port, host, method, path):
     status, _, body = request(port, method, path, QUESTION, JSON | {"Host": host.format(port=port)})
     assert status == 403
-    assert b"refused" in body
+    assert b"rejected" in body
     assert b"<textarea" not in body
 
 

@@ -1,4 +1,4 @@
-"""Constraint files: what is written comes back, what a person writes means what it says, errors name the place."""
+"""Constraint files: what is written comes back, what a user writes means what it says, errors name the place."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LONGEST_SCRIPT = 60  # lines, not reached
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """name -> the variables that the script leaves behind; each script runs once, in a folder of its own."""
+    """name -> the variables that the script leaves behind; each script runs once, in a separate folder."""
     kept: dict[str, dict[str, Any]] = {}
 
     def run(name: str) -> dict[str, Any]:
@@ -176,8 +176,8 @@ def test_forbidden_pairs_stay_zero_and_halls_condition_is_named(ran: Any) -> Non
     ]
     best = milp(-skill.flatten(), constraints=rows, integrality=np.ones(120), bounds=Bounds(0, able.flatten()))
     assert found["reached"] == pytest.approx(-best.fun, rel=1e-6)
-    persons = {f"one job for person[{i}]" for i in range(3)}
-    assert set(found["conflict"]) == persons | {"one person for job[3]", "one person for job[4]"}
+    workers = {f"one job for worker[{i}]" for i in range(3)}
+    assert set(found["conflict"]) == workers | {"one worker for job[3]", "one worker for job[4]"}
 
 
 def test_the_schedule_keeps_machines_and_deadlines(ran: Any) -> None:
@@ -249,7 +249,7 @@ def test_the_portfolio_keeps_its_rules_and_nears_the_best_ratio(ran: Any) -> Non
         assert w[:3].sum() >= 0.25 - 1e-9
         assert w[3:6].sum() <= w[6:9].sum() + 1e-9
         assert 0 <= w.min() <= w.max() <= 0.25
-    # The best ratio is a convex programme in v = w / (mean return of w): least variance with mean return 1.
+    # The best ratio is a convex program in v = w / (mean return of w): least variance with mean return 1.
     returns = found["returns"]
     v = cp.Variable(12, nonneg=True)
     total = cp.sum(v)

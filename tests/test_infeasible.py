@@ -1,4 +1,4 @@
-"""Contradictory rows: refused with a minimal set of names, or reported for the one instance they concern."""
+"""Contradictory rows: rejected with a minimal set of names, or reported for the one instance they concern."""
 
 import pickle
 

@@ -17,7 +17,6 @@ import torch
 import linsat
 from linsat.backends.arrays import ArrayBackend
 from linsat.backends.cpu_kernel import KernelBackend, native
-from linsat.backends.cpu_kernel.threads import run_shared
 from linsat.backends.run import settle
 from linsat.compile.compiled import compile_constraints
 from linsat.compile.presolve import everything_free, propagate
@@ -430,39 +429,113 @@ def test_inside_the_collate_function_of_a_data_loader():
     assert torch.equal(found, linsat.project(torch.stack(data), linsat.constraints.doubly_stochastic(3)))
 
 
-def test_threads_share_the_numbers_and_each_is_taken_once():
-    count = 20_000
+_TASK = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)  # layout, problem, call, team
+
+
+def _run(task, threads: int) -> int:
+    """A task in Python, run by the kernel's threads."""
+    callback = _TASK(task)
+    return native.load().functions.linsat_run(ctypes.cast(callback, ctypes.c_void_p), None, None, None, threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4, 9])
+def test_threads_share_the_numbers_and_each_is_taken_once(threads):
+    count = 5_000
     taken = np.zeros(count, dtype=np.int64)
-    claim, counter = native.load().functions.linsat_claim, ctypes.c_int64(0)
+    claim = native.load().functions.linsat_claim
 
-    def take() -> None:
-        while (n := claim(ctypes.addressof(counter))) < count:
+    def take(layout, problem, call, team) -> int:
+        while (n := claim(team)) < count:
             taken[n] += 1
+        return 0
 
-    torch.set_num_threads(4)
-    try:
-        run_shared(take, count, seconds=1.0)
-    finally:
-        torch.set_num_threads(1)
-    assert (taken == 1).all()
+    for repeat in range(1, 4):
+        assert _run(take, threads) == 0
+        assert (taken == repeat).all()
 
 
-def test_an_error_in_a_worker_reaches_the_caller():
+def test_a_failure_in_a_worker_reaches_the_caller():
     caller, begun = threading.get_ident(), threading.Event()
 
-    def fails() -> None:
+    def fails(*team) -> int:
         if threading.get_ident() == caller:
             assert begun.wait(timeout=20)
-        else:
-            begun.set()
-            raise RuntimeError("from a worker")
+            return 0
+        begun.set()
+        return -1
 
-    torch.set_num_threads(3)
+    assert _run(fails, 3) != 0
+    assert _run(lambda *team: 0, 3) == 0
+
+
+def test_a_call_that_finds_the_workers_busy_works_alone():
+    inside, over = threading.Event(), threading.Event()
+
+    def waits(*team) -> int:
+        inside.set()
+        assert over.wait(timeout=20)
+        return 0
+
+    busy = threading.Thread(target=_run, args=(waits, 2))
+    busy.start()
+    assert inside.wait(timeout=20)
+    who = []
+    assert _run(lambda *team: who.append(threading.get_ident()) or 0, 2) == 0
+    over.set()
+    busy.join()
+    assert who == [threading.get_ident()]
+
+
+def test_a_forked_child_has_threads_of_its_own():
+    scores = np.random.default_rng(0).random((64, 400))
+    torch.set_num_threads(2)
     try:
-        with pytest.raises(RuntimeError, match="from a worker"):
-            run_shared(fails, 20, seconds=1.0)
+        expected, _ = _threads_of_a_child(scores)
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            found = pool.map_async(_threads_of_a_child, [scores, scores]).get(timeout=60)
+        assert all(np.array_equal(x, expected) and workers == 2 for x, workers in found)
     finally:
         torch.set_num_threads(1)
+
+
+def _threads_of_a_child(scores: np.ndarray) -> tuple[np.ndarray, int]:
+    """The answer, and how many threads worked at once."""
+    together = threading.Barrier(2)
+
+    def meets(*team) -> int:
+        try:
+            together.wait(timeout=20)
+        except threading.BrokenBarrierError:
+            return -1
+        return 0
+
+    x = linsat.project(scores, linsat.constraints.doubly_stochastic(20))
+    return x, 2 if _run(meets, 2) == 0 else 1
+
+
+def test_numbers_of_one_call_do_not_reach_the_next():
+    """Weights, temperature, batch size, dtype and shape of a call with the set of another one."""
+    cons = linsat.Constraints(A=np.ones((1, 6)), b=[2.0])
+    y = torch.linspace(0.3, 0.8, 6, dtype=torch.float64)
+    assert float(y.sum()) > 2.0
+    cut = (y.sum() - 2.0) / 6
+    weights = torch.tensor([1e12, 1, 1, 1, 1, 1], dtype=torch.float64)
+    for _ in range(2):
+        heavy = linsat.project(y, cons, objective=linsat.Euclidean(weights=weights.clone()))
+        torch.testing.assert_close(heavy[0], y[0], rtol=0, atol=1e-9)
+        for shape in ((6,), (3, 6), (2, 2, 6)):
+            found = linsat.project(y.expand(shape).contiguous(), cons, objective=linsat.Euclidean())
+            torch.testing.assert_close(found, (y - cut).expand(shape), rtol=0, atol=1e-12)
+        for tau in (0.1, 0.7):
+            free = linsat.project(y.float() - 5.0, cons, objective=linsat.Entropy(tau, slack="none"))
+            torch.testing.assert_close(free, torch.sigmoid((y.float() - 5.0) / tau), rtol=1e-5, atol=0)
+
+
+def test_calls_with_many_shapes_keep_few_of_them():
+    cons = linsat.Constraints(A=np.ones((1, 3)), b=[1.0])
+    for count in range(1, 200):
+        linsat.project(torch.rand(count, 3), cons)
+    assert 0 < len(cons.recent_calls) <= 64
 
 
 # ---------------------------------------------------------------- the library

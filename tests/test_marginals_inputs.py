@@ -1,4 +1,4 @@
-"""What the functions on marginals refuse, and how they say so."""
+"""What the functions on marginals reject, and how they say so."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_solution_decoders_and_violation_keep_the_shape():
     assert solution.status.shape == (4,)
     assert solution.duals.shape == (4, 5)
     assert "x (4, 2, 3)" in repr(solution)
-    half = torch.full((2, 3), 0.25, dtype=F64)  # by hand: every day misses half a person
+    half = torch.full((2, 3), 0.25, dtype=F64)  # by hand: every day misses half a nurse
     assert cons.row_violation(half).tolist() == [0.0, 0.0, 0.5, 0.5, 0.5]
     assert float(cons.violation(half)) == 0.5
     dictionary = linsat.solve({"works": y, "off": scores(4, 3)}, pair())

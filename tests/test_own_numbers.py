@@ -17,7 +17,7 @@ F64 = torch.float64
 
 
 def _batch(rng, kind, count):
-    """Systems with the same rows, each with right sides and a box of its own that hold a known point."""
+    """Systems with the same rows, each with right-hand sides and a box of its own that hold a known point."""
     base = random_system(rng, kind, largest=12, rows=6)
     k, l = base.matrix.shape
     order = np.argsort([("<=", ">=", "==").index(s) for s in base.senses], kind="stable")
@@ -161,7 +161,7 @@ def test_tangents_and_overflow_are_refused():
 
 
 def test_a_set_is_gone_with_its_last_name():
-    """Right sides per instance make a set for every batch: none may wait for the garbage collector."""
+    """Right-hand sides per instance make a set for every batch: none may wait for the garbage collector."""
     base = linsat.constraints.simplex(3)
     gc.disable()
     try:
@@ -177,7 +177,7 @@ def test_a_set_is_gone_with_its_last_name():
 
 
 def test_other_right_sides_after_other_bounds():
-    """What sets have in common is shared by those that differ in right sides alone."""
+    """What sets have in common is shared by those that differ in right-hand sides alone."""
     base = linsat.Constraints(A=[[1.0, 2.0]], b=1.0)
     scores = torch.full((2,), 50.0, dtype=F64)
     for upper in (1.0, 0.25, [0.5, 0.125]):

@@ -70,7 +70,7 @@ CASES = {
     # Sets on which the published grouped code does not stop early: its stop test counts columns where it means rows.
     "mixed 0/1": _mixed(3),
     "mixed coefficients": _mixed(1, binary=False),
-    "zero right side": {
+    "zero right-hand side": {
         "A": torch.tensor([[1.0, 1, 1, 0], [0, 1, 1, 1]], dtype=F64),
         "b": torch.tensor([0.0, 1], dtype=F64),
     },

@@ -489,7 +489,7 @@ def test_a_learned_price_beside_a_constant_one():
 @pytest.mark.parametrize(
     ("price", "message"),
     [
-        (0.0, r"price is 0.0; expected a positive, finite price per unit. Fix: price=10.0"),
+        (0.0, r"price is 0.0; expected a positive, finite price per unit. Fix: for example price=10.0"),
         ([1.0, -2.0], r"price\[1\] is -2.0; expected a positive"),
         (float("inf"), r"price is inf; expected a positive"),
         (float("nan"), r"price is nan; expected a positive"),

@@ -15,7 +15,7 @@ LIMIT = 300.0  # seconds for a unit; what takes longer is recorded as such
 
 
 def main() -> None:
-    """Run what has no record yet, each unit in a process of its own, then write the page."""
+    """Run what has no record yet, each unit in a separate process, then write the page."""
     options = _options()
     if options.unit:
         print(json.dumps(plan.units(options.quick)[options.unit]()))

@@ -117,7 +117,7 @@ def _spo(model: Any) -> Loss:
 def _pfyl(model: Any) -> Loss:
     import pyepo
 
-    loss = pyepo.func.perturbedFenchelYoung(model, n_samples=3, sigma=1.0)  # as in PyEPO's README
+    loss = pyepo.func.perturbedFenchelYoung(model, n_samples=3, sigma=1.0)
     return lambda p, c, w, z: loss(p, w)
 
 

@@ -1,8 +1,9 @@
-"""The units of the arena: each a name and a function without arguments, run in a process of its own."""
+"""The units of the arena: each a name and a function without arguments, run in a separate process."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from arena.quadratic import PUBLISHED
 
 Unit = Callable[[], Any]
 SEEDS = (0, 1, 2)
+RATES = (3e-3, 1e-2, 3e-2, 1e-1)  # of learning, one is chosen on validation instances with another seed
+CHOOSING_SEED = 100
 KNAPSACK_DRAWS = decisions.DRAWS[:3]
 CHOOSING = decisions.CHOOSING_DRAWS[:2]
 SLOW = ("RFWO",)  # once, on the first draw
@@ -28,6 +31,8 @@ def units(quick: bool = False) -> dict[str, Unit]:
     """Every unit by name, in the order of running."""
     found: dict[str, Unit] = {"quadratic/optimum": functools.partial(_optimum, quick)}
     for kind in ("convex", "non-convex"):
+        for rate in RATES[: 1 if quick else None]:
+            found[f"quadratic/choose/{kind}/{rate}"] = functools.partial(_choose_rate, kind, rate, quick)
         for seed in SEEDS[: 1 if quick else None]:
             found[f"quadratic/train/{kind}/linsat/{seed}"] = functools.partial(_train_linsat, kind, seed, quick)
             for how in ("its settings", "our recipe"):
@@ -61,10 +66,26 @@ def _family(quick: bool, large: bool = False) -> Any:
     return quadratic.family(*LARGE) if large else quadratic.family()
 
 
-def _recipe(quick: bool) -> Any:
+def _recipe(rate: float, quick: bool) -> Any:
     from arena.quadratic import Recipe
 
-    return Recipe(batch=64, epochs=2, look_every=2) if quick else Recipe()
+    return Recipe(rate=rate, batch=64, epochs=2, look_every=2) if quick else Recipe(rate=rate)
+
+
+def _choose_rate(kind: str, rate: float, quick: bool) -> float:
+    """The objective on validation instances; those of the test are not looked at."""
+    from arena import quadratic
+
+    problem, recipe = _family(quick), _recipe(rate, quick)
+    project = quadratic.linsat_projection(problem)
+    settings = {"seed": CHOOSING_SEED, "goal": _goal(kind, quick), "judged_on": "valid"}
+    return quadratic.train(problem, kind, project, recipe, **settings)["objective"]
+
+
+def _chosen_recipe(kind: str, quick: bool) -> Any:
+    found = records.load(records.file(quick))
+    rates = {rate: found.get(f"quadratic/choose/{kind}/{rate}", {}).get("result", math.inf) for rate in RATES}
+    return _recipe(min(rates, key=lambda rate: rates[rate]), quick)
 
 
 def _goal(kind: str, quick: bool) -> float:
@@ -86,13 +107,13 @@ def _train_linsat(kind: str, seed: int, quick: bool) -> dict[str, Any]:
 
     problem = _family(quick)
     project = quadratic.linsat_projection(problem)
-    return quadratic.train(problem, kind, project, _recipe(quick), seed=seed, goal=_goal(kind, quick))
+    return quadratic.train(problem, kind, project, _chosen_recipe(kind, quick), seed=seed, goal=_goal(kind, quick))
 
 
 def _train_moreau(quick: bool) -> dict[str, Any]:
     from arena import quadratic, quadratic_rivals
 
-    problem, recipe = _family(quick), _recipe(quick)
+    problem, recipe = _family(quick), _chosen_recipe("convex", quick)
     project = quadratic_rivals.any_batch(functools.partial(quadratic_rivals.moreau_projection, problem))
     return quadratic.train(problem, "convex", project, recipe, seed=0, goal=_goal("convex", quick), stop_at_goal=True)
 
@@ -100,7 +121,7 @@ def _train_moreau(quick: bool) -> dict[str, Any]:
 def _train_pinet(kind: str, how: str, seed: int, quick: bool) -> dict[str, Any]:
     from arena import quadratic, quadratic_rivals
 
-    recipe = _recipe(quick)
+    recipe = _chosen_recipe(kind, quick)
     if how == "its settings" and not quick:
         recipe = quadratic.Recipe(batch=2048, rate=1e-2, epochs=25, look_every=1)  # as its authors publish
     settings = quadratic_rivals.PINET_PUBLISHED

@@ -112,7 +112,7 @@ def linsat_projection(problem: Family) -> Projection:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and how fast to train; chosen on validation instances."""
+    """How long and how fast to train."""
 
     batch: int = 256
     rate: float = 3e-2
@@ -129,6 +129,7 @@ def train(
     seed: int,
     goal: float,
     stop_at_goal: bool = False,
+    judged_on: str = "test",
 ) -> dict[str, Any]:
     """Train a network with a projection on the objective; seconds do not count the looks at validation instances.
 
@@ -140,6 +141,7 @@ def train(
         seed: of weights and batches.
         goal: mean validation objective whose first time is recorded.
         stop_at_goal: whether to end there.
+        judged_on: the instances of the objective and the violation in the result, ``"test"`` or ``"valid"``.
     """
     torch.manual_seed(seed)
     parts = {name: torch.from_numpy(x) for name, x in problem.splits.items()}
@@ -174,7 +176,7 @@ def train(
                 curve.append((step, round(seconds, 4), value))
                 if reached is None and value <= goal:
                     reached = seconds
-    value, worst, took = look("test")
+    value, worst, took = look(judged_on)
     return {
         "objective": value,
         "violation": worst,

@@ -1,4 +1,4 @@
-"""A router that remembers: duals of the experts' capacities, kept from batch to batch, balance tokens one by one."""
+"""A router that keeps its duals: the prices of the experts' capacities balance later tokens, one by one."""
 
 import sys
 

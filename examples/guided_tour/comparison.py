@@ -17,7 +17,7 @@ import linsat
 
 TEMPERATURES = (0.1, 0.01)
 PUBLISHED_DEFAULT = 100  # iterations
-NOTABLE = 0.01  # a row missed by more than this share of its right side counts as missed
+NOTABLE = 0.01  # a row missed by more than this share of its right-hand side counts as missed
 SETTLED = (100, 5000)  # iterations of the counter-example: the second shows that more do not help
 REPEATS = 3  # timings are the best of so many
 
@@ -41,7 +41,7 @@ class Case:
 class Measured:
     """What one solver did with one case."""
 
-    violation: float  # worst of all rows and instances, as a share of the row's right side
+    violation: float  # worst of all rows and instances, as a share of the row's right-hand side
     seconds: float  # forward and backward pass of the whole batch
     megabytes: float  # tensors kept for the backward pass
 
@@ -77,7 +77,7 @@ def compare(case: Case, tau: float, iterations: int) -> Comparison:
 
 
 def published_arguments(constraints: linsat.Constraints) -> dict[str, torch.Tensor]:
-    """The rows as the published function takes them: one dense float32 matrix and right side per sense."""
+    """The rows as the published function takes them: one dense float32 matrix and right-hand side per sense."""
     matrix, sides = constraints.matrix.to_dense().float(), constraints.rhs.float()
     arguments = {}
     for sense, matrix_name, side_name in (("<=", "A", "b"), (">=", "C", "d"), ("==", "E", "f")):
@@ -125,7 +125,7 @@ def key(threads: int, iterations: int) -> str:
     return (
         f"Scores: standard normal, float32, CPU; torch threads: {threads}. "
         f"Published: dense rows, {iterations} iterations.\n"
-        f"worst violation: of any row, as a share of its right side (0.01 is 1 %)\n"
+        f"worst violation: of any row, as a share of its right-hand side (0.01 is 1 %)\n"
         f"ms per step:     forward and backward pass of the batch, best of {REPEATS}, after warming up\n"
         f"MB kept:         tensors stored for the backward pass"
     )
@@ -164,7 +164,7 @@ def conclusion(results: list[Comparison], iterations: int) -> str:
     worst = max(results, key=lambda r: r.theirs.violation)
     times, memory = time_ratios(results), memory_ratios(results)
     return textwrap.fill(
-        f"linsat holds every row of all {len(results)} lines to {short(ours)} of its right side (x is "
+        f"linsat holds every row of all {len(results)} lines to {short(ours)} of its right-hand side (x is "
         f"float32). The published package, after {iterations} iterations, misses a row by more than "
         f"{NOTABLE:.0%} on {len(missed)} of them; its worst is {short(worst.theirs.violation)} "
         f"({worst.case.name}, tau {worst.tau:g}). Its training step takes {times[0]:.1f} to {times[-1]:.1f} "

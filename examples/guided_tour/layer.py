@@ -73,7 +73,7 @@ def rows_held(results: list[Comparison], iterations: int) -> Section:
             Picture(
                 violations_figure(results, iterations),
                 "Worst violation of every case, linsat and published package, on a logarithmic axis",
-                "Each line is one case; the further left, the better. Misses are shares of a row's right side.",
+                "Each line is one case; the further left, the better. Misses are shares of a row's right-hand side.",
             ),
             Picture(
                 counter_example_figure(),
@@ -148,8 +148,8 @@ def what_next() -> Section:
         "Try your own rows",
         words=[
             "`linsat explore` opens a page where rows are typed, scores are dragged, and x follows at once, with the "
-            "feasible polygon for two variables. README.md shows ready-made constraint sets, formulas, training, and "
-            "how to choose tau.",
+            "feasible polygon for two variables. docs/quickstart.md goes from formulas to training and decisions, "
+            "docs/constraints.md has the ready-made constraint sets.",
         ],
         code='pip install "linsat[cli,explore]"\nlinsat explore',
     )

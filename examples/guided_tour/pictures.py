@@ -30,7 +30,7 @@ def draw(results: list[Comparison], iterations: int, path: Path) -> None:
 
 
 def temperatures_figure() -> Figure:
-    """For the page: without a heading of its own."""
+    """For the page: without its heading."""
     figure = Figure(figsize=(12, 3.0))
     draw_temperatures(figure, top=0.88)
     return figure
@@ -89,7 +89,7 @@ def draw_violations(axes: Axes, results: list[Comparison], iterations: int) -> N
     axes.text(NOTABLE * 0.85, len(results) - 0.55, f"{NOTABLE:.0%}", fontsize=9, color="0.35", ha="right")
     axes.set_yticks(range(len(results)), [f"{r.case.name}, tau = {r.tau:g}" for r in results])
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("worst violation of any row, as a share of its right side (logarithmic axis)")
+    axes.set_xlabel("worst violation of any row, as a share of its right-hand side (logarithmic axis)")
     for label, colour in (("linsat", OURS), (f"published package, {iterations} iterations", THEIRS)):
         axes.scatter([], [], color=colour, s=60, label=label)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=2, frameon=False, handletextpad=0.1)

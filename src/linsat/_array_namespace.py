@@ -1,6 +1,6 @@
 """The few array operations whose names or habits differ between torch, JAX and numpy: the mathematics is written once.
 
-`namespace(x)` is that of the library which x comes from. Nothing is imported for it: whoever has an array of a library
+`namespace(x)` is the namespace of x's library. Nothing is imported for it: a caller with an array of a library
 has imported that library.
 """
 

@@ -60,7 +60,7 @@ def constant_in_graphs(function: Callable[P, R]) -> Callable[P, R]:
     """Have torch.compile call the function while it traces and take the result as a constant of the graph.
 
     ``torch.compiler.assume_constant_result``, whose import costs seconds. Arguments must be constants, or objects that
-    existed before tracing: the graph is made anew for others.
+    existed before tracing: the graph is rebuilt for others.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
@@ -133,7 +133,9 @@ def tracing(tensor: torch.Tensor | None = None) -> bool:
         return False
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         return True
-    return tensor is not None and (tensor.is_meta or hasattr(tensor, "fake_mode"))
+    if tensor is None or type(tensor) is torch.Tensor:
+        return tensor is not None and tensor.is_meta
+    return tensor.is_meta or hasattr(tensor, "fake_mode")
 
 
 def transforming(tensor: torch.Tensor | None = None) -> bool:

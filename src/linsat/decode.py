@@ -262,7 +262,7 @@ def _read_point(x: Any, cons: Constraints | None, tol: float, *, optional: bool 
     if not (isinstance(cons, Constraints) or (optional and cons is None)):
         raise ConstraintError(f"cons is of type {type(cons).__name__}. Fix: pass linsat.Constraints.")
     if not (math.isfinite(tol) and tol >= 0):
-        raise ConstraintError(f"tol is {tol}; expected a finite number >= 0. Fix: pass 1e-6, say.")
+        raise ConstraintError(f"tol is {tol}; expected a finite number >= 0. Fix: pass 1e-6, for example.")
     layout, width = (None, None) if cons is None else (cons.layout, cons.num_variables)
     given, arrangement = flatten("x", x, layout, width, _read_array)
     floating = given.is_floating_point()

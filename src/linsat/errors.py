@@ -1,4 +1,4 @@
-"""What linsat raises and warns with. Every message names what came, what was expected and the fix."""
+"""What linsat raises and warns with. Every message names what was received, what was expected and the fix."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def fenchel_young_loss(
 
     Raises:
         ConstraintError: malformed arguments; a target outside the set; an objective that is neither `Entropy` nor
-            `Euclidean`; constraints with tensors that require gradients (use `linsat.project` and a loss of yours).
+            `Euclidean`; constraints with tensors that require gradients (use `linsat.project` and your own loss).
         InfeasibleError, ConvergenceError: as in `linsat.project`.
     """
     _check_reduction(reduction)
@@ -86,7 +86,7 @@ def fenchel_young_loss(
     if type(objective) not in (Entropy, Euclidean):
         raise ConstraintError(
             f"objective is {type(objective).__name__}; expected linsat.Entropy or linsat.Euclidean, whose Omega is "
-            f"known at the target. Fix: one of these, or a loss of yours on linsat.project."
+            f"known at the target. Fix: one of these, or your own loss on linsat.project."
         )
     request = Request.read(y, constraints, objective, solver, on_failure, None)
     _reject_learned(constraints)
@@ -97,8 +97,8 @@ def fenchel_young_loss(
         _reject_outside(t, request)
     with torch.no_grad():
         detached = request.scores.detach().reshape(t.shape)
-        result, presolved = solve(form, detached, request.objective)
-    problem = form.problem(_flat_scores(request), request.objective, presolved)
+        result, solved = solve(form, detached, request.objective)
+    problem = form.problem(_flat_scores(request), request.objective, solved.presolved)
     failed = None if result.solved else result.codes != Status.CONVERGED.code
     if any(getattr(number, "requires_grad", False) for number in request.objective.parameters().values()):
         loss = _loss_at(result.mu, t, room, problem)
@@ -142,7 +142,7 @@ def perturbed_fenchel_young_loss(
     """
     _check_reduction(reduction)
     if not (isinstance(sigma, (int, float)) and 0 < sigma < float("inf")):
-        raise ConstraintError(f"sigma is {sigma!r}; expected a positive number. Fix: sigma=1.0, say.")
+        raise ConstraintError(f"sigma is {sigma!r}; expected a positive number. Fix: for example sigma=1.0.")
     if not isinstance(samples, int) or samples < 1:
         raise ConstraintError(f"samples is {samples!r}; expected a positive integer. Fix: samples=1.")
     request = Request.read(y, constraints, Euclidean(), None, "raise", None)
@@ -282,7 +282,7 @@ def _reject_learned(constraints: Constraints) -> None:
     if learned and torch.is_grad_enabled():
         raise ConstraintError(
             f"{next(iter(learned))} of the constraints requires gradients, which this loss does not give. "
-            f"Fix: .detach(), or linsat.project with a loss of yours."
+            f"Fix: .detach(), or linsat.project with your own loss."
         )
 
 

@@ -105,7 +105,7 @@ def iteration_bound(S: Any, U: Any, V: Any, *, l1_error: float) -> Any:
     """
     problem = _read_problem(S, ("U", U), ("V", V), single=False)
     if not (math.isfinite(l1_error) and l1_error > 0):
-        raise ConstraintError(f"l1_error is {l1_error}; expected a positive number. Fix: pass 1e-3, say.")
+        raise ConstraintError(f"l1_error is {l1_error}; expected a positive number. Fix: pass 1e-3, for example.")
     scores, k = problem.S.detach(), problem.U.shape[1]
     smallest = torch.where(scores > 0, scores, math.inf).amin((-2, -1))
     non_zeros = (scores > 0).sum(-2).amax(-1)
@@ -218,9 +218,9 @@ def _log_sum(values: Tensor, mask: Tensor, *, dim: int) -> tuple[Tensor, Tensor]
 
 def _check_stopping(max_iter: int, tol: float) -> None:
     if not isinstance(max_iter, (int, np.integer)) or max_iter < 1:
-        raise ConstraintError(f"max_iter is {max_iter}; expected an integer >= 1. Fix: pass 1000, say.")
+        raise ConstraintError(f"max_iter is {max_iter}; expected an integer >= 1. Fix: pass 1000, for example.")
     if not (math.isfinite(tol) and tol >= 0):
-        raise ConstraintError(f"tol is {tol}; expected a finite number >= 0. Fix: pass 1e-6, say.")
+        raise ConstraintError(f"tol is {tol}; expected a finite number >= 0. Fix: pass 1e-6, for example.")
 
 
 def _read_problem(S: Any, u: tuple[str, Any], v: tuple[str, Any], *, single: bool) -> _Problem:

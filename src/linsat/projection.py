@@ -10,17 +10,17 @@ import numpy as np
 import torch
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import outside_graphs, recorded, tracing
+from linsat._transforms import outside_graphs, recorded, tracing, transforming
 from linsat.compile.compiled import CompiledConstraints, compile_constraints
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.errors import ConstraintError
-from linsat.gradient.implicit import Call, differentiable
+from linsat.gradient.implicit import Call, point, point_and_duals
 from linsat.objectives import Objective
 from linsat.request import OnFailure, Request, Solver, read_objective, read_scores
 from linsat.solution import Scores, Solution
-from linsat.solvers import Sinkhorn
+from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.result import SolverResult
 from linsat.solving import Solve, check_numbers, report
 from linsat.status import Status
@@ -65,8 +65,21 @@ def project(
         ConstraintError: malformed arguments, NaN or infinite scores.
         ConvergenceError: with ``on_failure="raise"``.
     """
-    request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
-    return request.answer(_solve(request, duals=False)[0].x)
+    objective = read_objective(objective, tau)
+    key = _key(y, constraints, objective, solver, on_failure) if start is None else None
+    call = None if key is None else constraints.recent_calls.get(key)
+    if call is not None:
+        return point(call, y)
+    request = Request.read(y, constraints, objective, solver, on_failure, start)
+    compiled = _compile(request)
+    form = request.form(compiled)
+    if _unrolls(request.solver):
+        return request.answer(_unrolled(compiled, request, form).x)
+    call = _call(compiled, request, form)
+    x = point(call, request.scores, traced=request.traced)
+    if key is not None and call.cache is not None and request.scores is y:
+        _keep(constraints.recent_calls, key, call)
+    return request.answer(x)
 
 
 @recorded
@@ -86,7 +99,12 @@ def solve(
     As the status says which instances were not solved, the default is to warn.
     """
     request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
-    return request.solution(*_solve(request))
+    compiled = _compile(request)
+    form = request.form(compiled)
+    if _unrolls(request.solver):
+        return request.solution(_unrolled(compiled, request, form), form)
+    result = point_and_duals(_call(compiled, request, form), request.scores, traced=request.traced)
+    return request.solution(result, form)
 
 
 def compile_ahead(constraints: Constraints, objective: Objective) -> None:
@@ -108,29 +126,61 @@ def compile_ahead(constraints: Constraints, objective: Objective) -> None:
         )
 
 
-def _solve(request: Request, *, duals: bool = True) -> tuple[SolverResult, StandardForm]:
+_RECENT = 64  # calls of one set
+
+
+def _key(y: Any, constraints: Any, objective: Objective, solver: Any, on_failure: Any) -> Any:
+    """What a call depends on besides the numbers in y, where all of that is plain and constant; else None.
+
+    A call with the key of an earlier one needs no reading and no checks of anything but the numbers in y.
+    """
+    if tracing() or transforming() or torch._C._is_tracing():
+        return None
+    numbers = objective.constant_key
+    if numbers is None or type(y) is not torch.Tensor or type(constraints) is not Constraints:
+        return None
+    if type(on_failure) is not str or not (solver is None or type(solver) is Newton):
+        return None
+    return y.shape, y.dtype, y.device, y.layout, numbers, solver, on_failure
+
+
+def _keep(calls: dict[Any, Call], key: Any, call: Call) -> None:
+    if len(calls) >= _RECENT:
+        calls.clear()
+    calls[key] = call
+
+
+def _compile(request: Request) -> CompiledConstraints:
     scores, solver = request.scores, request.solver
-    compiled = compile_constraints(
+    return compile_constraints(
         request.constraints,
         request.objective,
         num_variables=scores.shape[-1],
         device=torch.device("cpu") if scores.is_meta else scores.device,  # presolve needs numbers
-        gamma_shift=request.solver.gamma_shift,
-        presolve=request.solver.presolves,
+        gamma_shift=solver.gamma_shift,
+        presolve=solver.presolves,
     )
-    form = request.form(compiled)
-    if isinstance(solver, Sinkhorn) and solver.gradient == "unrolled":
-        result = _unrolled(compiled, request, form, solver)
-    else:
-        constant = form is compiled.form and compiled.presolved is not None
-        solve = Solve(compiled, solver, request.on_failure, request.start, request.own_instance)
-        call = Call(form, request.objective, solve, compiled.cache if constant else None)
-        result = differentiable(call, scores, duals=duals, traced=request.traced)
-    return result, form
+
+
+def _call(compiled: CompiledConstraints, request: Request, form: StandardForm) -> Call:
+    constant = form is compiled.form and compiled.presolved is not None
+    # Calls are kept, so one with constant numbers must not refer to the scores of this one.
+    own_instance = _first_instance if constant else request.own_instance
+    solve = Solve(compiled, request.solver, request.on_failure, request.start, own_instance)
+    return Call(form, request.objective, solve, compiled.cache if constant else None)
+
+
+def _first_instance(instance: int) -> int:
+    """Of a set whose numbers all instances share."""
+    return 0
+
+
+def _unrolls(solver: Solver) -> bool:
+    return isinstance(solver, Sinkhorn) and solver.gradient == "unrolled"
 
 
 @outside_graphs
-def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardForm, solver: Sinkhorn) -> SolverResult:
+def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardForm) -> SolverResult:
     if tracing(request.scores):
         raise ConstraintError(
             "Sinkhorn(gradient='unrolled') looks at numbers to know when to stop, and a graph has none. "
@@ -141,7 +191,8 @@ def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardFor
     presolved = compiled.presolve(form)
     problem = form.problem(scores, request.objective, presolved)
     start = None if request.start is None else request.start * form.scale.detach()
-    result = solver.unrolled(problem, start)
+    assert isinstance(request.solver, Sinkhorn)
+    result = request.solver.unrolled(problem, start)
     result.codes[presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code
     report(result, request.on_failure, request.constraints, request.own_instance)
     return result

@@ -65,7 +65,7 @@ class Request:
     like: Tensor  # the scores as given, flat: dtype and device of the answer
     as_numpy: bool
     arrangement: Arrangement  # of the scores, and so of the answer
-    traced: bool  # recorded into a graph, so that nobody may look at numbers
+    traced: bool  # recorded into a graph, where values are unknown
 
     @classmethod
     def read(

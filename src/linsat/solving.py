@@ -12,7 +12,7 @@ import torch
 
 from linsat.backends.run import first_backend, judge_failures, presolve, reject_infeasible, run, settle
 from linsat.compile.compiled import CompiledConstraints
-from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
+from linsat.compile.problem import Problem, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
 from linsat.objectives import Objective
@@ -31,7 +31,7 @@ class Solve:
     start: Tensor | None  # (N, k) duals of the rows as written
     own_instance: Callable[[int], int]  # which instance of the set an instance of the batch has its numbers from
 
-    def __call__(self, form: StandardForm, scores: Tensor, objective: Objective) -> tuple[SolverResult, Presolved]:
+    def __call__(self, form: StandardForm, scores: Tensor, objective: Objective) -> tuple[SolverResult, Problem]:
         compiled = self.compiled
         constant = form is compiled.form and compiled.presolved is not None
         presolved = settle(compiled) if constant else presolve(compiled, form)
@@ -44,7 +44,7 @@ class Solve:
         if not result.solved:
             check_numbers(scores, objective, form, self._variable_name)
             self._failed(problem, result)
-        return result, presolved
+        return result, problem
 
     def _variable_name(self, index: int) -> str:
         return self.compiled.constraints.variable_name(index)
@@ -75,7 +75,7 @@ def report(result: SolverResult, on_failure: str, constraints: Constraints, own_
         return
     if status is Status.INFEASIBLE:
         reject_infeasible(constraints, own_instance(first))
-    raise ConvergenceError(f'{text} To go on without such instances: on_failure="nan".')
+    raise ConvergenceError(f'{text} To continue without such instances: on_failure="nan".')
 
 
 def _caller_level() -> int:
@@ -110,5 +110,7 @@ def check_numbers(
         wrong = ~torch.isfinite(value) | (value <= 0)
         if bool(wrong.any()):
             index = tuple(int(i) for i in wrong.nonzero()[0])
-            expected = "a positive, finite temperature. Fix: tau=0.1, say." if name == "tau" else "positive numbers."
+            expected = (
+                "a positive, finite temperature. Fix: for example tau=0.1." if name == "tau" else "positive numbers."
+            )
             raise ConstraintError(f"{name} is {float(value[index])}; expected {expected}")

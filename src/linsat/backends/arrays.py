@@ -44,15 +44,15 @@ class ArrayBackend:
             if not single_first or start is not None:
                 return _Loop(problem, options, start).run()
             rough = _Loop(problem.in_single(), options, None).run()
-            # NaN is no start: who did not arrive begins again, hot.
+            # NaN is no start: an instance that did not converge starts again, hot.
             arrived = (rough.codes == Status.CONVERGED.code)[:, None]
             result = _Loop(problem, options, torch.where(arrived, rough.mu.double(), torch.nan)).run()
-            result.steps += rough.steps
+            result.steps.add_(rough.steps)
             return result
 
 
 class _Loop:
-    """Runs `step` until nobody is left; instances that are done leave the batch. One synchronisation a look."""
+    """Runs `step` until no instance is left; instances that are done leave the batch. One synchronisation a look."""
 
     def __init__(self, problem: Problem, options: Newton, start: Tensor | None, look_every: int | None = None) -> None:
         self.options = options
@@ -88,7 +88,7 @@ class _Loop:
         return (state.steps >= self.options.max_steps) & ~state.searching
 
     def _look(self, number: int) -> bool:
-        """Let those who are done leave after ``number`` passes; returns whether nobody is left."""
+        """Remove the instances that are done after ``number`` passes; returns whether none is left."""
         done = self._done(self.state)
         if self.look_every > 1 or bool(done.any()):
             # Conjugate gradients cannot tell what is left from rounding, so they polish nothing.
@@ -105,7 +105,7 @@ class _Loop:
         return self._leave(codes)
 
     def _leave(self, codes: Tensor) -> bool:
-        """Who has a code leaves with it; returns whether nobody is left."""
+        """Instances with a code leave with it; returns whether none is left."""
         stays = (codes == _RUNS).nonzero().squeeze(-1)  # the host waits here for the device
         if stays.numel() == self.index.numel() > 0:
             return False

@@ -110,7 +110,7 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None, fi
     if left.numel():
         problem, result.x = problem.in_double(), result.x.to(torch.float64)
         part = _INTERIOR.solve(problem.select(left), solver)
-        part.steps = part.steps + result.steps[left]
+        part.steps.add_(result.steps[left])
         result.put(left, part)
     return result
 

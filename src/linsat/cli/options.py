@@ -26,7 +26,7 @@ def read_objective(name: str, tau: float | None) -> Objective:
         return Euclidean()
     tau = DEFAULT_TAU if tau is None else tau
     if not (math.isfinite(tau) and tau > 0):
-        raise ConstraintError(f"--tau is {tau}; expected a positive, finite temperature. Fix: --tau 0.1, say.")
+        raise ConstraintError(f"--tau is {tau}; expected a positive, finite temperature. Fix: for example --tau 0.1.")
     return Entropy(tau, slack="entropic" if name == "entropy" else "none")
 
 
@@ -35,7 +35,7 @@ def soften(constraints: Constraints, softened: Sequence[str]) -> Constraints:
     for text in softened:
         name, equals, price = text.rpartition("=")
         if not equals or not name:
-            raise ConstraintError(f"--soften is {text!r}; expected NAME=PRICE. Fix: --soften budget=10, say.")
+            raise ConstraintError(f"--soften is {text!r}; expected NAME=PRICE. Fix: for example --soften budget=10.")
         try:
             constraints = constraints.soften(name, price=_number(price))
         except ConstraintError as error:
@@ -62,7 +62,9 @@ def bound(constraints: Constraints, bounds: Sequence[str], variables: Sequence[s
         name, equals, interval = text.rpartition("=")
         low, colon, high = interval.partition(":")
         if not equals or not colon or not (low.strip() or high.strip()):
-            raise ConstraintError(f"--bound is {text!r}; expected NAME=LOWER:UPPER. Fix: --bound pears=0:2, say.")
+            raise ConstraintError(
+                f"--bound is {text!r}; expected NAME=LOWER:UPPER. Fix: for example --bound pears=0:2."
+            )
         try:
             if name not in positions:
                 reject_unknown("variable", name, variables)

@@ -40,7 +40,7 @@ def project(
         list[str], typer.Option("--id", metavar="COLUMN", help="a column of the scores that is passed through")
     ] = [],  # noqa: B006
     chunk: Annotated[Optional[int], typer.Option(help="instances per chunk (default: by their size)")] = None,  # noqa: UP045
-    resume: Annotated[bool, typer.Option("--resume", help="go on with a run that was stopped")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="continue a run that was stopped")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="start again, whatever is there")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:

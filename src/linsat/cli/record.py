@@ -19,7 +19,7 @@ OUTPUTS = (".npy", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class Job:
-    """One run of ``linsat project``: what to read, what to write, and whether to go on with an earlier run."""
+    """One run of ``linsat project``: what to read, what to write, and whether to continue an earlier run."""
 
     constraints: Path
     scores: Path
@@ -105,7 +105,7 @@ class Record:
 
 
 def start_or_resume(job: Job, fresh: Record) -> Record:
-    """The record to go on with: ``fresh``, or that of an earlier run that was made from the same."""
+    """The record to continue from: ``fresh``, or that of an earlier run that was made from the same."""
     if job.overwrite:
         return fresh
     found = Record.read(job.record)
@@ -113,14 +113,14 @@ def start_or_resume(job: Job, fresh: Record) -> Record:
         if found is not None and found.done < found.instances:
             raise ConstraintError(
                 f"{job.part} holds {found.done:,} of {found.instances:,} instances of a run that was stopped. "
-                f"Fix: --resume to go on, or --overwrite to start again."
+                f"Fix: --resume to continue, or --overwrite to start again."
             )
         if job.out.exists():
-            raise ConstraintError(f"{job.out} is already there. Fix: another name, or --overwrite.")
+            raise ConstraintError(f"{job.out} already exists. Fix: another name, or --overwrite.")
         return fresh
     if found is None:
         if job.out.exists():
-            raise ConstraintError(f"{job.out} is there without its record {job.record}. Fix: --overwrite.")
+            raise ConstraintError(f"{job.out} exists without its record {job.record}. Fix: --overwrite.")
         return fresh
     for name, expected in fresh.made_from.items():
         there = found.made_from.get(name)
@@ -133,10 +133,8 @@ def start_or_resume(job: Job, fresh: Record) -> Record:
     return found
 
 
-def how_to_go_on(job: Job) -> str:
+def how_to_continue(job: Job) -> str:
     """What is safe of a run that ends early, and the way on."""
     record = Record.read(job.record)
     done, total = (0, "?") if record is None else (record.done, f"{record.instances:,}")
-    return (
-        f"{done:,} of {total} instances are safe in {job.part}. Fix: the same command with --resume goes on from there."
-    )
+    return f"{done:,} of {total} instances are safe in {job.part}. Fix: continue with the same command and --resume."

@@ -21,7 +21,7 @@ import linsat
 from linsat.backends.cpu_kernel.native import unavailable
 from linsat.cli.options import bound, read_objective, soften
 from linsat.cli.output import check_table, finish, unfinished
-from linsat.cli.record import Job, Record, how_to_go_on, start_or_resume
+from linsat.cli.record import Job, Record, how_to_continue, start_or_resume
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import expected_shape
 from linsat.errors import ConstraintError
@@ -42,7 +42,7 @@ def run(job: Job, progress: Callable[[int, int], None] = lambda done, total: Non
     Raises:
         ConstraintError: malformed input or options, or files that belong to another run.
         InfeasibleError: the rows contradict each other.
-        OSError: the disk is full; what was written counts, and the message says how to go on.
+        OSError: the disk is full; what was written counts, and the message says how to continue.
     """
     job.check()
     objective = read_objective(job.objective, job.tau)
@@ -73,15 +73,15 @@ def run(job: Job, progress: Callable[[int, int], None] = lambda done, total: Non
 
 @contextlib.contextmanager
 def _safe(job: Job) -> Iterator[None]:
-    """Say how to go on where a run is interrupted or the disk is full."""
+    """Say how to continue where a run is interrupted or the disk is full."""
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(how_to_go_on(job)) from None
+        raise KeyboardInterrupt(how_to_continue(job)) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise OSError(f"the disk is full. {how_to_go_on(job)}") from None
+        raise OSError(f"the disk is full. {how_to_continue(job)}") from None
 
 
 def _read_constraints(job: Job, stated: Constraints, objective: Objective, variables: tuple[str, ...]) -> Constraints:

@@ -66,7 +66,7 @@ def compile_constraints(
     """Compile, or return the compiled set.
 
     ``gamma_shift`` and ``presolve=False`` reproduce the published package (`linsat.interop.linsatnet`). Sets with
-    tensors that require gradients are compiled anew each time: an optimiser changes their numbers in place.
+    tensors that require gradients are recompiled each time: an optimiser changes their numbers in place.
     """
     # Without rows and with scalar bounds any number of variables will do.
     width = constraints.num_variables or num_variables or 1

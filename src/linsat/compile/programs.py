@@ -27,7 +27,7 @@ def linear_program(cost: Array, deadline: Deadline | None = None, *, method: str
     """One linear program by HiGHS with tight tolerances, within the time that is left."""
     from scipy.optimize import OptimizeResult, linprog  # half a second to import, and most sets never need it
 
-    if deadline is not None and deadline.passed:  # HiGHS does not keep a limit of next to nothing
+    if deadline is not None and deadline.passed:  # HiGHS does not keep a limit of almost nothing
         return OptimizeResult(status=1, x=None)
     options: dict[str, Any] = dict(TIGHT)
     seconds = min(time_left(), np.inf if deadline is None else deadline.remaining)

@@ -66,7 +66,7 @@ class Deadline:
         return Deadline(min(self.remaining, seconds))
 
 
-class OutOfTime(Exception):  # noqa: N818 - it ends a block that asked for it; nobody else sees it
+class OutOfTime(Exception):  # noqa: N818 - it ends a block that asked for it; no one else sees it
     """The time of the `time_limit` around a computation is over."""
 
 

@@ -11,7 +11,7 @@ from linsat.constraints.constants import Array, read_constant
 from linsat.errors import ConstraintError
 
 
-def refuse(argument: str, came: object, expected: str, fix: str) -> NoReturn:
+def reject(argument: str, came: object, expected: str, fix: str) -> NoReturn:
     raise ConstraintError(f"{argument} is {came}; expected {expected}. Fix: {fix}.")
 
 
@@ -24,7 +24,7 @@ def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
     """One integer from low to high."""
     array = whole_array(name, value, low, high)
     if array.ndim:
-        refuse(name, f"of shape {array.shape}", "one integer", f"pass a plain int as {name}")
+        reject(name, f"of shape {array.shape}", "one integer", f"pass a plain int as {name}")
     return int(array)
 
 
@@ -34,15 +34,15 @@ def whole_array(name: str, value: Any, low: int, high: int | None) -> Array:
     try:
         array = np.asarray(value.cpu() if is_tensor(value) else value)
     except ValueError:
-        refuse(name, repr(value), expected, "pass one integer or a flat sequence of them")
+        reject(name, repr(value), expected, "pass one integer or a flat sequence of them")
     if array.size == 0 or array.ndim > 1:
-        refuse(name, f"of shape {array.shape}", expected, "pass one integer or a flat sequence of them")
+        reject(name, f"of shape {array.shape}", expected, "pass one integer or a flat sequence of them")
     if array.dtype.kind not in "iu":
-        refuse(name, repr(value), expected, "convert it to int (a mask: numpy.flatnonzero)")
+        reject(name, repr(value), expected, "convert it to int (a mask: numpy.flatnonzero)")
     outside = np.flatnonzero((array < low) | (array > (np.inf if high is None else high)))
     if outside.size:
         where = f"[{outside[0]}]" if array.ndim else ""
-        refuse(name + where, int(array.reshape(-1)[outside[0]]), expected, f"choose {name} in that range")
+        reject(name + where, int(array.reshape(-1)[outside[0]]), expected, f"choose {name} in that range")
     return array.astype(np.int64)
 
 
@@ -51,9 +51,9 @@ def number(name: str, value: Any, low: float, high: float, why: str) -> float:
     array = read_constant(value, name)
     expected = f"at least {low:g}" if high == np.inf else f"a number from {low:g} to {high:g}"
     if array.ndim > 0:
-        refuse(name, f"of shape {array.shape}", "one number", "for one per instance use Constraints.with_rhs")
+        reject(name, f"of shape {array.shape}", "one number", "for one per instance use Constraints.with_rhs")
     if not low <= array <= high:
-        refuse(name, float(array), expected, f"choose {name} in that range, because {why}")
+        reject(name, float(array), expected, f"choose {name} in that range, because {why}")
     return float(array)
 
 
@@ -63,7 +63,7 @@ def vector(name: str, value: Any, length: int | None, *, low: float = -np.inf) -
     if array.ndim == 0 and length is not None:
         array = np.full(length, float(array))
     if array.ndim != 1 or array.size == 0 or (length is not None and len(array) != length):
-        refuse(
+        reject(
             name,
             f"of shape {array.shape}",
             f"shape ({'n' if length is None else length},)",
@@ -71,5 +71,5 @@ def vector(name: str, value: Any, length: int | None, *, low: float = -np.inf) -
         )
     if (array < low).any():
         at = int(np.flatnonzero(array < low)[0])
-        refuse(f"{name}[{at}]", f"{array[at]:g}", f"at least {low:g}", "raise it")
+        reject(f"{name}[{at}]", f"{array[at]:g}", f"at least {low:g}", "raise it")
     return array

@@ -67,7 +67,7 @@ def read_numbers(name: str, value: Any) -> Numbers:
 
 
 def read_array(name: str, value: Any) -> Array:
-    """Any array-like but tensors as a float64 array that nobody else holds."""
+    """Any array-like but tensors as a float64 array that nothing else holds."""
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -86,7 +86,7 @@ def read_tensor(name: str, value: Tensor) -> Numbers:
 
 
 def check_tensor(name: str, value: Tensor) -> None:
-    """Reject tensors that hold no real numbers, or a tangent that nobody would follow."""
+    """Reject tensors that hold no real numbers, or a tangent that would be lost."""
     import torch
     from torch.autograd import forward_ad
 
@@ -102,7 +102,7 @@ def check_tensor(name: str, value: Tensor) -> None:
 
 
 def constant(tensor: Tensor) -> Numbers:
-    """The numbers of a dense tensor that nobody follows, copied; a tensor still where they are on another device."""
+    """The numbers of a dense tensor that is not tracked, copied; a tensor still where they are on another device."""
     import torch
 
     # What a set keeps must be usable outside inference mode and function transforms too.
@@ -134,7 +134,7 @@ def read_bound(name: str, value: Any) -> Numbers:
 
 
 def visible(numbers: Numbers) -> Numbers | None:
-    """The numbers themselves, those of all mapped instances, without gradients; None in a graph: nobody may look."""
+    """The numbers themselves, those of all mapped instances, without gradients; None in a graph, which has none."""
     if not is_tensor(numbers):
         return None if tracing() else numbers
     return None if tracing(numbers) else plain(numbers)

@@ -46,7 +46,7 @@ class Matrix:
     col: Array  # (nnz,) int64
     source: Numbers  # the (batch..., nnz) values themselves, or the user's tensor where ``live``
     sparse: bool  # stated by its non-zeros, as new values for it are
-    live: bool = False  # read from the user's tensor anew each time: it required gradients, or was mapped over
+    live: bool = False  # read from the user's tensor each time: it required gradients, or was mapped over
 
     @property
     def batch_shape(self) -> Shape:
@@ -105,7 +105,7 @@ class Matrix:
         return kept or found
 
     def _in_graph(self, tensor: Tensor) -> Matrix:
-        """With a matrix (batch..., rows, variables) of a graph, which nobody can ask where it is zero."""
+        """With a matrix (batch..., rows, variables) of a graph, whose zeros are unknown."""
         if is_sparse(tensor) or len(self.row) != math.prod(self.shape):
             raise ConstraintError(
                 f"{self.name} of a graph may have non-zeros where the set has zeros. Fix: state the set sparse, "

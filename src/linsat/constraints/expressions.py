@@ -245,7 +245,7 @@ class Expression:
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """``difference (<=, >=, ==) 0``, entry by entry, where the difference is left side minus right side."""
+    """``difference (<=, >=, ==) 0``, entry by entry, where the difference is left-hand side minus right-hand side."""
 
     difference: Expression
     sense: str

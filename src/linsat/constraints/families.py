@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from linsat.constraints.arguments import exceeds, number, refuse, vector, whole, whole_array
+from linsat.constraints.arguments import exceeds, number, reject, vector, whole, whole_array
 from linsat.constraints.constants import Array
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Layout, NamedArray
@@ -63,11 +63,11 @@ def budget(costs: Any, at_most: float) -> Constraints:
     """
     weights = vector("costs", costs, None)
     if not weights.any():
-        refuse("costs", "all zero", "at least one non-zero cost", "leave the budget out")
+        reject("costs", "all zero", "at least one non-zero cost", "leave the budget out")
     at_most = number("at_most", at_most, -np.inf, np.inf, "any number is a budget")
     least = float(np.minimum(weights, 0.0).sum())
     if exceeds(least, at_most):
-        refuse("at_most", at_most, f"at least {least:g}, the cost of the cheapest point", "raise it")
+        reject("at_most", at_most, f"at least {least:g}, the cost of the cheapest point", "raise it")
     return Constraints(A=weights[None, :], b=at_most, names=["budget"])
 
 
@@ -136,10 +136,10 @@ def capacity_assignment(items: int, bins: int, capacity: Any, *, sizes: Any = No
     room = vector("capacity", capacity, bins, low=0.0)
     size = np.ones(items) if sizes is None else vector("sizes", sizes, items, low=0.0)
     if not size.any():
-        refuse("sizes", "all zero", "at least one item that takes up room", "use simplex rows only")
+        reject("sizes", "all zero", "at least one item that takes up room", "use simplex rows only")
     if exceeds(size.sum(), room.sum()):
         needed = f"at least {size.sum():g}, the size of all items"
-        refuse("capacity", f"{room.sum():g} in total", needed, "raise it")
+        reject("capacity", f"{room.sum():g} in total", needed, "raise it")
     variables = np.arange(items * bins, dtype=np.int32).reshape(items, bins)
     held = _sums(variables.T, values=np.tile(size, (bins, 1)))  # row j: sum over items i of size_i X[i, j]
     placed = _sums(variables)
@@ -173,7 +173,7 @@ def ranking(
         return Constraints(E=rows, f=1.0, names=names, variables=_matrix(n, n))
     if groups is None or at_least is None:
         missing = "groups" if groups is None else "at_least"
-        refuse(missing, "missing", "groups and at_least together", f"pass {missing}, or leave out all three")
+        reject(missing, "missing", "groups and at_least together", f"pass {missing}, or leave out all three")
     default = 1.0 / np.log2(2.0 + np.arange(n))
     weight = default if exposure is None else vector("exposure", exposure, n, low=0.0)
     members = _group_members(groups, at_least, n)
@@ -188,7 +188,7 @@ def tour(n: int, start: Any, end: Any, *, priority: Any = None, within: int | No
     """A path through n cities with given ends; X[city, step], n * n variables, steps from 0 to n - 1.
 
     Every city is visited once, every step visits one city, ``X[start, 0] == 1``, ``X[end, n - 1] == 1`` and,
-    with a priority city, ``X[priority, 0] + ... + X[priority, within] == 1``: it is visited within so many
+    with a priority city, ``X[priority, 0] + ... + X[priority, within] == 1``: it is visited within that many
     steps of the start. These are the TSP-SE and TSP-PRI rows of section 4 of the paper, counted from 0.
 
     Args:
@@ -232,7 +232,7 @@ def portfolio(n: int, preferred: Sequence[int], at_least: float) -> Constraints:
     chosen = np.atleast_1d(whole_array("preferred", preferred, 0, n - 1))
     repeated = [int(i) for i in np.unique(chosen) if (chosen == i).sum() > 1]
     if repeated:
-        refuse("preferred", f"listing {repeated[0]} twice", "every asset once", "remove the repetition")
+        reject("preferred", f"listing {repeated[0]} twice", "every asset once", "remove the repetition")
     at_least = number("at_least", at_least, 0, 1, "it is a share of weights that sum to 1")
     names = ["share of the preferred assets", "weights sum to 1"]
     return Constraints(C=_indicator(chosen, n), d=at_least, E=np.ones((1, n)), f=1.0, names=names)
@@ -289,32 +289,32 @@ def _tour_bounds(n: int, cities: dict[str, Array], within: int | None) -> tuple[
 def _group_members(groups: Any, at_least: Any, n: int) -> dict[Hashable, Array]:
     """For each group with a share, the (n,) indicator of its items."""
     if not isinstance(groups, Sequence) and getattr(groups, "ndim", 0) != 1:
-        refuse("groups", repr(groups), "one label per item", "pass a list of labels")
+        reject("groups", repr(groups), "one label per item", "pass a list of labels")
     labels = groups.tolist() if not isinstance(groups, Sequence) else list(groups)
     if len(labels) != n:
-        refuse("groups", f"{len(labels)} labels long", f"{n} labels, one per item", "label every item")
+        reject("groups", f"{len(labels)} labels long", f"{n} labels, one per item", "label every item")
     if not isinstance(at_least, Mapping) or not at_least:
-        refuse("at_least", repr(at_least), "a mapping from label to share", "at_least={'a': 0.4}")
+        reject("at_least", repr(at_least), "a mapping from label to share", "at_least={'a': 0.4}")
     for label in at_least:
         if label not in labels:
-            refuse("at_least", f"about group {label!r}", "labels that occur in groups", "remove or rename it")
+            reject("at_least", f"about group {label!r}", "labels that occur in groups", "remove or rename it")
     return {label: np.array([float(other == label) for other in labels]) for label in at_least}
 
 
 def _shares(at_least: Mapping[Hashable, float], members: dict[Hashable, Array], weight: Array) -> list[float]:
     """The share of each group, checked against the best positions the group could get."""
     if not weight.any():
-        refuse("exposure", "all zero", "at least one position with exposure", "give the first position 1.0")
+        reject("exposure", "all zero", "at least one position with exposure", "give the first position 1.0")
     shares, best_first = [], -np.sort(-weight)
     for label, member in members.items():
         name = f"at_least[{label!r}]"
         share = number(name, at_least[label], 0, 1, "it is a share of the exposure of all positions")
         reach = best_first[: int(member.sum())].sum() / weight.sum()
         if exceeds(share, reach):
-            refuse(name, share, f"at most {reach:.6g}, which the best positions give", "lower it")
+            reject(name, share, f"at most {reach:.6g}, which the best positions give", "lower it")
         shares.append(share)
     if exceeds(sum(shares), 1.0):
-        refuse("at_least", f"{sum(shares):g} in total", "shares that sum to at most 1", "lower them")
+        reject("at_least", f"{sum(shares):g} in total", "shares that sum to at most 1", "lower them")
     return shares
 
 
@@ -322,7 +322,7 @@ def _tour_cities(n: int, start: Any, end: Any, priority: Any, within: Any) -> tu
     """The cities that the tour names, all one integer or all (batch,), and the last step for the priority."""
     if (priority is None) != (within is None):
         missing, given = ("within", "priority") if within is None else ("priority", "within")
-        refuse(missing, "missing", f"{missing}, because {given} was given", "pass both or neither")
+        reject(missing, "missing", f"{missing}, because {given} was given", "pass both or neither")
     named = {"start": start, "end": end}
     if priority is not None:
         named["priority"] = priority
@@ -336,14 +336,14 @@ def _different_cities(cities: dict[str, Array]) -> dict[str, Array]:
     lengths = {name: len(city) for name, city in cities.items() if city.ndim}
     if len(set(lengths.values())) > 1:
         listed = " and ".join(f"{name} of {length}" for name, length in lengths.items())
-        refuse("The batch", listed, "equally many instances", "give each one city per instance, or one for all")
+        reject("The batch", listed, "equally many instances", "give each one city per instance, or one for all")
     wide = dict(zip(cities, np.broadcast_arrays(*cities.values()), strict=True))
     for first, second in (("start", "end"), ("priority", "start"), ("priority", "end")):
         same = np.flatnonzero(wide[first] == wide[second]) if first in wide else np.array([])
         if same.size:
             city = int(np.atleast_1d(wide[first])[same[0]])
             where = f" in instance {same[0]}" if lengths else ""
-            refuse(
+            reject(
                 first,
                 f"city {city}, as is {second}{where}",
                 "different cities",

@@ -117,6 +117,7 @@ class RowsAndBox:
         self._batch_shape = joint_batch_shape(own | {name: tuple(n.shape[:-1]) for name, n in numbers.items()})
         # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.
         self._compiled: dict[Any, Any] = {}
+        self.recent_calls: dict[Any, Any] = {}  # see linsat.projection
         self.in_graphs = Kept()
         live = any(matrix.live for matrix in self._matrices.values())
         self._followed = tuple(self.learned_tensors())  # kept by reference: their numbers may change
@@ -324,4 +325,4 @@ class RowsAndBox:
         return self._named_bounds
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": {}, "in_graphs": Kept(), "box_cache": {}}
+        return {**self.__dict__, "_compiled": {}, "recent_calls": {}, "in_graphs": Kept(), "box_cache": {}}

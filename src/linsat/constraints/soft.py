@@ -71,7 +71,7 @@ def check_price(price: Numbers) -> None:
         index = first_place(wrong)
         raise ConstraintError(
             f"{indexed('price', index)} is {float(now[index])}; expected a positive, finite price per unit. "
-            f"Fix: price=10.0, say; a row that must hold is left out, and a learned price is kept positive by "
+            f"Fix: for example price=10.0; a row that must hold is left out, and a learned price is kept positive by "
             f"log_price.exp()."
         )
 
@@ -97,7 +97,7 @@ def learned_price(soft: Sequence[SoftRows]) -> dict[str, Numbers]:
 
 
 def repriced(soft: Sequence[SoftRows], price: Numbers | None) -> tuple[SoftRows, ...]:
-    """The same rows read anew, with another price for those whose price is learned (or else for the last ones)."""
+    """The same rows read again, with another price for those whose price is learned (or else for the last ones)."""
     learned = next((i for i, block in enumerate(soft) if block.learned), len(soft) - 1)
     return tuple(
         block.with_price(block.price if price is None or i != learned else price) for i, block in enumerate(soft)

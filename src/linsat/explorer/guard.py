@@ -17,7 +17,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Refuses requests whose Host or Origin is foreign, and adds headers that keep the page to itself.
+    """Rejects requests whose Host or Origin is foreign, and adds headers that keep the page to itself.
 
     Another site that gets the browser to call this machine still sends its own Origin; one that makes its own name
     point at this machine (DNS rebinding) still sends its own Host. Both get 403 and reach nothing.
@@ -41,16 +41,16 @@ class Guard:
                 message["headers"] = [*message.get("headers", []), *self.headers]
             await send(message)
 
-        refusal = self._refusal(Request(scope))
-        answer = self.app if refusal is None else PlainTextResponse(refusal + "\n", status_code=403)
+        rejection = self._rejection(Request(scope))
+        answer = self.app if rejection is None else PlainTextResponse(rejection + "\n", status_code=403)
         await answer(scope, receive, send_with_headers)  # type: ignore[arg-type]
 
-    def _refusal(self, request: Request) -> str | None:
+    def _rejection(self, request: Request) -> str | None:
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
         if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
-            return f"refused: this page is served to {' and '.join(sorted(self.hosts))} only."
+            return f"rejected: this page is served to {' and '.join(sorted(self.hosts))} only."
         if len(origins) > 1 or (origins and origins[0].lower() not in self.origins):
-            return "refused: the request comes from a page of another origin."
+            return "rejected: the request comes from a page of another origin."
         if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return "refused: the request comes from a page of another site."
+            return "rejected: the request comes from a page of another site."
         return None

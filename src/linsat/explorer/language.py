@@ -54,7 +54,7 @@ def parse(text: str, *, limits: Limits = LIMITS) -> Problem:
         the problem, variables in order of appearance. Cost: linear in the text.
 
     Raises:
-        RowTextError: names line, column, what came and what was expected.
+        RowTextError: names line, column, what was received and what was expected.
     """
     if len(text) > limits.characters:
         raise RowTextError(1, 1, f"the text has {len(text)} characters; expected at most {limits.characters}.")
@@ -146,7 +146,7 @@ class _Reader:
         if not coefficients:
             raise RowTextError(row.line, column, "no variable is left in this row; expected at least one.")
         if len(self.rows) == self.limits.rows:
-            raise RowTextError(row.line, column, f"more than {self.limits.rows} rows; expected at most so many.")
+            raise RowTextError(row.line, column, f"more than {self.limits.rows} rows; expected no more.")
         for value in (*coefficients.values(), difference.constant):
             check_size(value, row.line, column, self.limits)
         self.rows.append(replace(row, coefficients=coefficients, rhs=0.0 - difference.constant))

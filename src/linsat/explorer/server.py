@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 DEFAULT_PORT = 8765
-LOOPBACK = "127.0.0.1"  # never another address: whoever reaches the port may use the page
+LOOPBACK = "127.0.0.1"  # never another address: anyone who reaches the port may use the page
 LARGEST_QUESTION = 64_000  # bytes
 MOST_WAITING = 8  # questions; more are turned away
 _PAGE = Path(__file__).parent / "page"
@@ -132,28 +132,28 @@ class _Questions:
     async def reply(self, request: Request) -> Response:
         from starlette.responses import JSONResponse
 
-        def refuse(status: int, message: str) -> JSONResponse:
+        def reject(status: int, message: str) -> JSONResponse:
             return JSONResponse({"state": "error", "message": message}, status_code=status)
 
         # Forms of other sites can send text/plain without asking; application/json they cannot.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return refuse(415, "the question has another content type; expected application/json.")
+            return reject(415, "the question has another content type; expected application/json.")
         body = b""
         async for piece in request.stream():
             body += piece
             if len(body) > LARGEST_QUESTION:
-                return refuse(413, f"the question is too large; expected at most {LARGEST_QUESTION} bytes.")
+                return reject(413, f"the question is too large; expected at most {LARGEST_QUESTION} bytes.")
         try:
             question = json.loads(body)
         except (ValueError, RecursionError):
-            return refuse(400, "the question is not JSON; expected an object.")
+            return reject(400, "the question is not JSON; expected an object.")
         if self.waiting >= MOST_WAITING:
-            return refuse(503, "too many questions at once. Fix: ask again.")
+            return reject(503, "too many questions at once. Fix: ask again.")
         self.waiting += 1
         try:
             answer: dict[str, Any] = await self.worker.ask(json.dumps(question).encode("ascii"))
         except RuntimeError as error:
-            return refuse(500, str(error))
+            return reject(500, str(error))
         finally:
             self.waiting -= 1
         return JSONResponse(answer)

@@ -28,7 +28,7 @@ _HINTS = {
 
 
 class RowTextError(ConstraintError):
-    """Row text that cannot be read: where (line and column, from 1), what came and what was expected."""
+    """Row text that cannot be read: where (line and column, from 1), what was received and what was expected."""
 
     def __init__(self, line: int, column: int, problem: str) -> None:
         super().__init__(f"line {line}, column {column}: {problem}")

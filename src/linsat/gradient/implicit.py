@@ -67,6 +67,13 @@ class Call:
         """Everything but the scores that may carry a gradient."""
         return *self.form.tensors(), *self.objective.parameters().values()
 
+    def learned(self) -> tuple[int, ...]:
+        """Positions among `tensors` of those that carry a gradient."""
+        constant = self.cache is not None  # then the numbers of the form never change
+        if constant and not any(number.requires_grad for number in self.objective.parameters().values()):
+            return ()
+        return tuple([i for i, tensor in enumerate(self.tensors()) if tensor.requires_grad])
+
     def arguments(self, scores: Tensor) -> Arguments:
         """The same call, as the operator takes it."""
         solve, rows, constraints = self.solve, self.form.rows, self.solve.compiled.constraints
@@ -90,26 +97,28 @@ class Call:
         return form.problem(scores, objective, presolved, self.cache if form is self.form else None)
 
 
-def differentiable(call: Call, scores: Tensor, *, duals: bool = True, traced: bool = False) -> SolverResult:
-    """Solve for scores (batch..., l), with gradients of x to every tensor that wants them, and of the duals if asked.
+def point(call: Call, scores: Tensor, *, traced: bool = False) -> Tensor:
+    """x for scores (batch..., l), in their shape and dtype, with gradients to every tensor that wants them."""
+    if traced or transforming():
+        return _like(apply(call.arguments(scores)).x, scores)
+    learned = call.learned() if torch.is_grad_enabled() else ()
+    if learned or (scores.requires_grad and torch.is_grad_enabled()):
+        tensors = call.tensors() if learned else ()
+        return Projection.apply(call, (learned, None), scores, *(tensors[i] for i in learned))
+    return _like(call.solve(call.form, _flat(scores), call.objective)[0].x, scores)
 
-    Of the fields, which are those of the flattened batch, x has the shape and dtype of the scores where torch records
-    operations.
-    """
-    tensors = call.tensors()
+
+def point_and_duals(call: Call, scores: Tensor, *, traced: bool = False) -> SolverResult:
+    """The same with the duals, which have gradients too, and how each instance ended; x as in `point`."""
     if traced or transforming():
         found = apply(call.arguments(scores))
-        return SolverResult(found.mu, found.x, found.codes, found.steps, found.solved_by)
-    if torch.is_grad_enabled():
-        learned = tuple([i for i, tensor in enumerate(tensors) if tensor.requires_grad])
-        if learned or scores.requires_grad:
-            solved: list[SolverResult] = []
-            outputs = Projection.apply(call, (learned, duals, solved), scores, *(tensors[i] for i in learned))
-            if duals:
-                solved[0].x, solved[0].mu = outputs
-            else:
-                solved[0].x = outputs
-            return solved[0]
+        return SolverResult(found.mu, found.x, torch.stack([found.codes, found.steps, found.solved_by]))
+    learned = call.learned() if torch.is_grad_enabled() else ()
+    if learned or (scores.requires_grad and torch.is_grad_enabled()):
+        tensors = call.tensors()
+        solved: list[SolverResult] = []
+        solved_x, mu = Projection.apply(call, (learned, solved), scores, *(tensors[i] for i in learned))
+        return replace(solved[0], x=solved_x, mu=mu)
     return call.solve(call.form, _flat(scores), call.objective)[0]
 
 
@@ -121,22 +130,19 @@ class Projection(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: Call, how: tuple[tuple[int, ...], bool, list[SolverResult]], *given: Tensor
+        ctx: Any, call: Call, how: tuple[tuple[int, ...], list[SolverResult] | None], *given: Tensor
     ) -> Tensor | tuple[Tensor, Tensor]:
-        learned, duals, solved = how
+        ctx.learned, solved = how
         scores = given[0]
-        flat = _flat(scores)
-        result, presolved = call.solve(call.form, flat, call.objective)
-        ctx.call, ctx.learned, ctx.presolved, ctx.codes, ctx.flat = call, learned, presolved, result.codes, flat
+        result, ctx.problem = call.solve(call.form, _flat(scores), call.objective)
+        ctx.call, ctx.presolved, ctx.counts = call, ctx.problem.presolved, result.counts
         ctx.save_for_backward(*given, result.mu)
         ctx.set_materialize_grads(False)
+        x = _like(result.x, scores)
+        if solved is None:
+            return x
         solved.append(result)
-        x = result.x
-        if x.dim() != scores.dim():
-            x = x.view(scores.shape)
-        if x.dtype is not scores.dtype:
-            x = x.to(scores.dtype)
-        return (x, result.mu) if duals else x
+        return x, result.mu
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -144,13 +150,13 @@ class Projection(torch.autograd.Function):
         grad_x, grad_mu = grads if len(grads) == 2 else (grads[0], None)
         if torch.is_grad_enabled():
             if len(grads) == 1:  # for second derivatives the duals are functions of everything too
-                mu = Duals.apply(ctx.call, (ctx.learned, ctx.presolved, ctx.codes, mu), scores, *learned)
+                known = (ctx.learned, ctx.presolved, ctx.counts, mu)
+                mu = Duals.apply(ctx.call, known, scores, *learned)
         elif not learned and grad_mu is None and grad_x is not None and not transforming(grad_x):
-            call = ctx.call
-            problem = call.form.problem(ctx.flat, call.objective, ctx.presolved, call.cache)
-            kernel = _kernel(problem)
+            kernel = _kernel(ctx.problem)
             if kernel is not None:  # by far the most frequent case, with nothing in its way
-                return None, None, kernel.vjp(problem, mu, grad_x, codes=ctx.codes).scores
+                pulled = kernel.vjp(ctx.problem, mu, grad_x, codes=ctx.counts)
+                return None, None, pulled.scores
         return _pull_back(ctx, (scores, *learned), mu, grad_x, grad_mu)
 
 
@@ -161,7 +167,7 @@ class Duals(torch.autograd.Function):
     def forward(
         ctx: Any, call: Call, known: tuple[tuple[int, ...], Presolved, Tensor, Tensor], *given: Tensor
     ) -> Tensor:
-        ctx.call, (ctx.learned, ctx.presolved, ctx.codes, mu) = call, known
+        ctx.call, (ctx.learned, ctx.presolved, ctx.counts, mu) = call, known
         found = mu.clone()
         ctx.save_for_backward(*given, found)
         return found
@@ -181,10 +187,17 @@ def _pull_back(
     needed = [ctx.needs_input_grad[2], *[False] * (len(tensors) - 1)]
     for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
         tensors[1 + position], needed[1 + position] = tensor, wants
-    solved = Solved(ctx.call, tuple(tensors), mu, ctx.codes, ctx.presolved)
+    solved = Solved(ctx.call, tuple(tensors), mu, ctx.counts[0], ctx.presolved)
     found = gradients(solved, grad_mu, None if grad_x is None else _flat(grad_x), tuple(needed))
     to_scores = None if found[0] is None else found[0].reshape(scores.shape)
     return None, None, to_scores, *(found[1 + i] for i in ctx.learned)
+
+
+def _like(x: Tensor, scores: Tensor) -> Tensor:
+    """x (N, l) in the shape and dtype of the scores."""
+    if x.dim() != scores.dim():
+        x = x.view(scores.shape)
+    return x if x.dtype is scores.dtype else x.to(scores.dtype)
 
 
 def _flat(tensor: Tensor) -> Tensor:

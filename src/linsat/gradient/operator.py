@@ -7,7 +7,7 @@ Everything about the rows is in the arguments: ``pattern`` is row, column and se
 tensors of the `StandardForm`, ``numbers`` those of the objective, and ``options`` a text that says the rest. So a graph
 that was saved runs in any process that has imported linsat. ``decided`` is what presolve found (`Presolved`), packed.
 
-Importing this file registers the operators and costs next to nothing; what they do is imported when they first run.
+Importing this file registers the operators and costs almost nothing; what they do is imported when they first run.
 """
 
 from __future__ import annotations

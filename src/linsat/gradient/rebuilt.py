@@ -45,14 +45,14 @@ def project(arguments: Arguments) -> Answers:
     """The operator itself; what it returns shares no memory with anything that is kept."""
     call = _call(arguments)
     with torch.no_grad():
-        result, presolved = call.solve(call.form, arguments.scores, call.objective)
+        result, problem = call.solve(call.form, arguments.scores, call.objective)
     return Answers(
         x=result.x.to(arguments.scores.dtype).contiguous(),
         mu=result.mu.contiguous(),
         codes=result.codes.clone(),
         steps=result.steps.clone(),
         solved_by=result.solved_by.clone(),
-        decided=_pack(presolved, arguments.decided_shape[0]),
+        decided=_pack(problem.presolved, arguments.decided_shape[0]),
     )
 
 
@@ -120,7 +120,7 @@ def _compile(arguments: Arguments, options: Options) -> CompiledConstraints:
 
 
 def _usable(form: StandardForm, objective: Objective) -> bool:
-    """Whether the numbers, at which nobody could look while the graph was made, are those of a set."""
+    """Whether the numbers, which were unknown while the graph was traced, are those of a set."""
     good = torch.isfinite(form.rhs).all() & torch.isfinite(form.rows.values).all()
     good = good & (form.lower <= form.upper).all() & (form.dual_lower < form.dual_upper).all()
     if objective.finite_box:

@@ -55,7 +55,7 @@ class ProjectBatches:
                 "rows share. Fix: one data set for each set of right-hand sides."
             )
         if not (isinstance(tau, (int, float)) and 0 < tau < float("inf")):
-            raise ConstraintError(f"tau is {tau!r}; expected a positive number. Fix: tau=0.1, say.")
+            raise ConstraintError(f"tau is {tau!r}; expected a positive number. Fix: for example tau=0.1.")
         self.constraints = constraints.check()
         self.tau = float(tau)
         self.scores = _columns("scores", scores, constraints.num_variables)

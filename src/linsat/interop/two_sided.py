@@ -52,10 +52,12 @@ def read_box(box: object) -> Box | None:
     try:
         lower, upper = (float(end) for end in box)  # type: ignore[attr-defined]
     except (TypeError, ValueError):
-        raise ConstraintError(f"box is {box!r}; expected two numbers (lower, upper). Fix: box=(0, 1), say.") from None
+        raise ConstraintError(
+            f"box is {box!r}; expected two numbers (lower, upper). Fix: for example box=(0, 1)."
+        ) from None
     if not (np.isfinite(lower) and np.isfinite(upper) and lower < upper):
         raise ConstraintError(
-            f"box is ({lower}, {upper}); expected finite numbers, the lower one first. Fix: box=(0, 1), say."
+            f"box is ({lower}, {upper}); expected finite numbers, the lower one first. Fix: for example box=(0, 1)."
         )
     return lower, upper
 

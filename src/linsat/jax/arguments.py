@@ -30,7 +30,7 @@ _DEFAULT_TAU = 0.1
 
 @dataclass(frozen=True)
 class Given:
-    """What a user may state anew with a call; None: as in the set."""
+    """What a user may replace in a call; None: as in the set."""
 
     b: Array = None
     d: Array = None
@@ -59,7 +59,7 @@ class Call:
 
 
 def is_traced(*arrays: Any) -> bool:
-    """Whether JAX only traces: nobody can look at numbers."""
+    """Whether JAX only traces, so that values are unknown."""
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
@@ -304,7 +304,7 @@ def _read_start(start: Any, shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def _check(numbers: Numbers, own: dict[str, Array], batch: Batch) -> None:
-    """Reject numbers that the host can see; of tracers nobody can tell, and their status says what came of them."""
+    """Reject numbers that the host can see; those of tracers are unknown, and the status reports them."""
     for name, array in {"y": numbers["y"], **own}.items():
         if is_traced(array):
             continue
@@ -317,7 +317,9 @@ def _check(numbers: Numbers, own: dict[str, Array], batch: Batch) -> None:
             wrong = ~np.isfinite(array) | (array <= 0)
             if wrong.any():
                 expected = (
-                    "a positive, finite temperature. Fix: tau=0.1, say." if name == "tau" else "positive numbers."
+                    "a positive, finite temperature. Fix: for example tau=0.1."
+                    if name == "tau"
+                    else "positive numbers."
                 )
                 raise ConstraintError(f"{name} is {array[wrong][0]}; expected {expected}")
     if "price" in own and not is_traced(own["price"]) and not bool((own["price"] > 0).all()):

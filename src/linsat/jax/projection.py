@@ -173,7 +173,7 @@ def _report(call: Call, constraints: Constraints, codes: np.ndarray, on_failure:
         warnings.warn(text, LinSATWarning, stacklevel=4)
         return
     reject_infeasible(*_one_instance(call, constraints, first))
-    raise ConvergenceError(f'{text} To go on without such instances: on_failure="nan".')
+    raise ConvergenceError(f'{text} To continue without such instances: on_failure="nan".')
 
 
 def _one_instance(call: Call, constraints: Constraints, instance: int) -> tuple[Constraints, int | None]:

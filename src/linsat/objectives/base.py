@@ -15,7 +15,7 @@ the fused kernel and the interior-point method know those of linsat only, and sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,11 @@ class Objective:
     def parameters(self) -> dict[str, Any]:
         """The numbers of the objective by field name; they may be tensors that require gradients."""
         return {}
+
+    @property
+    def constant_key(self) -> Hashable:
+        """Equal for objectives that stay the same; None for one that may change, as with a tensor among its numbers."""
+        return None
 
     def kind(self) -> Kind:
         """Everything but the numbers; `of_kind` puts others in."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,6 +54,10 @@ class Entropy(Objective):
     def probe(self, like: Tensor) -> Entropy:
         return replace(self, tau=namespace(like).zeros((1, 1), like) + 1.0)
 
+    @property
+    def constant_key(self) -> Hashable:
+        return (Entropy, self.slack, self.tau) if type(self.tau) is float and type(self) is Entropy else None
+
     def parameters(self) -> dict[str, Any]:
         return {"tau": self.tau}
 
@@ -67,7 +72,7 @@ class Entropy(Objective):
             tau = self.tau if isinstance(self.tau, torch.Tensor) else torch.as_tensor(self.tau, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError, OverflowError):
             raise ConstraintError(
-                f"tau is {repr(self.tau)[:40]}; expected a positive number or tensor. Fix: tau=0.1, say."
+                f"tau is {repr(self.tau)[:40]}; expected a positive number or tensor. Fix: for example tau=0.1."
             ) from None
         if tau.is_complex():
             raise ConstraintError(f"tau has dtype {tau.dtype}; expected a positive real number.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,10 @@ class Euclidean(Objective):
 
     def probe(self, like: Tensor) -> Euclidean:
         return Euclidean()
+
+    @property
+    def constant_key(self) -> Hashable:
+        return Euclidean if self.weights is None and type(self) is Euclidean else None
 
     def parameters(self) -> dict[str, Any]:
         return {} if self.weights is None else {"weights": self.weights}

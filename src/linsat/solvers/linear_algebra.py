@@ -73,7 +73,7 @@ def conjugate_gradients(product: Product, diagonal: Tensor, rhs: Tensor, tol: Te
             break
         image = product(direction)
         curvature = (direction * image).sum(-1, keepdim=True)
-        # An instance that has arrived, or whose curvature is lost to rounding, stays where it is.
+        # An instance that has converged, or whose curvature is lost to rounding, stays where it is.
         goes_on = (size > goal) & (curvature > 0)
         length = xp.where(goes_on, size / curvature.clamp_min(tiny), 0.0)
         q, r = q + length * direction, r - length * image

@@ -31,7 +31,7 @@ from linsat.errors import ConstraintError
 LOOSE_RESIDUAL = 0.3  # intermediate temperatures are only solved to this
 COOLING = 0.5  # one temperature to the next
 START_TEMPERATURE = 0.05  # of the largest |score|
-# Regularisation of the Hessian, times residual / temperature: least, first and largest. The least is next to nothing,
+# Regularisation of the Hessian, times residual / temperature: least, first and largest. The least is almost nothing,
 # so that directions of hardly any curvature (nearly parallel rows) are still followed.
 LEAST_DAMPING, FIRST_DAMPING, LARGEST_DAMPING = 1e-9, 1e-2, 1.0
 FIRST_RIDGE, LARGEST_RIDGE = 1e-12, 1e-2  # relative to the diagonal of H

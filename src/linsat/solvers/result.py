@@ -11,7 +11,7 @@ from linsat.status import Status
 
 @dataclass
 class SolverResult:
-    """Duals of the scaled rows, x, how each instance ended, how many steps it took and who solved it.
+    """Duals of the scaled rows, x, and for each instance how it ended, how many steps it took and who solved it.
 
     ``x`` is the point at which the rows were seen to hold: computed again from mu, in another order of summation, it
     may differ by more than the tolerance when the duals are large.
@@ -19,19 +19,28 @@ class SolverResult:
 
     mu: Tensor  # (N, k)
     x: Tensor  # (N, l)
-    codes: Tensor  # (N,) positions in Status
-    steps: Tensor  # (N,)
-    solved_by: Tensor  # (N,) positions in SOLVERS
+    counts: Tensor  # (3, N) int64: positions in Status, steps, positions in SOLVERS
     known_solved: bool = False  # whether it is known already that every instance has converged
+
+    @property
+    def codes(self) -> Tensor:
+        """(N,) positions in Status."""
+        return self.counts[0]
+
+    @property
+    def steps(self) -> Tensor:
+        """(N,)"""
+        return self.counts[1]
+
+    @property
+    def solved_by(self) -> Tensor:
+        """(N,) positions in SOLVERS."""
+        return self.counts[2]
 
     @property
     def solved(self) -> bool:
         """Whether every instance has converged."""
         return self.known_solved or not bool(self.codes.any())
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The fields that are tensors, in order."""
-        return self.mu, self.x, self.codes, self.steps, self.solved_by
 
     @classmethod
     def empty(cls, problem: Problem, solver: str) -> SolverResult:
@@ -39,22 +48,14 @@ class SolverResult:
 
         scores, count = problem.scores, problem.size
 
-        def filled(value: int) -> Tensor:
-            return torch.full((count,), value, dtype=torch.int64, device=scores.device)
-
-        return cls(
-            mu=scores.new_zeros((count, problem.rows.shape[0])),
-            x=torch.zeros_like(scores),
-            codes=filled(Status.STEP_LIMIT.code),
-            steps=filled(0),
-            solved_by=filled(SOLVERS.index(solver)),
-        )
+        counts = torch.zeros((3, count), dtype=torch.int64, device=scores.device)
+        counts[0], counts[2] = Status.STEP_LIMIT.code, SOLVERS.index(solver)
+        return cls(scores.new_zeros((count, problem.rows.shape[0])), torch.zeros_like(scores), counts)
 
     def put(self, index: Tensor, part: SolverResult) -> None:
         """Take over the results of the instances of ``index``."""
         self.known_solved = False
-        for name in ("mu", "x", "codes", "steps", "solved_by"):
-            getattr(self, name)[index] = getattr(part, name)
+        self.mu[index], self.x[index], self.counts[:, index] = part.mu, part.x, part.counts
 
 
 SOLVERS = ("newton", "interior_point", "sinkhorn")

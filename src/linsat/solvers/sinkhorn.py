@@ -181,7 +181,8 @@ class _Sweeps:
         codes = torch.where(done, Status.CONVERGED.code, Status.STEP_LIMIT.code)
         found = SolverResult.empty(self.problem, "sinkhorn")
         x = self.problem.lower + self.width * shares
-        return replace(found, mu=self.factors * self.tau, x=x, codes=codes, steps=steps)
+        found.codes[:], found.steps[:] = codes, steps
+        return replace(found, mu=self.factors * self.tau, x=x)
 
     def _shares(self) -> Tensor:
         """p (N, l) at the present iterate."""

@@ -1,27 +1,29 @@
-"""Calling the kernel on a batch: tensors in, tensors out, over plain threads."""
+"""Calling the kernel on a batch: tensors in, tensors out."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from linsat.backends.cpu_kernel import native
 from linsat.backends.cpu_kernel.layout import KernelLayout, layout_of
 from linsat.backends.cpu_kernel.native import Library, Numbers, load
-from linsat.backends.cpu_kernel.threads import run_shared
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
 from linsat.objectives import Entropy, Euclidean
 from linsat.solvers.newton import Newton
 from linsat.solvers.result import SolverResult
 
 _ENTROPY, _EUCLIDEAN = 0, 1  # as in kernel.c
+# Work of this many seconds is worth waking a thread for.
+_WORTH_WAKING = 6e-5
 # An evaluation and a factorisation that take this long are shared among threads, where there are few instances.
 _WORTH_SHARING, _ENOUGH_INSTANCES = 5e-4, 8
 _STEPS = 10  # a solve takes about this many, each an evaluation and a factorisation
 _FORM = ("lower", "upper", "rhs", "slack", "scale", "dual_lower", "dual_upper")
 _PRESOLVED = ("free", "at_upper", "active", "tight", "infeasible", "tight_share")
+_FIXED = 1 + len(_FORM) + len(_PRESOLVED)  # tensors of a problem that are not of its objective
 
 
 class Pulled(NamedTuple):
@@ -68,7 +70,7 @@ class KernelBackend:
         count, k = problem.size, problem.rows.shape[0]
         try:
             x, mu = torch.empty_like(scores), torch.empty((count, k), dtype=torch.float64)
-            codes, steps, solved_by = torch.zeros((3, count), dtype=torch.int64).unbind()
+            counts = torch.zeros((3, count), dtype=torch.int64)  # solved by the first of SOLVERS
         except RuntimeError as error:
             raise _memory_error(problem, error) from None
         given = None if start is None else _dense(start.to(torch.float64).expand(count, k))
@@ -84,12 +86,12 @@ class KernelBackend:
             None if given is None else given.data_ptr(),
             x.data_ptr(),
             mu.data_ptr(),
-            codes.data_ptr(),
-            steps.data_ptr(),
+            counts.data_ptr(),
+            counts.data_ptr() + 8 * count,
             ctypes.addressof(unsolved),
         )
-        call.run(call.loaded.functions.linsat_forward, arguments, count, _STEPS)
-        return SolverResult(mu, x, codes, steps, solved_by, unsolved.value == 0)  # solved by the first of SOLVERS
+        call.run(call.loaded.forward, arguments, count, _STEPS)
+        return SolverResult(mu, x, counts, unsolved.value == 0)
 
     def vjp(
         self,
@@ -104,7 +106,8 @@ class KernelBackend:
         """The gradient to the scores and q, from which all other gradients follow (`linsat.gradient.implicit`).
 
         ``grad_x`` may have any shape of N l numbers. Instances that did not converge have no gradient: zeros.
-        ``parameter`` asks for the gradient of tau or the weights too.
+        ``codes`` are those of a `SolverResult`, or its counts, which begin with them. ``parameter`` asks for the
+        gradient of tau or the weights.
         """
         call, scores = _Call(problem), _scores(problem)
         grad_x, mu = _dense(grad_x if grad_x.dtype is scores.dtype else grad_x.to(scores.dtype)), _dense(mu)
@@ -132,7 +135,7 @@ class KernelBackend:
             q.data_ptr(),
             None if to_parameter is None else to_parameter.data_ptr(),
         )
-        call.run(call.loaded.functions.linsat_backward, arguments, problem.size, 2)
+        call.run(call.loaded.backward, arguments, problem.size, 2)
         return Pulled(grad_y, q, to_parameter)
 
     def propagate(self, form: StandardForm, senses: Tensor, blank: Presolved) -> Presolved:
@@ -153,7 +156,7 @@ class KernelBackend:
             active.data_ptr(),
             infeasible.data_ptr(),
         )
-        call.run(call.loaded.functions.linsat_presolve, arguments, count, 1)
+        call.run(call.loaded.presolve, arguments, count, 1)
         return Presolved(variables[0], variables[1], active, blank.tight, blank.tight_share, infeasible)
 
 
@@ -167,33 +170,34 @@ class _Call:
         assert isinstance(layout, KernelLayout)
         self.loaded, self.layout = loaded, layout
         self.structure, self.kept = _structure(problem)
-        self.kept_parameter = _add_parameter(self.structure, problem)
 
     def together(self, count: int) -> bool:
         """Whether threads share the work on each of ``count`` instances, instead of the instances."""
         return self.layout.seconds > _WORTH_SHARING and count < _ENOUGH_INSTANCES
 
-    def run(self, function: Any, arguments: ctypes.Structure, count: int, passes: int) -> None:
+    def run(self, task: int, arguments: ctypes.Structure, count: int, passes: int) -> None:
         """Work through the instances in as many threads as pay off."""
-        addresses = self.layout.address, ctypes.addressof(self.structure), ctypes.addressof(arguments)
-        team = native.Team()
-
-        def task() -> None:
-            if function(*addresses, ctypes.addressof(team)):
-                raise MemoryError("there is not enough memory for the kernel's work arrays.")
-
-        threads = None if getattr(arguments, "together", False) else count
-        run_shared(task, threads, passes * count * self.layout.seconds)
+        threads = 1
+        if passes * count * self.layout.seconds > _WORTH_WAKING:
+            threads = torch.get_num_threads()
+            if not getattr(arguments, "together", False):
+                threads = min(threads, count)
+        self.loaded.run(task, self.layout.address, self.structure, arguments, threads)
 
 
 def _structure(problem: Problem) -> tuple[ctypes.Structure, list[Tensor]]:
-    """The problem as the kernel reads it, without the numbers of the objective; kept where numbers never change."""
+    """The problem as the kernel reads it; kept where numbers never change."""
     kept = None if problem.cache is None else problem.cache.get("kernel")
-    if kept is None or kept[0] is not problem.presolved:
-        kept = (problem.presolved, *_point_to(problem))
-        if problem.cache is not None:
-            problem.cache.setdefault("kernel", kept)
-    return native.Problem.from_buffer_copy(kept[1]), kept[2]
+    if kept is not None and kept[0] is problem.presolved:
+        if kept[1] is problem.objective:
+            return kept[2], kept[3]
+        structure, tensors = native.Problem.from_buffer_copy(kept[2]), kept[3][:_FIXED]
+    else:
+        structure, tensors = _point_to(problem)
+    tensors = tensors + _add_parameter(structure, problem)
+    if problem.cache is not None:
+        problem.cache["kernel"] = (problem.presolved, problem.objective, structure, tensors)
+    return structure, tensors
 
 
 def _point_to(problem: Problem) -> tuple[ctypes.Structure, list[Tensor]]:
@@ -211,14 +215,16 @@ def _point_to(problem: Problem) -> tuple[ctypes.Structure, list[Tensor]]:
     return structure, kept
 
 
-def _add_parameter(structure: ctypes.Structure, problem: Problem) -> Tensor | None:
+def _add_parameter(structure: ctypes.Structure, problem: Problem) -> list[Tensor]:
+    """Have the structure point to the numbers of the objective; what must live as long as it."""
     objective = problem.objective
     parameter = objective.tau if isinstance(objective, Entropy) else getattr(objective, "weights", None)
     if not isinstance(parameter, torch.Tensor):
-        return None
+        structure.parameter = Numbers()
+        return []
     parameter = _rows_of(parameter if parameter.dtype is torch.float64 else parameter.to(torch.float64))
     structure.parameter = _numbers(parameter, problem.size)
-    return parameter
+    return [parameter]
 
 
 def _numbers(tensor: Tensor, count: int) -> Numbers:

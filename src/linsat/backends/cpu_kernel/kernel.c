@@ -38,10 +38,11 @@
 #endif
 
 #include "team.h"
+#include "workers.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline, unused))
-#define ABI_VERSION 3
+#define ABI_VERSION 4
 
 enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE };
 enum { ENTROPY, EUCLIDEAN };
@@ -174,7 +175,12 @@ EXPORT int linsat_presolve(const Layout *layout, const Problem *problem, const P
     DISPATCH(presolve, layout, problem, call, team);
 }
 
-EXPORT int64_t linsat_claim(int64_t *counter) { return claim(counter); }
+/* Run one of these here and in up to `threads` - 1 workers at once; returns whether one of them failed. */
+EXPORT int linsat_run(Task task, const void *layout, const void *problem, const void *call, int64_t threads) {
+    return run_shared(task, layout, problem, call, threads);
+}
+
+EXPORT int64_t linsat_claim(Team *team) { return claim(&team->counter); }
 
 EXPORT const char *linsat_instructions(void) {
 #ifdef LINSAT_X86

@@ -14,7 +14,7 @@ from linsat.compile import presolve
 from linsat.solvers import linear_algebra, newton
 
 # Raised together with the version in kernel.c whenever the meaning of an argument changes.
-_ABI_VERSION = 3
+_ABI_VERSION = 4
 _OFF = ("off", "0", "no")
 
 _Whole, _Real, _Address = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
@@ -108,6 +108,19 @@ class Library:
     functions: ctypes.CDLL
     constants: ctypes.Structure
     instructions: str  # the instruction set it runs with here
+    # Tasks for `run`, which works through the instances of one call in several threads.
+    forward: int
+    backward: int
+    presolve: int
+
+    def run(self, task: int, layout: int, problem: ctypes.Structure, call: ctypes.Structure, threads: int) -> None:
+        """Work through the instances of a call; addresses and structures as in kernel.c.
+
+        Raises:
+            MemoryError: there is no memory for work arrays.
+        """
+        if self.functions.linsat_run(task, layout, ctypes.addressof(problem), ctypes.addressof(call), threads):
+            raise MemoryError("there is not enough memory for the kernel's work arrays.")
 
     @property
     def constants_at(self) -> int:
@@ -121,7 +134,9 @@ def load() -> Library | str:
         return "turned off by LINSAT_KERNEL"
     path = _path(Path(__file__).parent)
     if path is None:
-        return "it was not compiled when linsat was installed; reinstall linsat with a C compiler (gcc, clang) at hand"
+        return (
+            "it was not compiled when linsat was installed; reinstall linsat where there is a C compiler, such as gcc"
+        )
     try:
         functions = ctypes.CDLL(str(path))
         differs = _differs(functions)
@@ -129,8 +144,7 @@ def load() -> Library | str:
         return f"its library cannot be loaded ({error}); reinstall linsat"
     if differs:
         return "its library was compiled from another version of linsat; reinstall linsat"
-    for name in ("linsat_forward", "linsat_backward", "linsat_presolve"):
-        getattr(functions, name).argtypes = (_Address,) * 4
+    functions.linsat_run.argtypes = (*(_Address,) * 4, _Whole)
     functions.linsat_groups.argtypes = (_Whole, _Whole, _Whole, *(_Address,) * 5)
     functions.linsat_entries.argtypes = (_Address, _Whole)
     functions.linsat_runs.argtypes = (_Address, _Whole, _Address, _Address)
@@ -138,7 +152,9 @@ def load() -> Library | str:
     functions.linsat_runs.restype = functions.linsat_pairs.restype = functions.linsat_claim.restype = _Whole
     functions.linsat_claim.argtypes = (_Address,)
     functions.linsat_instructions.restype = ctypes.c_char_p
-    return Library(functions, _constants(), functions.linsat_instructions().decode())
+    tasks = [getattr(functions, name) for name in ("linsat_forward", "linsat_backward", "linsat_presolve")]
+    addresses = [ctypes.cast(task, _Address).value or 0 for task in tasks]
+    return Library(functions, _constants(), functions.linsat_instructions().decode(), *addresses)
 
 
 def unavailable() -> str | None:

@@ -58,7 +58,7 @@ class TritonBackend:
             coarse = self.coarse(problem, options, start)
             # What float32 has not brought near is no worse a start than none: the kernel takes the better one.
             found = _solve(problem, options, _at_bounds(problem, coarse.mu), torch.float64)
-            found.steps = found.steps + coarse.steps
+            found.steps.add_(coarse.steps)
             return found
 
     def coarse(self, problem: Problem, options: Newton, start: Tensor | None) -> SolverResult:

@@ -218,7 +218,7 @@ def forward(
                     ENTROPY, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
                 )  # fmt: skip
                 code = tl.where(proved & (arrived == 0), INFEASIBLE, code)
-        # Who has arrived is polished first, once.
+        # An instance that has converged is polished first, once.
         at_limit = (phase == NEW) & (steps >= max_steps) & ((arrived == 0) | (polished > 0))
         code = tl.where((code < 0) & at_limit, STEP_LIMIT, code)
     write_answer(

@@ -358,7 +358,7 @@
     draw(svg, "text", { class: "strong", x: px(tip[0]) + 9, y: py(tip[1]) - 6 }, "scores");
     handle.addEventListener("pointerdown", (event) => {
       event.preventDefault();
-      // The picture is drawn anew with every answer, so the page follows the pointer, not the handle.
+      // The picture is redrawn with every answer, so the page follows the pointer, not the handle.
       const frame = svg.getBoundingClientRect(), scale = 440 / frame.width;
       const value = (e) => [(e.clientX - frame.left) * scale, (e.clientY - frame.top) * scale];
       const follow = (e) => {

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("typer")
 
 import linsat
-import stranger_calls as calls
-import stranger_files as files
+import untrusted_calls as calls
+import untrusted_files as files
 
 CALLS = {**{f"set: {k}": v for k, v in calls.SETS.items()}, **{f"family: {k}": v for k, v in calls.FAMILIES.items()}}
 CALLS |= {

@@ -1,6 +1,6 @@
-"""Malformed calls: what a person may pass by mistake, or a program that reads its numbers from elsewhere.
+"""Malformed calls: what a user may pass by mistake, or a program that reads its numbers from elsewhere.
 
-Each entry is (a part of the message, which names the argument; the call). Used by `test_strangers.py`.
+Each entry is (a part of the message, which names the argument; the call). Used by `test_untrusted_input.py`.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ FAMILIES: dict[str, Call] = {
     "tour from a name": ("start", lambda: tour(5, "A", 1)),
     "tour with priority too late": ("within", lambda: tour(5, 0, 1, priority=2, within=9)),
     "tour without priority": ("within", lambda: tour(5, 0, 1, within=2)),
-    "portfolio of strangers": ("preferred", lambda: portfolio(3, [5], 0.5)),
+    "portfolio of unknown assets": ("preferred", lambda: portfolio(3, [5], 0.5)),
     "portfolio twice": ("preferred", lambda: portfolio(3, [1, 1], 0.5)),
     "portfolio above one": ("at_least", lambda: portfolio(3, [1], 1.5)),
     "portfolio of a name": ("preferred", lambda: portfolio(3, "AB", 0.5)),
@@ -236,7 +236,7 @@ ROW_TEXTS: dict[str, str] = {
     "not equal": "a != 1",
     "no relation": "a + b",
     "only a relation": "<=",
-    "no right side": "a + b <=",
+    "no right-hand side": "a + b <=",
     "no variable": "1 <= 2",
     "cancelled": "a - a <= 1",
     "three relations": "0 <= a <= b <= 1",

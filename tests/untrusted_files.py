@@ -1,5 +1,5 @@
 """Malformed files and options at the commands: each entry is what lies in the folder, what is typed, and a part of the
-line that comes back. Used by `test_strangers.py`; constraint files are in `test_cli_malformed.py`."""
+line that comes back. Used by `test_untrusted_input.py`; constraint files are in `test_cli_malformed.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 
 @dataclass(frozen=True)
 class Case:
-    """Files by name, words of the command line, part of the message; ``usage``: typer refuses the words itself."""
+    """Files by name, words of the command line, part of the message; ``usage``: typer rejects the words itself."""
 
     words: str
     message: str
@@ -108,7 +108,7 @@ PROJECTIONS: dict[str, Case] = {
     "a record of another kind": Case(
         PROJECT + " --resume", "is not the record", {**SET, **SCORES, "x.npy.json": b"[1]"}
     ),
-    "a result that is there": Case(PROJECT, "is already there", {**SET, **SCORES, "x.npy": b""}),
+    "a result that is there": Case(PROJECT, "already exists", {**SET, **SCORES, "x.npy": b""}),
     "seconds": Case("linsat check c.json --seconds -1", "--seconds is -1", SET),
     "port": Case("linsat explore --port 99999", "port", usage=True),
     "npy junk": _scores("y.npy", b"\x93NUMPY junk", "y.npy"),
