@@ -79,6 +79,13 @@ def test_mean_over_pairs_is_the_mean_draw_by_draw():
     assert found.value == pytest.approx(np.mean(by_hand))
 
 
+def test_draws_are_the_ratios_of_the_days_drawn():
+    daily = np.random.default_rng(5).normal(0.001, 0.01, size=(4, 90))
+    drawn = stationary_days(90, 50, block=7)
+    expected = [[float(annual_sharpe(series[days])) for series in daily] for days in drawn]
+    np.testing.assert_allclose(sharpe_draws(daily, drawn), expected, rtol=1e-10)
+
+
 def test_ladder_by_hand():
     daily = np.array([[0.1, 0.2, 0.3], [0.5, 0.6, 0.7]])
     np.testing.assert_allclose(ladder(daily, np.array([7, 9])), [0.1, 0.2, (0.3 + 0.5) / 2, 0.6, 0.7])
