@@ -3,9 +3,9 @@
     python scripts/release_check.py                       everything
     python scripts/release_check.py --torch torch==2.13.0 --where .release
 
-Builds sdist and wheel of linsat and of linsat-studies, checks their metadata, installs the wheel of linsat into an empty
-environment and there, with the sources out of reach, runs the first example of the README and the core tests that the
-sdist brings along; then installs the extras ``cli`` and ``explore`` and runs the command, installs the wheel of the
+Builds sdist and wheel of linsat and of linsat-studies and checks their metadata. Installs the wheel of linsat into an
+empty environment and there, with the sources out of reach, runs the first example of the README and the core tests that
+the sdist brings along. Then installs the extras ``cli`` and ``explore`` and runs the command, installs the wheel of the
 studies and asks for its help. Exit code 0: all passed; 1: something failed.
 """
 
