@@ -42,7 +42,7 @@ def study(prices, tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     code, text = run("train", "--prices", prices, "--seeds", 2, "--steps", 2, "--out", folder, *PERIODS)
     assert code == 0, text
-    assert len(find_runs(folder)) == 12
+    assert len(find_runs(folder)) == 20
     return folder
 
 

@@ -17,7 +17,7 @@ from linsat_studies.portfolio.config import (
     read_config,
 )
 from linsat_studies.portfolio.data import Prices, Windows, training_windows
-from linsat_studies.portfolio.model import build_network, weekly
+from linsat_studies.portfolio.model import build_network, standardised, weekly
 from linsat_studies.portfolio.stemgnn import Graph
 from linsat_studies.portfolio.train import PortfolioLearner, load_run, train
 from linsat_studies.settings import ConfigError, Plan, to_json
@@ -107,8 +107,44 @@ def test_stemgnn_treats_assets_alike_without_identity():
     torch.testing.assert_close(network(seen[..., order]).scores, network(seen).scores[..., order], atol=1e-6, rtol=1e-4)
 
 
+def test_relative_stemgnn_sees_neither_names_nor_the_market():
+    """A return that all assets share changes no score; scores are standardised; any number of assets will do."""
+    torch.manual_seed(0)
+    config = NetworkConfig("stemgnn", 8, identity=False, relative=True)
+    network = build_network(config, PERIODS, assets=6, scale=0.01).eval()
+    seen = torch.from_numpy(training_windows(make_prices(), PERIODS)[:3].seen()).float()
+    scores = network(seen).scores
+    market = torch.linspace(-0.3, 0, seen.shape[1])[:, None]
+    torch.testing.assert_close(network(seen + market).scores, scores, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(scores.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(scores.std(1, correction=0), torch.ones(3), atol=1e-4, rtol=0)
+    assert network(seen[..., :4]).scores.shape == (3, 4)
+    assert torch.equal(standardised(torch.full((1, 5), 3.0)), torch.zeros(1, 5))
+
+
+@pytest.mark.parametrize("technique", ["softmax", "two-stage", "layer", "slack-free", "euclidean"])
+def test_assets_drawn_at_random_make_names_irrelevant(technique):
+    """Whoever is preferred, training is the same; and a step is the same whenever it is computed."""
+    network = NetworkConfig("stemgnn", 8, identity=False, relative=True)
+    made = [
+        PortfolioLearner(small_config(technique=technique, network=network, assets=5, rules=Rules(who)), make_prices())
+        for who in (("A", "B"), ("C", "F"))
+    ]
+    first, second = ([learner.loss(step).item() for step in (0, 1)] for learner in made)
+    assert first == second
+    assert first[0] != first[1]
+    assert made[0].loss(0).item() == first[0]
+
+
+def test_of_the_assets_drawn_the_first_are_preferred():
+    network = NetworkConfig("stemgnn", 8, identity=False, relative=True)
+    learner = PortfolioLearner(small_config(network=network, assets=5), make_prices())
+    weights = learner.weigh_drawn(torch.tensor([[-2.0, -2.0, 3.0, 3.0, 3.0]]))
+    assert weights[0, :2].sum() >= 0.5 - 1e-6
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("technique", ["softmax", "layer", "two-stage"])
+@pytest.mark.parametrize("technique", ["softmax", "layer", "slack-free", "euclidean", "two-stage"])
 def test_gradients_reach_what_a_technique_trains(kind, technique):
     learner = PortfolioLearner(small_config(kind, technique), make_prices())
     learner.loss(0).backward()
@@ -211,6 +247,11 @@ def test_settings_come_back_from_json_and_bad_ones_are_named(tmp_path):
         (lambda: Periods(test_to="tomorrow"), "test_to is 'tomorrow'"),
         (lambda: PortfolioConfig(technique="magic"), "technique is 'magic'"),
         (lambda: PortfolioConfig(rules=Rules(turnover=0.1)), "turnover is 0.1"),
+        (lambda: PortfolioConfig(assets=50), "assets is 50; expected none, but for StemGNN without identity"),
+        (lambda: replace(config, assets=1), "assets is 1"),
+        (lambda: replace(config, rules=Rules(exposure=0.1)), "assets is 164; expected none with rules"),
+        (lambda: NetworkConfig(relative=True), "relative is True"),
+        (lambda: PortfolioLearner(small_config(network=config.network, assets=2), make_prices()), "assets is 2"),
     ):
         with pytest.raises(ConfigError, match=named):
             made()

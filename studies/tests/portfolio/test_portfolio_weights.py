@@ -93,6 +93,30 @@ def test_the_layer_holds_its_rows_and_equals_softmax_where_the_preference_is_sla
     np.testing.assert_allclose(free(small).numpy(), softmax_weights(small).numpy(), atol=2e-3)
 
 
+@pytest.mark.parametrize("at_least", [0.1, 0.5])
+def test_the_euclidean_layer_is_the_nearest_point(at_least):
+    """One simplex where the preference is slack, one for each group where it binds; by sorting."""
+    scores = torch.from_numpy(draw((6, 20)))
+    weights = LayerWeights(linsat.constraints.portfolio(20, [0, 3], at_least), 0.01, "euclidean")(scores)
+    expected = project_preference(project_simplex(scores * 2 / 20, 1.0), [0, 3], at_least)
+    grouped = project_preference(scores * 2 / 20 - 10, [0, 3], at_least)  # far below the preference: it binds
+    slack = expected[:, [0, 3]].sum(1) > at_least + 1e-9
+    torch.testing.assert_close(weights, torch.where(slack[:, None], expected, grouped), atol=1e-9, rtol=0)
+    assert bool(slack.any()) == (at_least == 0.1)
+
+
+@pytest.mark.parametrize("at_least", [0.05, 0.6])
+def test_the_slack_free_layer_solves_its_program(at_least):
+    scores, tau = draw(9, seed=5), 0.5
+    weights = LayerWeights(linsat.constraints.portfolio(9, [0, 3], at_least), tau, "slack-free")(
+        torch.from_numpy(scores)
+    )
+    x = cp.Variable(9)
+    rows = [cp.sum(x) == 1, x[0] + x[3] >= at_least]
+    cp.Problem(cp.Maximize(scores @ x + cp.sum(cp.entr(x) + cp.entr(1 - x))), rows).solve(solver="CLARABEL")
+    np.testing.assert_allclose(weights.numpy(), x.value, atol=2e-5)
+
+
 def test_the_layer_shares_a_binding_preference_like_two_softmaxes():
     """Where the row binds each group is an entropic projection of its own, here found by bisection."""
     scores = draw(8, seed=3)

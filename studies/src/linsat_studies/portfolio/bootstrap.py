@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from linsat_studies.portfolio.sharpe import annual_sharpe
+from linsat_studies.portfolio.sharpe import DAYS, RISK_FREE, annual_sharpe
 
 BLOCK = 60  # mean days of a block: a quarter
 DRAWS = 5000
-_CHUNK = 250  # draws held in memory at once
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,17 @@ def stationary_days(days: int, draws: int, *, block: float = BLOCK, seed: int = 
 
 
 def sharpe_draws(daily: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """(draws, series) Sharpe ratios of daily returns (series, days) on the days drawn (draws, days)."""
-    parts = [
-        annual_sharpe(daily[:, drawn[first : first + _CHUNK]]).T  # (series, chunk, days) -> (chunk, series)
-        for first in range(0, len(drawn), _CHUNK)
-    ]
-    return np.concatenate(parts)
+    """(draws, series) Sharpe ratios of daily returns (series, days) on the days drawn (draws, days).
+
+    A ratio depends only on how often each day was drawn, so that sums over draws are two products of matrices.
+    """
+    days = drawn.shape[1]
+    counts = np.stack([np.bincount(one, minlength=days) for one in drawn]).astype(float)
+    usual = daily.mean(1, keepdims=True)  # taken off first, or the sums of squares would lose digits
+    centred = (daily - usual).T
+    mean = counts @ centred / days
+    variance = (counts @ centred**2 - days * mean**2) / (days - 1)
+    return (DAYS * (mean + usual.T) - RISK_FREE) / np.sqrt(DAYS * variance)
 
 
 def interval(value: float, draws: np.ndarray, level: float = 0.95) -> Interval:

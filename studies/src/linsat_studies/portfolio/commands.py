@@ -292,6 +292,18 @@ def walk_forward(
 
 @app.command()
 @one_line_errors
+def document(
+    page: Annotated[Path, typer.Argument(help="A page with places for tables, as docs/portfolio.md.")],
+    records: Annotated[Path, typer.Option(help="Folder of the records, as docs/assets/portfolio.")],
+) -> None:
+    """Fill the tables of a page from the records of walk-forward and evaluate --json."""
+    from linsat_studies.portfolio.document import write_document
+
+    out.print(f"filled in {page}: {', '.join(write_document(page, records))}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+@one_line_errors
 def report(
     prices: PricesOption = None,
     data: DataOption = None,

@@ -1,0 +1,141 @@
+"""The tables of ``docs/portfolio.md``, made from the records of walk-forwards and of the test year.
+
+A table stands between ``<!-- name -->`` and ``<!-- end of name -->`` and comes from ``name.json``; the text around it
+is written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from linsat_studies.files import read_json, read_text, write_text
+from linsat_studies.portfolio import paper
+from linsat_studies.portfolio.charts import NAMES
+
+
+def write_document(page: Path, records: Path) -> list[str]:
+    """Fill the tables of a page from a folder of records; returns the names filled.
+
+    Raises:
+        ValueError: a record whose place the page does not have, or no record at all.
+    """
+    found = {path.stem: read_json(path) for path in sorted(records.glob("*.json"))}
+    if not found:
+        raise ValueError(f"{records} holds no record. Fix: linsat-studies portfolio walk-forward --record first.")
+    write_text(page, filled(read_text(page), found))
+    return list(found)
+
+
+def filled(text: str, records: dict[str, Any]) -> str:
+    """A page's text with the tables of its records."""
+    for name, record in records.items():
+        place = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end of {re.escape(name)} -->)", re.DOTALL)
+        if not place.search(text):
+            raise ValueError(f"the page has no place for {name}. Fix: add <!-- {name} --> and <!-- end of {name} -->.")
+        made = year_tables(record) if "daily" in record else walk_forward_tables(record)
+        text = place.sub(lambda match, made=made: match[1] + made + match[2], text)  # type: ignore[misc]
+    return text
+
+
+def walk_forward_tables(record: dict[str, Any]) -> str:
+    """Sharpe ratios, differences and placebo of a walk-forward."""
+    scope, boot, placebo = record["scope"], record["bootstrap"], record["placebo"]
+    protocol = scope["protocol"]
+    lines = [
+        f"{scope['assets']} assets, preferred: {', '.join(scope['preferred'])}. {protocol['cuts']} cuts "
+        f"({', '.join(scope['cuts'])}), {protocol['seeds']} seeds; {scope['windows']} choices of weights, "
+        f"{boot['days']:,} days held from {scope['days'][0]} to {scope['days'][1]}.",
+        "",
+    ]
+    header = ("", "Sharpe ratio", "95 % interval", "preferred share", "effective assets", "worst violation")
+    rows = [
+        (
+            name,
+            f"{row['sharpe']['value']:.2f}",
+            _span(row["sharpe"]),
+            f"{row['preferred_share']:.1%}",
+            f"{row['assets']:.1f}",
+            f"{row['violation']:.0e}" if "violation" in row else "",
+        )
+        for name, row in record["rows"].items()
+    ]
+    lines += [*_table(header, rows), "", *_differences(record["differences"], placebo), ""]
+    two_stage = record["rows"]["two-stage"]
+    lines += [
+        f"On {placebo['luck']:.0%} of the {placebo['sets']} random sets the layer of equal scores earned less than "
+        f"on the study's. Two-stage networks predicted no excess return in {two_stage['fallbacks']} of "
+        f"{two_stage['programs']} windows, and fell back to minimum variance.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _differences(rows: Sequence[dict[str, Any]], placebo: dict[str, Any]) -> list[str]:
+    """The paired differences, with those of the placebo beside them."""
+    random = {(row["of"], row["less"]): row for row in placebo["differences"]}
+    header = ("difference of Sharpe ratios", "", "95 % interval", "random sets, mean", "95 % interval", "sets ahead")
+    made = []
+    for row in rows:
+        cells = [f"{row['of']} - {row['less']}", _mark(row), _span(row)]
+        other = random.get((row["of"], row["less"]))
+        cells += ["", "", ""] if other is None else [_mark(other), _span(other), f"{other['ahead']:.0%}"]
+        made.append(cells)
+    return _table(header, made)
+
+
+def year_tables(record: dict[str, Any]) -> str:
+    """Table 3 with ours beside the paper's, then the differences of the daily series."""
+    header = (
+        "predictor",
+        "technique",
+        "paper",
+        "mean over windows",
+        "std. error, seeds",
+        "daily series",
+        "95 % interval",
+        "preferred share",
+        "worst violation",
+    )
+    rows = []
+    for predictor, techniques in record["table"].items():
+        daily = record["daily"][predictor]["rows"]
+        for name, row in techniques.items():
+            stated = paper.TABLE_3.get((predictor, name))
+            violation = row["simplex_violation" if name == "softmax" else "violation"]
+            rows.append(
+                (
+                    f"{NAMES[predictor]}, {row['seeds']} seeds",
+                    name,
+                    "" if stated is None else f"{stated:.2f}",
+                    f"{row['mean']:.2f}",
+                    f"{row['error']:.2f}",
+                    f"{daily[name]['value']:.2f}",
+                    _span(daily[name]),
+                    f"{row['preferred_share']:.1%}",
+                    f"{violation:.0e}",
+                )
+            )
+    lines = _table(header, rows)
+    for predictor, found in record["daily"].items():
+        first = (f"{NAMES[predictor]}: difference of Sharpe ratios", f"{found['days']} days", "95 % interval")
+        made = [(f"{row['of']} - {row['less']}", _mark(row), _span(row)) for row in found["differences"]]
+        lines += ["", *_table(first, made)]
+    return "\n".join(lines) + "\n"
+
+
+def _mark(row: dict[str, Any]) -> str:
+    """A difference; bold where its interval does not hold zero."""
+    text = f"{row['value']:+.2f}"
+    return f"**{text}**" if row["low"] > 0 or row["high"] < 0 else text
+
+
+def _span(row: dict[str, Any]) -> str:
+    signs = "+" if row["low"] < 0 else ""
+    return f"{row['low']:{signs}.2f} to {row['high']:{signs}.2f}"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    return [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
