@@ -64,6 +64,21 @@ def test_optimality_conditions(kind, tau):
         assert np.abs(mu * (matrix @ solution.x - rhs)).max() <= 1e-8
 
 
+@pytest.mark.parametrize("width", [1e2, 1e4, 1e6])
+def test_a_box_far_wider_than_the_rows_allow_forces_nothing(width):
+    """Against Sinkhorn's iterations for sum P log P, which the objective tends to as the box widens."""
+    draw = np.random.default_rng(0)
+    a, b, cost = draw.dirichlet(np.ones(6)), draw.dirichlet(np.ones(8)), draw.random((6, 8))
+    kernel, u = np.exp(-cost / 0.1), np.ones(6)
+    for _ in range(5000):
+        v = b / (kernel.T @ u)
+        u = a / (kernel @ v)
+    P = linsat.Variable(6, 8, name="P", upper=width)
+    plans = linsat.subject_to(P.sum(1) == a, P.sum(0) == b)
+    x = linsat.project(-cost, plans, tau=0.1 * width)
+    np.testing.assert_allclose(x, u[:, None] * kernel * v, rtol=0, atol=1e-2 / width + 1e-8)
+
+
 def test_forced_variables_equal_clarabel():
     """Rows that leave a variable one value only: no dual of finite size holds it there."""
     matrix = np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 2.0, 1.0, 1.0]])

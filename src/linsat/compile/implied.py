@@ -19,6 +19,7 @@ LARGEST_PROGRAM = 200_000
 _INFEASIBLE_BY = 1e-9  # violation of scaled rows that counts as infeasible
 _THICKNESS_SCALE = 1e6  # how far the cone of `implied` may be stretched to show a thin interior
 _FORCED_BELOW = 1e-3  # stretched share below which a variable (or slack) counts as forced to its end
+_MOST_PROGRAMS = 20  # what these have not shown to be forced counts as free
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ def implied(rows: Rows) -> Implied | None:
     """Variables that every feasible point has at an end of the box, and rows it holds with equality; None: infeasible.
 
     Over the cone of scaled points (P, alpha), P = alpha p, as many distances to the ends as possible are raised to one
-    at once: max sum t, t <= P, t <= alpha - P, t <= alpha b - a P, 0 <= t <= 1, alpha >= 1. What stays zero is forced.
+    at once: max sum t, t <= P, t <= alpha - P, t <= alpha b - a P, 0 <= t <= 1, alpha >= 1. What stays zero may be
+    forced, or may have lost a row's little room to others: it is asked again without them, until nothing new is raised.
+    The points found so far have a mean, in which everything is off its end that was so in one of them.
     """
     k, l = rows.matrix.shape
     equal = rows.senses == EQUAL
@@ -89,17 +92,24 @@ def implied(rows: Rows) -> Implied | None:
         ]
     )
     distances = 2 * l + len(loose)
-    solved = linear_program(
-        np.concatenate([np.zeros(l + 1), -np.ones(distances)]),
-        A_ub=upper,
-        b_ub=np.zeros(upper.shape[0]),
-        A_eq=exact if equal.any() else None,
-        b_eq=np.zeros(int(equal.sum())) if equal.any() else None,
-        bounds=[(0.0, None)] * l + [(1.0, _THICKNESS_SCALE)] + [(0.0, 1.0)] * distances,
-    )
-    if solved.status != 0:
-        return None if not is_feasible(rows) else Implied(*(np.zeros(n, dtype=bool) for n in (l, l, k)))
-    distance = solved.x[l + 1 :]
+    forced = np.ones(distances, dtype=bool)
+    for _ in range(_MOST_PROGRAMS):
+        solved = linear_program(
+            np.concatenate([np.zeros(l + 1), -forced.astype(float)]),
+            A_ub=upper,
+            b_ub=np.zeros(upper.shape[0]),
+            A_eq=exact if equal.any() else None,
+            b_eq=np.zeros(int(equal.sum())) if equal.any() else None,
+            bounds=[(0.0, None)] * l + [(1.0, _THICKNESS_SCALE)] + [(0.0, 1.0)] * distances,
+        )
+        if solved.status != 0:
+            return None if not is_feasible(rows) else Implied(*(np.zeros(n, dtype=bool) for n in (l, l, k)))
+        raised = forced & (solved.x[l + 1 :] >= _FORCED_BELOW)
+        forced &= ~raised
+        if not raised.any() or not forced.any():
+            break
+    else:
+        forced[:] = False
     tight = np.zeros(k, dtype=bool)
-    tight[loose] = distance[2 * l :] < _FORCED_BELOW
-    return Implied(distance[:l] < _FORCED_BELOW, distance[l : 2 * l] < _FORCED_BELOW, tight)
+    tight[loose] = forced[2 * l :]
+    return Implied(forced[:l], forced[l : 2 * l], tight)
