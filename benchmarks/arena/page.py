@@ -177,8 +177,8 @@ constraints)`; *at 2p - c* puts it where SPO+ asks its solver; *layer, regret* i
     published = ", ".join(f"{name} {regret} % in {s:,} s" for name, (regret, s) in decisions.PUBLISHED.items())
     parts.append(
         f"""
-Published in PyEPO's notebook for draw 42, with Gurobi on its machine: {published}. PFYL and AI-MLE have 3 samples and
-sigma 1 here.
+Published in PyEPO's notebook for draw 42, with Gurobi on its machine: {published}.
+PFYL and AI-MLE have 3 samples and sigma 1 here.
 
 **What this shows.** What losses from a batched projection are worth against losses from solver calls, and what each
 takes, on draws that all losses share.
@@ -283,7 +283,7 @@ def _closing() -> str:
     return """
 ## Run it
 
-    make arena              # about half an hour on two cores; goes on where it was stopped
+    make arena              # about 50 minutes on two cores; goes on where it was stopped
     make arena ARENA=--page # this page again from the records
 
 The programs are in `benchmarks/arena`; one record per unit is in `out/arena/records.jsonl`.
