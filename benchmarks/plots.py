@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 import methods
 import problems
@@ -15,8 +17,8 @@ from results import Record, Run, timed
 
 # The two oranges are ours; the rest, after Okabe and Ito and Paul Tol, stay apart for every kind of colour vision.
 _COLOURS = ("#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#882255", "#000000", "#999999")
-_COLOURS += ("#44AA99", "#999933", "#332288")
-_MARKERS = "osD^vP*Xhdp"  # one fewer than colours, so that together they tell all methods apart
+_COLOURS += ("#44AA99", "#999933", "#332288", "#117733", "#AA4499", "#661100", "#6699CC")
+_MARKERS = "osD^vP*Xhdp"  # fewer than colours, so that together they tell all methods apart
 _OURS = (methods.OURS.name, methods.TORCH.name)
 _FLOOR = 1e-9  # smaller violations are drawn here, since the axis is logarithmic
 _STYLE = {"svg.fonttype": "none", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
@@ -85,7 +87,7 @@ def _trade_off(run: Run) -> Callable[[], Figure | None]:
 
     def paint() -> Figure | None:
         cases = {c.name: c for c in problems.all_problems().values() if problems.HEADLINE in c.groups}
-        shown = [case for case in cases if any(timed(run, case, m) for _, m in run)]
+        shown = [case for case in cases if any(timed(run, case, m) for _, m in run if m not in _OURS)]
         if not shown:
             return None
         columns = min(3, len(shown))
@@ -115,6 +117,9 @@ def _scatter(axes: Axes, run: Run, case: str, title: str) -> None:
     axes.title.set_fontsize(9)
     axes.axhline(1e-3, color="#999999", linewidth=0.8, linestyle="--")
     axes.set_ylim(_FLOOR / 3, 1.5)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    left, right = (math.log10(end) for end in axes.get_xlim())
+    axes.set_xlim(10 ** min(left, math.floor(left + 0.2)), 10 ** max(right, math.ceil(right - 0.2)))  # a label at least
     axes.grid(alpha=0.25)
 
 
