@@ -82,6 +82,9 @@ def _judge(case: Case, depth: Depth, library: Any, verdict: Verdict) -> None:
     except linsat.InfeasibleError as error:
         _judge_refusal(case, depth, error, verdict)
         return
+    except linsat.ConstraintError as error:
+        _judge_overflow(case, scores, library, error, verdict)
+        return
     statuses = [str(s) for s in solution.status.ravel()]
     points = solution.x.detach().reshape(-1, len(case.lower)).to(torch.float64).numpy()
     reported = solution.violation.reshape(-1).tolist()
@@ -159,6 +162,16 @@ def _expect_refusal(case: Case, scores: torch.Tensor, library: Any, verdict: Ver
         verdict.reports["refused"] += int(case.infeasible.sum())
     else:
         verdict.find("overflow", f"bounds beyond {case.dtype} were accepted")
+
+
+def _judge_overflow(case: Case, scores: torch.Tensor, library: Any, error: Exception, verdict: Verdict) -> None:
+    """An answer that the dtype of the scores cannot hold may be rejected, where nothing bounds it."""
+    cons, wide = case.constraints(library), scores.detach().to(torch.float64)
+    x = library.solve(wide, cons, objective=case.asked(library), on_failure="ignore").x
+    if not open_box(case) or not float(x.abs().max()) > torch.finfo(scores.dtype).max:
+        verdict.find("error", f"{type(error).__name__}: {error}")
+    verdict.statuses["refused"] += int((~case.infeasible).sum())
+    verdict.reports["refused"] += int(case.infeasible.sum())
 
 
 def _count(case: Case, statuses: list[str], verdict: Verdict) -> None:

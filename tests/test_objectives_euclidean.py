@@ -201,3 +201,15 @@ def test_infinite_bounds_belong_to_this_objective():
     assert linsat.project(np.array([3.0, 0.0]), cons, objective=NEAREST).tolist() == pytest.approx([2.0, -1.0])
     with pytest.raises(linsat.ConstraintError, match=r"finite box.*Euclidean"):
         linsat.project(np.zeros(2), cons)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_an_answer_beyond_the_range_of_the_scores_is_rejected(dtype):
+    """The row asks for more than the dtype can hold, and no bound does."""
+    largest = torch.finfo(dtype).max
+    cons = linsat.Constraints(C=[[1.0]], d=[4.0 * largest], lower=-np.inf, upper=np.inf)
+    y = torch.tensor([0.4], dtype=dtype)
+    with pytest.raises(linsat.ConstraintError, match=r"x reaches .* Fix: y.double\(\), or finite bounds"):
+        linsat.project(y, cons, objective=linsat.Euclidean())
+    found = linsat.project(y.double(), cons, objective=linsat.Euclidean())
+    torch.testing.assert_close(found, torch.tensor([4.0 * largest], dtype=torch.float64))

@@ -44,6 +44,8 @@ class Solve:
         if not result.solved:
             check_numbers(scores, objective, form, self._variable_name)
             self._failed(problem, result)
+        if not objective.finite_box and scores.dtype is not torch.float64:
+            check_reach(result, scores.dtype)
         return result, problem
 
     def _variable_name(self, index: int) -> str:
@@ -84,6 +86,16 @@ def _caller_level() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("linsat", "torch"):
         level, frame = level + 1, frame.f_back
     return level
+
+
+def check_reach(result: SolverResult, dtype: torch.dtype) -> None:
+    """Reject answers beyond the range of the scores' dtype, which they will have; finite bounds are checked before."""
+    x = result.x if result.solved else result.x[result.codes == Status.CONVERGED.code]
+    reach, largest = float(x.abs().amax()) if x.numel() else 0.0, torch.finfo(dtype).max
+    if reach > largest:
+        raise ConstraintError(
+            f"x reaches {reach:g} but y has dtype {dtype}, which ends at {largest:g}. Fix: y.double(), or finite bounds."
+        )
 
 
 def check_numbers(
