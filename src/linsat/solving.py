@@ -94,7 +94,8 @@ def check_reach(result: SolverResult, dtype: torch.dtype) -> None:
     reach, largest = float(x.abs().amax()) if x.numel() else 0.0, torch.finfo(dtype).max
     if reach > largest:
         raise ConstraintError(
-            f"x reaches {reach:g} but y has dtype {dtype}, which ends at {largest:g}. Fix: y.double(), or finite bounds."
+            f"x reaches {reach:g} but y has dtype {dtype}, which ends at {largest:g}. "
+            f"Fix: y.double(), or finite bounds."
         )
 
 
