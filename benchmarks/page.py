@@ -35,7 +35,7 @@ _README_CASES = (
 )
 _LEAD = """# Performance
 
-What the layer costs beside its peers. Measured by `make bench`, one run on one machine: every method on the same
+What `linsat.project` costs beside its peers. Measured by `make bench`, one run on one machine: every method on the same
 scores, each in a separate process, one after another. Times are medians after everything is compiled; a violation is
 the worst of any row or bound by any instance, computed in float64 from the answer. `benchmarks/README.md` says what
 exactly is measured, and `make bench` repeats it on yours. The records behind this page:
