@@ -86,6 +86,7 @@ def faults(site: Path, shown: list[Path], profile: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_pages_fit_a_desktop_and_a_phone(site, tmp_path):
     names = ("index", "quickstart", "from-cvxpylayers", "tutorials/roster", "api", "performance")
     assert faults(site, [site / f"{name}.html" for name in names], tmp_path) == []

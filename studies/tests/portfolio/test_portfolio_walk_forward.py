@@ -46,6 +46,7 @@ def test_training_ends_before_its_cut_and_nothing_after_the_last_day_is_read(wal
     assert walk.last_day <= len(walk.prices.dates)
 
 
+@pytest.mark.slow
 def test_later_prices_change_no_earlier_choice(walk, tmp_path):
     """Prices after the first windows of the second cut are others: all choices of the first cut stay the same."""
     changed = make_prices(change_from=int(walk.cuts[1]))
@@ -56,6 +57,7 @@ def test_later_prices_change_no_earlier_choice(walk, tmp_path):
         np.testing.assert_array_equal(now, before)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_and_says_how_far_it_is(walk, tmp_path):
     told = []
 
@@ -132,6 +134,7 @@ def test_too_few_days_are_named(tmp_path):
         WalkForward(tmp_path, make_prices(), RULES, Protocol(first=200, until="2020-12-31"))
 
 
+@pytest.mark.slow
 def test_the_command_prints_intervals_and_writes_a_record(tmp_path):
     prices = make_prices()
     lines = ["date," + ",".join(prices.tickers)]
