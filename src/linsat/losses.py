@@ -27,7 +27,6 @@ from torch import Tensor
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import outside_graphs
-from linsat.compile.compiled import compile_constraints
 from linsat.compile.problem import Problem, StandardForm
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
@@ -216,15 +215,7 @@ def _binary_divergence(share: Tensor, logit: Tensor) -> Tensor:
 
 def _solve_of(request: Request) -> Solve:
     """How the problems of one call are solved."""
-    compiled = compile_constraints(
-        request.constraints,
-        request.objective,
-        num_variables=request.scores.shape[-1],
-        device=request.scores.device,
-        gamma_shift=request.solver.gamma_shift,
-        presolve=request.solver.presolves,
-    )
-    return Solve(compiled, request.solver, request.on_failure, request.start, request.own_instance)
+    return Solve(request.compiled(), request.solver, request.on_failure, request.start, request.own_instance)
 
 
 def _flat_scores(request: Request) -> Tensor:

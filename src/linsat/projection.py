@@ -11,7 +11,7 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import outside_graphs, recorded, tracing, transforming
-from linsat.compile.compiled import CompiledConstraints, compile_constraints
+from linsat.compile.compiled import CompiledConstraints
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
@@ -71,7 +71,7 @@ def project(
     if call is not None:
         return point(call, y)
     request = Request.read(y, constraints, objective, solver, on_failure, start)
-    compiled = _compile(request)
+    compiled = request.compiled()
     form = request.form(compiled)
     if _unrolls(request.solver):
         return request.answer(_unrolled(compiled, request, form).x)
@@ -99,7 +99,7 @@ def solve(
     As the status says which instances were not solved, the default is to warn.
     """
     request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
-    compiled = _compile(request)
+    compiled = request.compiled()
     form = request.form(compiled)
     if _unrolls(request.solver):
         return request.solution(_unrolled(compiled, request, form), form)
@@ -148,18 +148,6 @@ def _keep(calls: dict[Any, Call], key: Any, call: Call) -> None:
     if len(calls) >= _RECENT:
         calls.clear()
     calls[key] = call
-
-
-def _compile(request: Request) -> CompiledConstraints:
-    scores, solver = request.scores, request.solver
-    return compile_constraints(
-        request.constraints,
-        request.objective,
-        num_variables=scores.shape[-1],
-        device=torch.device("cpu") if scores.is_meta else scores.device,  # presolve needs numbers
-        gamma_shift=solver.gamma_shift,
-        presolve=solver.presolves,
-    )
 
 
 def _call(compiled: CompiledConstraints, request: Request, form: StandardForm) -> Call:

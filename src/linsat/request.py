@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from linsat._transforms import constant_in_graphs, plain, tracing
-from linsat.compile.compiled import CompiledConstraints
+from linsat.compile.compiled import CompiledConstraints, compile_constraints
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten, holds_tensors
@@ -119,6 +119,17 @@ class Request:
             return 0
         place = np.unravel_index(instance % max(1, self.batch_shape.numel()), self.batch_shape)[-len(own) :]
         return int(np.ravel_multi_index([0 if n == 1 else int(i) for i, n in zip(place, own, strict=True)], own))
+
+    def compiled(self) -> CompiledConstraints:
+        """The constraint set, compiled for this call's objective, solver and device."""
+        return compile_constraints(
+            self.constraints,
+            self.objective,
+            num_variables=self.scores.shape[-1],
+            device=torch.device("cpu") if self.scores.is_meta else self.scores.device,  # presolve needs numbers
+            gamma_shift=self.solver.gamma_shift,
+            presolve=self.solver.presolves,
+        )
 
     def form(self, compiled: CompiledConstraints) -> StandardForm:
         """The rows, with per-instance numbers spread over the flattened batch."""
