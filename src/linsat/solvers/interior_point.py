@@ -40,6 +40,7 @@ _PROGRESS = 0.9  # the worst of the three residuals, or that of the rows, falls 
 _BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and the patience there
 _JAMMED = 1e-2  # a step this short is stopped by a bound that was approached too fast
 _CORRECTORS = 2
+_CAUTIOUS = 0.6  # share of the mean product that a cautious step aims at, at least
 _TO_BOUNDARY = 0.995  # share of the way to the nearest bound that a step may go
 
 
@@ -113,12 +114,16 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
 
 
 def _followed(program: Program, tol: float) -> tuple[_Scaled, int]:
-    """The end of the path; where that is not good enough, of the path with orthogonal factorisations all the way."""
+    """The end of the path; where that is not good enough, once more: orthogonal factorisations, and close to its centre.
+
+    Between rows that are parallel but for an angle of 1e-8 there is so little room that a bold step ends at a bound
+    from which no further one leads away.
+    """
     path = _Path(program)
     best, steps = path.follow(tol)
     if best.error <= tol or not path.system.can_be_orthogonal:
         return best, steps
-    path.system.orthogonal = True
+    path.system.orthogonal, path.least_centring = True, _CAUTIOUS
     other, more = path.follow(tol)
     return min(best, other, key=lambda end: end.error), steps + more
 
@@ -198,6 +203,7 @@ class _Path:
         self.width = np.where(both, self.sides[1].bound - self.sides[0].bound, 1.0)
         self.num_bounds = int(sum(side.present.sum() for side in self.sides))
         self.system = SparseSystem(program.matrix, self.slack_rows)
+        self.least_centring = 0.0
 
     def _bend(self, t: Array) -> Array:
         """a (log(t / w) - 1)."""
@@ -343,7 +349,7 @@ class _Path:
         length = self._longest(point, predictor)
         ahead = sum(np.abs(p).sum() for p in self._products(point.moved(predictor, length)))
         centring = min(1.0, max((ahead / max(gap, SMALLEST)) ** 3, 1e-8))
-        nu = centring * average
+        nu = max(centring, self.least_centring) * average
         if closed:  # the gap is small enough: shrinking it further would only cost accuracy
             value = np.abs(self.quadratic * point.x**2 / 2 - self.linear * point.x).sum()
             nu = max(nu, 1e-3 * tol * (1.0 + value) / max(self.num_bounds, 1))
