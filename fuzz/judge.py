@@ -219,7 +219,7 @@ def _judge_instance(case: Case, system: int, status: str, x: Array, reported: fl
 
 
 def _judge_refusal(case: Case, depth: Depth, error: linsat.InfeasibleError, verdict: Verdict, system: int = 0) -> None:
-    """An `InfeasibleError` must be true, proved by its certificate, and name a minimal set of rows."""
+    """An `InfeasibleError` must be true, proved by its certificate, and name a minimal set of rows where it says so."""
     if not case.infeasible[system]:
         verdict.find("false infeasible", f"system {system}: {error}")
         return
@@ -239,7 +239,9 @@ def _judge_refusal(case: Case, depth: Depth, error: linsat.InfeasibleError, verd
         verdict.find("no certificate", f"system {system}: {len(weights)} multipliers for {len(named)} rows")
     elif exact_gap(matrix, sides, senses, (case.lower, case.upper), weights) <= 0:
         verdict.find("wrong certificate", f"system {system}")
-    if depth.highs:
+    if depth.highs and not error.minimal:
+        verdict.checks["minimal sets, not claimed"] += 1
+    elif depth.highs:
         verdict.checks["minimal sets"] += 1
         for drop in range(len(named)):
             rest = [i for i in range(len(named)) if i != drop]
