@@ -114,7 +114,7 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
 
 
 def _followed(program: Program, tol: float) -> tuple[_Scaled, int]:
-    """The end of the path; where that is not good enough, once more: orthogonal factorisations, and close to its centre.
+    """The end of the path; where that is not good enough, once more: orthogonal factorisations, close to its centre.
 
     Between rows that are parallel but for an angle of 1e-8 there is so little room that a bold step ends at a bound
     from which no further one leads away.
