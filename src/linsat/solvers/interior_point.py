@@ -114,18 +114,20 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
 
 
 def _followed(program: Program, tol: float) -> tuple[_Scaled, int]:
-    """The end of the path; where that is not good enough, once more: orthogonal factorisations, close to its centre.
+    """The end of the path; where that is not good enough, of the path with orthogonal factorisations all the way.
 
-    Between rows that are parallel but for an angle of 1e-8 there is so little room that a bold step ends at a bound
-    from which no further one leads away.
+    Last, close to its centre: between rows that are parallel but for an angle of 1e-8 there is so little room that a
+    bold step ends at a bound from which no further one leads away.
     """
     path = _Path(program)
     best, steps = path.follow(tol)
-    if best.error <= tol or not path.system.can_be_orthogonal:
-        return best, steps
-    path.system.orthogonal, path.least_centring = True, _CAUTIOUS
-    other, more = path.follow(tol)
-    return min(best, other, key=lambda end: end.error), steps + more
+    for centring in (0.0, _CAUTIOUS):
+        if best.error <= tol or not path.system.can_be_orthogonal:
+            break
+        path.system.orthogonal, path.least_centring = True, centring
+        other, more = path.follow(tol)
+        best, steps = min(best, other, key=lambda end: end.error), steps + more
+    return best, steps
 
 
 def _equilibrate(matrix: Any) -> tuple[Array, Array]:
@@ -259,6 +261,7 @@ class _Path:
             if best.error < _PROGRESS * mark[0] or measured.infeasibility < _PROGRESS * mark[1]:
                 since, mark = 0, (min(best.error, mark[0]), min(measured.infeasibility, mark[1]))
             patience = _PATIENCE_BEYOND if best.error < tol else _PATIENCE
+            self.least_centring = 0.0 if best.error < tol else self.least_centring
             if measured.error < aim or since > patience or (length < 1e-8 and since > 2):
                 break
             direction, length = self._direction(point, residuals, measured.gap < aim, aim)
