@@ -206,6 +206,8 @@ class _Path:
         self.num_bounds = int(sum(side.present.sum() for side in self.sides))
         self.system = SparseSystem(program.matrix, self.slack_rows)
         self.least_centring = 0.0
+        curved = (self.quadratic > 0) | (self.entropy > 0)
+        self.curved = curved if curved[:l].any() else ~curved
 
     def _bend(self, t: Array) -> Array:
         """a (log(t / w) - 1)."""
@@ -302,14 +304,17 @@ class _Path:
         outside = max(float((np.abs(o) / np.maximum(1.0, np.abs(x))).max(initial=0.0)) for o in off)
         weight = np.concatenate([self.sizes.T @ np.abs(mu), np.abs(mu[self.slack_rows])])
         weight += 1.0 + np.abs(self.linear) + np.abs(self.quadratic * x) + point.z[0] + point.z[1]
-        value = np.abs(self.quadratic * x * x / 2 - self.linear * x).sum()
         return _Scaled(
             x=x[:l],
             duals=self._snapped(point),
             infeasibility=max(float((np.abs(primal) / room).max(initial=0.0)), outside),
             stationarity=float((np.abs(dual) / weight).max(initial=0.0)),
-            gap=float(sum(np.abs(p).sum() for p in self._products(point)) / (1.0 + value)),
+            gap=float(sum(np.abs(p).sum() for p in self._products(point)) / (1.0 + self._value(x))),
         )
+
+    def _value(self, x: Array) -> float:
+        """The size of the objective, without columns that have a price only: what soft rows lack may be any amount."""
+        return float(np.abs(self.quadratic * x * x / 2 - self.linear * x)[self.curved].sum())
 
     def _snapped(self, point: _Point) -> Array:
         """The duals of the rows, 0 for inequalities without entropy whose distance to the bound exceeds their dual."""
@@ -354,8 +359,7 @@ class _Path:
         centring = min(1.0, max((ahead / max(gap, SMALLEST)) ** 3, 1e-8))
         nu = max(centring, self.least_centring) * average
         if closed:  # the gap is small enough: shrinking it further would only cost accuracy
-            value = np.abs(self.quadratic * point.x**2 / 2 - self.linear * point.x).sum()
-            nu = max(nu, 1e-3 * tol * (1.0 + value) / max(self.num_bounds, 1))
+            nu = max(nu, 1e-3 * tol * (1.0 + self._value(point.x)) / max(self.num_bounds, 1))
         targets = tuple(nu - p - dt * dz for p, dt, dz in zip(products, predictor.t, predictor.z, strict=True))
         direction = towards((targets[0], targets[1]))
         length = self._longest(point, direction)
