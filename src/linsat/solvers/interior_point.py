@@ -36,7 +36,7 @@ Array = np.ndarray
 
 _MAX_STEPS = 200
 _PATIENCE = 20  # steps without progress
-_PROGRESS = 0.9  # the worst of the three residuals, or that of the rows, falls to this share of what it was
+_PROGRESS = 0.9  # the worst of the three residuals, that of the rows, or the gap falls to this share of what it was
 _BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and the patience there
 _JAMMED = 1e-2  # a step this short is stopped by a bound that was approached too fast
 _CORRECTORS = 2
@@ -256,17 +256,20 @@ class _Path:
         nothing = np.zeros(self.num_variables), np.zeros(self.num_rows)
         best = _Scaled(*nothing, np.inf, np.inf, np.inf)
         since = steps = 0
-        mark = (np.inf, np.inf)
+        mark: tuple[float, ...] = (np.inf, np.inf, np.inf)
         while steps < _MAX_STEPS:
             time_left()
             residuals = self._residuals(point)
             measured = self._measure(point, residuals)
             if not np.isfinite(measured.error):
                 break
-            best = measured if measured.error < best.error else best
+            # Rounding ends the fall of the rows first: below the tolerance, the smaller gap is the better point.
+            if measured.error < best.error or (measured.error < tol and measured.gap < best.gap):
+                best = measured
             since += 1
-            if best.error < _PROGRESS * mark[0] or measured.infeasibility < _PROGRESS * mark[1]:
-                since, mark = 0, (min(best.error, mark[0]), min(measured.infeasibility, mark[1]))
+            now = (best.error, measured.infeasibility, measured.gap)
+            if any(value < _PROGRESS * least for value, least in zip(now, mark, strict=True)):
+                since, mark = 0, tuple(map(min, now, mark))
             patience = _PATIENCE_BEYOND if best.error < tol else _PATIENCE
             self.least_centring = 0.0 if best.error < tol else self.least_centring
             if measured.error < aim or since > patience or (length < 1e-8 and since > 2):
