@@ -145,7 +145,7 @@ class Study:
             "pairs": len(self.pairs),
             "classes": len(set(self.classes)),
             "objects": fingerprint([thing for pair in self.pairs for thing in (pair.left, pair.right)]),
-            "features": None if self.features is None else self.features.backbone,
+            "features": None if self.features is None else self.features.name,
         }
 
     def batches(self, size: int = BATCH) -> Iterator[Batch]:

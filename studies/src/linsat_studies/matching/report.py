@@ -128,7 +128,7 @@ def build_page(study: Study, measured: Measured) -> Page:
 def _about(page: Page, study: Study) -> None:
     sizes = [(len(pair.left.names), len(pair.right.names), pair.phi) for pair in study.pairs]
     left, right, phi = np.mean(sizes, axis=0)
-    features = "geometry alone" if study.features is None else f"frozen {study.features.backbone} features"
+    features = "geometry alone" if study.features is None else f"features of {study.features.name}"
     page.text(
         f"{len(study.pairs):,} pairs of {study.source}, {len(set(study.classes))} classes, {features}. All visible "
         f"keypoints of both objects take part, {left:.1f} and {right:.1f} on average; {phi:.1f} have a partner "
