@@ -193,7 +193,7 @@ def test_mirrored_objects_exchange_left_and_right() -> None:
 def test_settings_say_what_is_wrong() -> None:
     for wrong, message in (
         ({"crops": 1}, "crops is 1"),
-        ({"share": 0.0}, "share is 0.0"),
+        ({"relative": 0.0}, "relative is 0.0"),
         ({"dropout": 1.0}, "dropout"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from linsat_studies.checkpoints import CheckpointError, load_weights, read_run
 from linsat_studies.matching.backbones import sample
 from linsat_studies.matching.batches import Batch, collate
-from linsat_studies.matching.bbgm import Bbgm
+from linsat_studies.matching.bbgm import KeypointMatcher
 from linsat_studies.matching.cached_maps import CachedMaps
 from linsat_studies.matching.data import CROP, Collection, KeypointObject, validation_pairs
 from linsat_studies.matching.decode import hungarian
@@ -44,9 +44,9 @@ class FinetuneConfig:
     """One tuning of the backbone."""
 
     plan: Plan = field(
-        default_factory=lambda: Plan(steps=2600, rate=2e-3, warmup=200, decay=0.1, every=200, average=0.995)
+        default_factory=lambda: Plan(steps=1800, rate=2e-3, warmup=200, decay=0.1, every=200, average=0.995)
     )
-    share: float = 0.1  # of the head's learning rate that the backbone gets
+    relative: float = 3e-3  # the backbone's highest learning rate, as a share of each tensor's root mean square
     classes: int = 2  # of a step
     crops: int = 6  # of each class; all pairs among them are matched
     width: int = 64  # channels of a keypoint's vector in the head
@@ -59,7 +59,7 @@ class FinetuneConfig:
         for name in ("classes", "width", "basis", "validated"):
             expect(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         expect(self.crops >= 2, "crops", self.crops, "at least 2")
-        for name in ("share", "tau"):
+        for name in ("relative", "tau"):
             expect(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
         expect(0 <= self.dropout < 1, "dropout", self.dropout, "a share from 0 to below 1")
 
@@ -85,7 +85,7 @@ class TunedMatcher(nn.Module):
             self.register_buffer(f"{name}_mean", values.mean(0))
             self.register_buffer(f"{name}_deviation", values.std(0).clamp_min(_SMALLEST_DEVIATION))
         widths = raw[0].shape[1], raw[1].shape[1]
-        self.head = Bbgm(*widths, width=config.width, dropout=config.dropout, kernel=3, layers=2)
+        self.head = KeypointMatcher(*widths, width=config.width, dropout=config.dropout, kernel=3, layers=2)
 
     def features(self, maps: Tensor, low: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
         """Standardised features (batch, n, F) at the points and (batch, G) of the images."""
@@ -125,12 +125,17 @@ class FinetuneLearner:
         return torch.cat([points for points, _ in found]), torch.stack([image for _, image in found])
 
     def groups(self) -> list[dict[str, Any]]:
-        """The backbone learns more slowly than the head; its weights are not pulled towards 0."""
-        backbone = [p for p in self.module.upper.parameters() if p.requires_grad]
-        return [
-            {"params": list(self.module.head.parameters()), "share": 1.0},
-            {"params": backbone, "share": self.config.share, "weight_decay": 0.0},
-        ]
+        """Backbone weights learn slowly, each at the scale of its tensor, and are not pulled towards 0.
+
+        Batch normalisation is folded into them, so that their scales differ twentyfold between layers.
+        """
+        groups: list[dict[str, Any]] = [{"params": list(self.module.head.parameters()), "share": 1.0}]
+        for tensor in self.module.upper.parameters():
+            if tensor.requires_grad:
+                size = float(tensor.detach().square().mean().sqrt())
+                rate = self.config.relative * size / self.config.plan.rate
+                groups.append({"params": [tensor], "share": rate, "weight_decay": 0.0})
+        return groups
 
     def loss(self, step: int) -> Tensor:
         """Mean over all pairs of the crops of this process's share of the classes."""

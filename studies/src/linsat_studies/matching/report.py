@@ -43,6 +43,7 @@ class Measured:
     rounded: dict[float, list[dict[str, Any]]] = field(default_factory=dict)
     lowered: dict[float, list[dict[str, Any]]] = field(default_factory=dict)
     estimated: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    leads: dict[str, dict[str, float]] = field(default_factory=dict)
     times: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -103,7 +104,10 @@ def write_report(study: Study, *, bar: Bar = no_bar, note: Note = lambda text: N
             measured.notes.append(f"times left out: {error}")
     for text in measured.notes:
         note(text)
-    write_json(study.folder / "summary.json", {"scope": study.scope, "table": summary(measured.rows)})
+    if OURS in measured.rows:
+        measured.leads = {name: study.lead(name) for name in measured.rows if name != OURS}
+    found = {"scope": study.scope, "table": summary(measured.rows), "paired": measured.leads}
+    write_json(study.folder / "summary.json", found)
     path = study.folder / "index.html"
     build_page(study, measured).write(path)
     return path
@@ -114,7 +118,7 @@ def build_page(study: Study, measured: Measured) -> Page:
     page = Page("Partial graph matching with outliers on both sides")
     _about(page, study)
     _table_2(page, measured, synthetic=study.synthetic)
-    _verdict(page, summary(measured.rows))
+    _verdict(page, measured.leads)
     _by_class(page, measured)
     _table_5(page, measured)
     _estimated(page, study, measured)
@@ -190,16 +194,15 @@ def _table_2(page: Page, measured: Measured, *, synthetic: bool) -> None:
     )
 
 
-def _verdict(page: Page, table: dict[str, Any]) -> None:
-    if OURS not in table or not table[OURS]["leads"]:
+def _verdict(page: Page, leads: dict[str, dict[str, float]]) -> None:
+    if not leads:
         return
-    ours = table[OURS]
-    said = [f"{name}: {100 * lead:+.2f}{_plus_minus(ours['errors'][name])}" for name, lead in ours["leads"].items()]
-    page.text(f"The layer's mean F1 less that of {'; '.join(said)}. After +-: the standard error of the difference.")
-
-
-def _plus_minus(error: float) -> str:
-    return "" if np.isnan(error) else f" +- {percent(error)}"
+    rows = [
+        [name, f"{100 * one['mean']:+.2f}", f"{100 * one['low']:+.2f} to {100 * one['high']:+.2f}"]
+        for name, one in leads.items()
+    ]
+    page.table(["the layer's mean F1 less that of", "difference", "95 % interval"], rows)
+    page.text("Intervals: bootstrap over seeds and over the pairs within each class, both rows on the same pairs.")
 
 
 def _by_class(page: Page, measured: Measured) -> None:

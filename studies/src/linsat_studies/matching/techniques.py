@@ -122,11 +122,16 @@ def with_margin(scores: Tensor, batch: Batch, margin: float) -> Tensor:
     The best matching does not change with the scale of the scores. Left free, training with a margin (BBGM) shrinks
     that scale until nothing but the margin decides.
     """
+    values, deviation = centred(scores, batch)
+    return values / deviation + margin * (0.5 - batch.truth.to(scores.dtype))
+
+
+def centred(scores: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Scores less their mean over the real pairs of keypoints, 0 elsewhere; and their deviation (B, 1, 1)."""
     pairs = (batch.mask_l.unsqueeze(2) & batch.mask_r.unsqueeze(1)).to(scores.dtype)
     count = pairs.sum((1, 2), keepdim=True)
-    centred = (scores - (scores * pairs).sum((1, 2), keepdim=True) / count) * pairs
-    deviation = (centred.square().sum((1, 2), keepdim=True) / count + _SMALLEST_VARIANCE).sqrt()
-    return centred / deviation + margin * (0.5 - batch.truth.to(scores.dtype))
+    values = (scores - (scores * pairs).sum((1, 2), keepdim=True) / count) * pairs
+    return values, (values.square().sum((1, 2), keepdim=True) / count + _SMALLEST_VARIANCE).sqrt()
 
 
 def permutation_loss(matching: Tensor, batch: Batch) -> Tensor:
