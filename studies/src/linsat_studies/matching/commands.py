@@ -98,6 +98,7 @@ def finetune(
     from linsat_studies.matching.finetune import FinetuneConfig, extract_tuned
     from linsat_studies.matching.finetune import finetune as tune
     from linsat_studies.matching.mirror import with_mirrored
+    from linsat_studies.matching.report import BACKBONE
 
     torch.set_num_threads(threads)
     collection = with_mirrored(load_collection(data))
@@ -106,7 +107,7 @@ def finetune(
     config = FinetuneConfig()
     if steps is not None:
         config = replace(config, plan=replace(config.plan, steps=steps, minutes=None))
-    run = tune(config, collection, maps, folder / "backbone")
+    run = tune(config, collection, maps, folder / BACKBONE)
     place = folder / "features" if features is None else features
     with progress_bar("features") as update:
         store = extract_tuned(collection, maps, run, place, progress=update)

@@ -30,6 +30,7 @@ from linsat_studies.progress import Bar, Note, no_bar
 from linsat_studies.seeds import add_leads
 from linsat_studies.training import LAST
 
+BACKBONE = "backbone"  # folder of the run that trained the backbone's upper blocks
 SAID = {"regression": "estimated by regression", "bound": "estimated as the learned bound"}
 Results = dict[str, list[dict[str, Any]]]  # row -> one result for each seed
 
@@ -291,6 +292,9 @@ def _table_8(page: Page, measured: Measured) -> None:
 
 def _curves(page: Page, study: Study) -> None:
     curves = {f"{run.network} {run.trained} {run.seed}": read_checkpoint(run.path)["curve"] for run in study.runs}
+    tuned = study.folder / BACKBONE / LAST
+    if tuned.exists():
+        curves["backbone with its head"] = read_checkpoint(tuned)["curve"]
     if not any(curves.values()):
         return
     page.heading("Learning curves")
