@@ -126,11 +126,12 @@ def test_gradient_of_edges_is_the_difference_of_two_matchings() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_network_scores_edges_and_a_swap_of_sides_turns_the_scores() -> None:
+def test_network_scores_its_edges_and_no_others() -> None:
     b = batch(3)
     torch.manual_seed(0)
     sizes = {"width": 8, "dropout": 0.0, "kernel": 3, "layers": 1, "channels": 4}
     network = Bbgm(b.features_l.shape[-1], b.image_l.shape[-1], **sizes).eval()
+    network.weight.data.fill_(0.5)
     scores = network.scores(b)
     torch.testing.assert_close(scores.nodes, network(b))
     assert (scores.left.abs().sum(1) > 0).equal(b.adjacency_l)

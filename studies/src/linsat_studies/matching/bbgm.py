@@ -49,7 +49,7 @@ class Bbgm(KeypointMatcher):
     ) -> None:
         super().__init__(features, image, width=width, dropout=dropout, kernel=kernel, layers=layers)
         self.edges = EdgeWeights(width, channels, kernel)
-        self.weight = nn.Parameter(torch.ones(channels))
+        self.weight = nn.Parameter(torch.zeros(channels))  # edges begin to count where that helps
 
     def scores(self, batch: Batch) -> EdgeScores:
         """Scores of all pairs of keypoints and of edges."""
