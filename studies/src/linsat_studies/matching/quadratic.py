@@ -52,11 +52,15 @@ class EdgeScores:
         return EdgeScores(self.nodes.detach(), self.left.detach(), self.right.detach())
 
     def with_margin(self, batch: Batch, margin: float) -> EdgeScores:
-        """In training: node scores of mean 0 and deviation 1 in each pair, edges in the same unit, then the margin."""
-        nodes, deviation = centred(self.nodes, batch)
-        truth = batch.truth.to(nodes.dtype)
-        left = self.left / deviation.unsqueeze(1)
-        return EdgeScores(nodes / deviation + margin * (0.5 - truth), left, self.right)
+        """In training: scores of deviation 1 in each pair, and true pairs must win by a margin.
+
+        The deviation is that of what each pair would add to the true matching, edges included. Were it that of the node
+        scores, edges could outgrow them until moving node scores changes no matching, and nothing would be learned.
+        """
+        truth = batch.truth.to(self.nodes.dtype)
+        _, deviation = centred(self.slope(truth), batch)
+        nodes, _ = centred(self.nodes, batch)
+        return EdgeScores(nodes / deviation + margin * (0.5 - truth), self.left / deviation.unsqueeze(1), self.right)
 
 
 @torch.no_grad()
