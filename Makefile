@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Modules are compiled when they are first imported: of the many thousand installed, most never are.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 TORCH ?= torch==2.13.0
 
 .PHONY: help demo test test-all test-matrix fuzz bench bench-gpu bench-quick bench-page arena lint docs release-check clean

@@ -121,6 +121,7 @@ def options_of(case: Case) -> list[str]:
     """What is asked of a case, for the table by options."""
     found = [case.objective if case.metric is None else "euclidean, weighted"]
     found += ["unbounded box"] if np.isinf(case.lower).any() or np.isinf(case.upper).any() else []
+    found += ["very wide box"] if case.wide else []
     found += ["soft rows"] if case.price is not None else []
     found += ["per-instance coefficients"] if case.own is not None else []
     found += ["half precision"] if case.dtype in ("float16", "bfloat16") else []

@@ -46,6 +46,7 @@ class Case:
     price: Array | None = None  # (rows,) of soft rows, infinite where a row is hard
     own: Array | None = None  # (systems, rows, variables) coefficients of each system, in place of ``matrix``
     way: str = "eager"  # or through a graph: "compiled", "exported"
+    wide: bool = False  # the box is far wider than what the rows leave of it
 
     @property
     def infeasible(self) -> Array:
@@ -127,8 +128,11 @@ def _feasible(rng: Rng, family: str, rows: Rows, number: int, *, many: bool) -> 
     points, sides = zip(
         *(feasible_sides(rng, rows, None if own is None else own[i]) for i in range(systems)), strict=True
     )
+    wide = bool(rng.random() < 0.1)
+    if wide:
+        rows.lower, rows.upper = widen(rng, rows.lower, rows.upper)
     case = dress(rng, family, rows, list(points), np.stack(sides), shared)
-    case.own, case.sparse = own, case.sparse and own is None
+    case.own, case.sparse, case.wide = own, case.sparse and own is None, wide
     if rng.random() < 0.25:
         soften(rng, case)
     if number % _GRAPH_EVERY in (60, 110) and shared and case.scores.size:
@@ -183,6 +187,12 @@ def dress(rng: Rng, family: str, rows: Rows, points: list[Array | None], sides: 
         objective=objective,
         metric=10.0 ** rng.uniform(-2, 2, l) if weighted else None,
     )
+
+
+def widen(rng: Rng, lower: Array, upper: Array) -> tuple[Array, Array]:
+    """The box 100 to 1e6 times as wide, upwards or both ways, for all variables or half of them."""
+    more = (10.0 ** rng.uniform(2, 6)) * (upper - lower) * (rng.random(len(lower)) < rng.choice([0.5, 1.0]))
+    return lower - more * rng.choice([0.0, 0.5]), upper + more
 
 
 def open_box(rng: Rng, lower: Array, upper: Array) -> tuple[Array, Array]:

@@ -86,11 +86,12 @@ def infeasible_text(record: dict[str, Any]) -> str:
         lines.append(f"| {excess} | {' | '.join(cells)} |")
     lines += [
         "",
-        "Accepted: in open boxes, where x is so large that the rows hold to 1e-9 of their size there.",
+        "Accepted: where x is so far from zero that the rows hold to 1e-9 of their size there, `sum_j |a_ij x_j|`.",
         f"Certificates checked in exact arithmetic: {checks['certificates']:,}, of them "
         f"{checks['certificates, infinite bounds']:,} with infinite bounds; wrong: {_found(record, 'certificate')}. "
         "Sets of named rows checked by HiGHS, each without any one of its",
-        f"rows: {checks['minimal sets']}, not minimal: {_found(record, 'not minimal')}. Mixed batches compared bit for "
+        f"rows: {checks['minimal sets']}, not minimal: {_found(record, 'not minimal')}; minimality not claimed: "
+        f"{checks.get('minimal sets, not claimed', 0)}. Mixed batches compared bit for "
         f"bit: {checks['mixed batches']:,}, different: {_found(record, 'batch mates')}.",
     ]
     return "\n".join(lines)

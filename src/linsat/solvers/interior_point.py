@@ -40,6 +40,7 @@ _PROGRESS = 0.9  # the worst of the three residuals, or that of the rows, falls 
 _BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and the patience there
 _JAMMED = 1e-2  # a step this short is stopped by a bound that was approached too fast
 _CORRECTORS = 2
+_CAUTIOUS = 0.6  # share of the mean product that a cautious step aims at, at least
 _TO_BOUNDARY = 0.995  # share of the way to the nearest bound that a step may go
 
 
@@ -113,14 +114,20 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
 
 
 def _followed(program: Program, tol: float) -> tuple[_Scaled, int]:
-    """The end of the path; where that is not good enough, of the path with orthogonal factorisations all the way."""
+    """The end of the path; where that is not good enough, of the path with orthogonal factorisations all the way.
+
+    Last, close to its centre: between rows that are parallel but for an angle of 1e-8 there is so little room that a
+    bold step ends at a bound from which no further one leads away.
+    """
     path = _Path(program)
     best, steps = path.follow(tol)
-    if best.error <= tol or not path.system.can_be_orthogonal:
-        return best, steps
-    path.system.orthogonal = True
-    other, more = path.follow(tol)
-    return min(best, other, key=lambda end: end.error), steps + more
+    for centring in (0.0, _CAUTIOUS):
+        if best.error <= tol or not path.system.can_be_orthogonal:
+            break
+        path.system.orthogonal, path.least_centring = True, centring
+        other, more = path.follow(tol)
+        best, steps = min(best, other, key=lambda end: end.error), steps + more
+    return best, steps
 
 
 def _equilibrate(matrix: Any) -> tuple[Array, Array]:
@@ -198,6 +205,9 @@ class _Path:
         self.width = np.where(both, self.sides[1].bound - self.sides[0].bound, 1.0)
         self.num_bounds = int(sum(side.present.sum() for side in self.sides))
         self.system = SparseSystem(program.matrix, self.slack_rows)
+        self.least_centring = 0.0
+        curved = (self.quadratic > 0) | (self.entropy > 0)
+        self.curved = curved if curved[:l].any() else ~curved
 
     def _bend(self, t: Array) -> Array:
         """a (log(t / w) - 1)."""
@@ -253,6 +263,7 @@ class _Path:
             if best.error < _PROGRESS * mark[0] or measured.infeasibility < _PROGRESS * mark[1]:
                 since, mark = 0, (min(best.error, mark[0]), min(measured.infeasibility, mark[1]))
             patience = _PATIENCE_BEYOND if best.error < tol else _PATIENCE
+            self.least_centring = 0.0 if best.error < tol else self.least_centring
             if measured.error < aim or since > patience or (length < 1e-8 and since > 2):
                 break
             direction, length = self._direction(point, residuals, measured.gap < aim, aim)
@@ -293,14 +304,17 @@ class _Path:
         outside = max(float((np.abs(o) / np.maximum(1.0, np.abs(x))).max(initial=0.0)) for o in off)
         weight = np.concatenate([self.sizes.T @ np.abs(mu), np.abs(mu[self.slack_rows])])
         weight += 1.0 + np.abs(self.linear) + np.abs(self.quadratic * x) + point.z[0] + point.z[1]
-        value = np.abs(self.quadratic * x * x / 2 - self.linear * x).sum()
         return _Scaled(
             x=x[:l],
             duals=self._snapped(point),
             infeasibility=max(float((np.abs(primal) / room).max(initial=0.0)), outside),
             stationarity=float((np.abs(dual) / weight).max(initial=0.0)),
-            gap=float(sum(np.abs(p).sum() for p in self._products(point)) / (1.0 + value)),
+            gap=float(sum(np.abs(p).sum() for p in self._products(point)) / (1.0 + self._value(x))),
         )
+
+    def _value(self, x: Array) -> float:
+        """The size of the objective, without columns that have a price only: what soft rows lack may be any amount."""
+        return float(np.abs(self.quadratic * x * x / 2 - self.linear * x)[self.curved].sum())
 
     def _snapped(self, point: _Point) -> Array:
         """The duals of the rows, 0 for inequalities without entropy whose distance to the bound exceeds their dual."""
@@ -343,10 +357,9 @@ class _Path:
         length = self._longest(point, predictor)
         ahead = sum(np.abs(p).sum() for p in self._products(point.moved(predictor, length)))
         centring = min(1.0, max((ahead / max(gap, SMALLEST)) ** 3, 1e-8))
-        nu = centring * average
+        nu = max(centring, self.least_centring) * average
         if closed:  # the gap is small enough: shrinking it further would only cost accuracy
-            value = np.abs(self.quadratic * point.x**2 / 2 - self.linear * point.x).sum()
-            nu = max(nu, 1e-3 * tol * (1.0 + value) / max(self.num_bounds, 1))
+            nu = max(nu, 1e-3 * tol * (1.0 + self._value(point.x)) / max(self.num_bounds, 1))
         targets = tuple(nu - p - dt * dz for p, dt, dz in zip(products, predictor.t, predictor.z, strict=True))
         direction = towards((targets[0], targets[1]))
         length = self._longest(point, direction)

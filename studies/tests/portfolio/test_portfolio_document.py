@@ -1,7 +1,10 @@
 """The page of the study: its tables are those of its records."""
 
+import json
+
 import pytest
 
+from linsat_studies.portfolio.charts import differences_chart
 from linsat_studies.portfolio.document import filled, walk_forward_tables, write_document
 
 
@@ -48,3 +51,14 @@ def test_only_the_places_of_records_change(tmp_path):
         filled(page, {"two": small_record()})
     with pytest.raises(ValueError, match="holds no record"):
         write_document(tmp_path / "page.md", tmp_path)
+
+
+def test_the_differences_are_drawn(tmp_path):
+    axes = differences_chart({"20 assets": small_record()}).axes[0]
+    dots = sorted(line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o")
+    assert dots == [-0.1, 0.05, 0.234]  # two of the study's names, one of random sets
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["layer \u2212 equal weight", "a \u2212 b"]
+    (tmp_path / "one.json").write_text(json.dumps(small_record()))
+    (tmp_path / "page.md").write_text("<!-- one -->\n<!-- end of one -->\n")
+    assert write_document(tmp_path / "page.md", tmp_path) == ["one"]
+    assert (tmp_path / "differences.png").read_bytes().startswith(b"\x89PNG")

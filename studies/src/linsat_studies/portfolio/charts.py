@@ -1,4 +1,4 @@
-"""Charts of the study: value over time, weights over time, Sharpe ratio by seed."""
+"""Charts of the study: value over time, weights over time, Sharpe ratio by seed, differences with intervals."""
 
 from __future__ import annotations
 
@@ -109,6 +109,35 @@ def seeds_chart(ratios: Mapping[str, Mapping[str, np.ndarray]], stated: Mapping[
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, fontsize=9)
     all_axes[0].set_ylabel("mean Sharpe ratio")
+    return figure
+
+
+def differences_chart(records: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Paired differences of Sharpe ratios with their intervals, a panel for each walk-forward.
+
+    Args:
+        records: title -> what `walk-forward` recorded.
+    """
+    figure = new_figure(5.6 * max(len(records), 1), 4.6)
+    all_axes = figure.subplots(1, max(len(records), 1), squeeze=False, sharey=True)[0]
+    for axes, (title, record) in zip(all_axes, records.items()):
+        rows = record["differences"]
+        places = {(row["of"], row["less"]): -place for place, row in enumerate(rows)}
+        kinds = (
+            (rows, 0.15, COLOURS["layer"], "the study's names"),
+            (record["placebo"]["differences"], -0.15, COLOURS["two-stage"], "mean of random sets"),
+        )
+        axes.axvline(0, color="#444444", lw=1)
+        for found, shift, colour, label in kinds:
+            for i, row in enumerate(found):
+                place = places[row["of"], row["less"]] + shift
+                axes.plot([row["low"], row["high"]], [place, place], color=colour, lw=2, alpha=0.6)
+                axes.plot(row["value"], place, "o", color=colour, ms=5, label=label if i == 0 else None)
+        axes.set_yticks(list(places.values()), [f"{of} \u2212 {less}" for of, less in places], fontsize=8)
+        axes.set_title(title, fontsize=11)
+        axes.set_xlabel("difference of Sharpe ratios, 95 % interval")
+        _plain(axes)
+    all_axes[0].legend(frameon=False, fontsize=8, loc="lower right")
     return figure
 
 

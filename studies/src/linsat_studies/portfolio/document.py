@@ -1,7 +1,7 @@
 """The tables of ``docs/portfolio.md``, made from the records of walk-forwards and of the test year.
 
 A table stands between ``<!-- name -->`` and ``<!-- end of name -->`` and comes from ``name.json``; the text around it
-is written by hand.
+is written by hand. The differences of all walk-forwards are drawn in ``differences.png`` beside the records.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from linsat_studies.files import read_json, read_text, write_text
 from linsat_studies.portfolio import paper
-from linsat_studies.portfolio.charts import NAMES
+from linsat_studies.portfolio.charts import NAMES, differences_chart
 
 
 def write_document(page: Path, records: Path) -> list[str]:
-    """Fill the tables of a page from a folder of records; returns the names filled.
+    """Fill the tables of a page from a folder of records, and draw their differences; returns the names filled.
 
     Raises:
         ValueError: a record whose place the page does not have, or no record at all.
@@ -26,7 +26,15 @@ def write_document(page: Path, records: Path) -> list[str]:
     if not found:
         raise ValueError(f"{records} holds no record. Fix: linsat-studies portfolio walk-forward --record first.")
     write_text(page, filled(read_text(page), found))
+    walks = {f"{r['scope']['assets']} assets, {_years(r)}": r for r in found.values() if "daily" not in r}
+    if walks:
+        differences_chart(walks).savefig(records / "differences.png", dpi=150)
     return list(found)
+
+
+def _years(record: dict[str, Any]) -> str:
+    first, last = (day[:4] for day in record["scope"]["days"])
+    return f"{first} to {last}"
 
 
 def filled(text: str, records: dict[str, Any]) -> str:
