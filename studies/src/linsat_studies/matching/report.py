@@ -294,7 +294,7 @@ def _curves(page: Page, study: Study) -> None:
     curves = {f"{run.network} {run.trained} {run.seed}": read_checkpoint(run.path)["curve"] for run in study.runs}
     tuned = study.folder / BACKBONE / LAST
     if tuned.exists():
-        curves["backbone with its head"] = read_checkpoint(tuned)["curve"]
+        curves["backbone tuning 0"] = read_checkpoint(tuned)["curve"]
     if not any(curves.values()):
         return
     page.heading("Learning curves")
