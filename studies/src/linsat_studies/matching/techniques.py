@@ -7,7 +7,6 @@ padded keypoint is matched with nothing: its entries are exactly 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +17,6 @@ import linsat
 from linsat_studies.matching.batches import Batch
 from linsat_studies.matching.decode import best_matchings
 
-Technique = Callable[[Tensor, Batch], Tensor]
 _SMALLEST_VARIANCE = 1e-12  # of scores that are all alike
 _LOWEST = -300.0  # a score further below the best one of its pair, in units of tau, counts as this: exp stays above 0
 
