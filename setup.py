@@ -4,6 +4,7 @@ The library is called through ctypes and uses nothing of Python, so one build se
 is no compiler the installation goes on without it, and the torch back end serves.
 """
 
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -21,6 +22,7 @@ KERNEL = Extension(
         "-Wno-psabi",
         "-g0",  # debug information would be three quarters of the file
     ],
+    extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],  # no symbols: they are of no use at run time
     libraries=["m", "pthread"],
     py_limited_api=True,
     optional=True,

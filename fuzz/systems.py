@@ -190,8 +190,10 @@ def dress(rng: Rng, family: str, rows: Rows, points: list[Array | None], sides: 
 
 
 def widen(rng: Rng, lower: Array, upper: Array) -> tuple[Array, Array]:
-    """The box 100 to 1e6 times as wide, upwards or both ways, for all variables or half of them."""
-    more = (10.0 ** rng.uniform(2, 6)) * (upper - lower) * (rng.random(len(lower)) < rng.choice([0.5, 1.0]))
+    """The box 100 to 1e6 times as wide, to at most 1e6, upwards or both ways, for all variables or half of them."""
+    width = upper - lower
+    more = np.minimum(10.0 ** rng.uniform(2, 6) * width, 1e6) * (rng.random(len(lower)) < rng.choice([0.5, 1.0]))
+    more = np.where(width > 0, more, 0.0)
     return lower - more * rng.choice([0.0, 0.5]), upper + more
 
 

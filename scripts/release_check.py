@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "studies"
 TOOLS = ["pytest>=8", "hypothesis>=6.100", "cvxpy>=1.5", "clarabel>=0.9", "LinSATNet==0.1.3", "typer>=0.12", "rich>=13"]
 TESTS = ["test_solve.py", "test_constraints.py", "test_objectives_euclidean.py", "test_kernel.py", "test_infeasible.py"]
-LARGEST_WHEEL = 500_000  # bytes; 450,000 at present, of which 85,000 are the kernel
+LARGEST_WHEEL = 450_000  # bytes; 445,000 at present: 320,000 Python, 85,000 kernel, 40,000 all else
 INSTALLED = """
 import sys, linsat
 from linsat.backends.cpu_kernel.native import unavailable

@@ -1,5 +1,7 @@
 """Bad input gets a clear error: the argument, what came, what was expected and the fix."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,29 @@ def test_solver_options_are_checked(make):
 def test_layer_wants_constraints():
     with pytest.raises(linsat.ConstraintError, match="expected linsat.Constraints"):
         linsat.LinSAT(torch.eye(3))
+
+
+def test_relations_in_place_of_a_set_are_told_how_to_become_one():
+    x = linsat.Variable(3, name="x")
+    for given, fix in ((x.sum() == 1, "subject_to(relation)"), ([x.sum() == 1, x[0] <= 0.5], "subject_to(*relations)")):
+        for call in (linsat.LinSAT, lambda cons: linsat.project(torch.rand(3), cons)):
+            with pytest.raises(linsat.ConstraintError, match=re.escape(f"Fix: linsat.{fix}.")):
+                call(given)
+
+
+def test_an_objective_without_parentheses_is_told_to_have_them():
+    with pytest.raises(linsat.ConstraintError, match="with parentheses"):
+        linsat.project(torch.rand(3), SIMPLEX, objective=linsat.Euclidean)
+
+
+def test_one_number_per_instance_is_told_its_shape():
+    numbers = torch.linspace(1, 2, 4)
+    cons = linsat.Constraints(A=[[1, 1, 1]], b=1)
+    with pytest.raises(
+        linsat.ConstraintError, match=re.escape("Fix: b[:, None], if these are one number per instance")
+    ):
+        linsat.LinSAT(cons)(torch.rand(4, 3), b=numbers)
+    assert linsat.LinSAT(cons)(torch.rand(4, 3), b=numbers[:, None]).shape == (4, 3)
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,11 @@ def test_repr_can_be_read():
         "  total: x[0] + x[1] + x[2] == 2"
     )
     assert repr(Constraints()) == "Constraints(any number of variables in [0, 1], 0 rows: none)"
+    labelled = Constraints(A=[[3, 1]], b=10, variables=["tea", "milk"])
+    assert repr(labelled).splitlines() == [
+        "Constraints(2 variables in [0, 1], 1 row: 1 <=)",
+        "  A[0]: 3 tea + milk <= 10",
+    ]
     long = repr(linsat.constraints.doubly_stochastic(20))
     assert len(long.splitlines()) == 6
     assert "..." in long

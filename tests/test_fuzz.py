@@ -313,8 +313,8 @@ class TestTheCases:
         options = {option for case in drawn for option in campaign.options_of(case)}
         options |= {option for n in range(1000) for option in campaign.options_of(systems.draw_structured(6, n))}
         assert options == {
-            *OBJECTIVES, "unbounded box", "soft rows", "per-instance coefficients", "half precision", "compiled graph",
-            "exported graph",
+            *OBJECTIVES, "unbounded box", "very wide box", "soft rows", "per-instance coefficients", "half precision",
+            "compiled graph", "exported graph",
         }  # fmt: skip
         told = {option for case in wrong for option in campaign.options_of(case)}
         assert told >= {"unbounded box", "soft rows"}

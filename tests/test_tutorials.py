@@ -65,6 +65,21 @@ def test_pages_have_code_and_outputs():
     assert pictures == {"one-0.png": b"hi"}
 
 
+def test_a_notebook_is_executed_in_a_folder_that_goes_away(capfd):
+    pytest.importorskip("nbclient")
+    content = EXTENSION["notebook"]("# %%\nimport os\n\nprint(6 * 7)\n\n# %%\nprint(os.getcwd())\n")
+    cells = EXTENSION["executed"](content)["cells"]
+    assert cells[0]["outputs"][0]["text"] == "42\n"
+    assert not Path(cells[1]["outputs"][0]["text"].strip()).exists()
+    assert capfd.readouterr().err == ""  # where a kernel would warn
+
+
+def test_a_cell_that_raises_stops_the_build():
+    client = pytest.importorskip("nbclient")
+    with pytest.raises(client.exceptions.CellExecutionError, match="ZeroDivisionError"):
+        EXTENSION["executed"](EXTENSION["notebook"]("# %%\n1 / 0\n"))
+
+
 def test_first_layer(run):
     found = run("first_layer")
     assert found["losses"][-1] < 0.2 * found["losses"][0]

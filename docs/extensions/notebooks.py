@@ -38,13 +38,15 @@ def notebook(source: str) -> dict[str, Any]:
 def executed(content: dict[str, Any]) -> dict[str, Any]:
     """The notebook with its outputs."""
     import nbformat
-    from jupyter_client import AsyncKernelManager
     from nbclient import NotebookClient
+    from traitlets.config import Config
 
-    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc" if os.name == "posix" else "tcp")
+    # The kernel runs in the folder and finds its sockets there only by an absolute path. Over tcp it would warn.
     with tempfile.TemporaryDirectory() as folder:
+        sockets = {"transport": "ipc", "connection_file": str(Path(folder) / "kernel.json")}
+        settings = Config({"AsyncKernelManager": sockets if os.name == "posix" else {}})
         options = {"timeout": 300, "resources": {"metadata": {"path": folder}}}
-        return NotebookClient(nbformat.reads(json.dumps(content), 4), km=kernel, **options).execute()
+        return NotebookClient(nbformat.reads(json.dumps(content), 4), config=settings, **options).execute()
 
 
 def page(content: dict[str, Any], name: str) -> tuple[str, dict[str, bytes]]:

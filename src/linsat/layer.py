@@ -12,6 +12,7 @@ from torch import nn
 
 from linsat._transforms import recorded
 from linsat.constraints import Constraints
+from linsat.constraints.modelling import not_a_set
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.projection import compile_ahead, project
@@ -48,10 +49,7 @@ class LinSAT(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(constraints, Constraints):
-            raise ConstraintError(
-                f"constraints is a {type(constraints).__name__}; expected linsat.Constraints. "
-                f"Fix: linsat.Constraints(A=A, b=b)."
-            )
+            raise not_a_set(constraints)
         objective = read_objective(objective, tau)
         numbers = objective.parameters()
         tau = numbers.get("tau", 1.0)

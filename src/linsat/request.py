@@ -14,6 +14,7 @@ from linsat.compile.compiled import CompiledConstraints, compile_constraints
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten, holds_tensors
+from linsat.constraints.modelling import not_a_set
 from linsat.errors import ConstraintError
 from linsat.objectives import Entropy, Objective
 from linsat.solution import Solution
@@ -41,7 +42,8 @@ def read_objective(objective: Any, tau: Any) -> Objective:
         return Entropy(tau=DEFAULT_TAU if tau is None else tau)
     if not isinstance(objective, Objective):
         raise ConstraintError(
-            f"objective is {objective!r}; expected linsat.Entropy(...), linsat.Euclidean(...) or an Objective."
+            f"objective is {objective!r}; expected an instance of linsat.Objective. "
+            f"Fix: linsat.Entropy(tau=0.1), with parentheses, or linsat.Euclidean()."
         )
     if tau is not None:
         raise ConstraintError(
@@ -78,10 +80,7 @@ class Request:
         start: Any,
     ) -> Request:
         if not isinstance(constraints, Constraints):
-            raise ConstraintError(
-                f"constraints is a {type(constraints).__name__}; expected linsat.Constraints. "
-                f"Fix: linsat.Constraints(A=A, b=b)."
-            )
+            raise not_a_set(constraints)
         check_options(solver, on_failure)
         _reject_scripts()
         solver = DEFAULT if solver is None else solver

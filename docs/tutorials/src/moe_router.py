@@ -89,7 +89,7 @@ axes.bar(place - 0.2, top.sum(1).mean(0).numpy(), 0.4, color="tab:orange", label
 axes.bar(place + 0.2, decided.sum(1).mean(0).numpy(), 0.4, color="tab:blue", label="layer")
 axes.axhline(room, color="black", linestyle="--", linewidth=1, label="room")
 axes.set(xlabel="expert", ylabel="tokens, mean of 32 batches", xticks=range(experts))
-axes.legend()
+axes.legend(loc="upper left", fontsize=8)
 
 # %% [markdown]
 # ## Token by token

@@ -13,7 +13,7 @@ from linsat.backends.arrays import ArrayBackend
 from linsat.compile.compiled import linear_system
 from linsat.compile.problem import Problem, Tensor
 from linsat.objectives import Entropy, Euclidean
-from linsat.solvers.interior_point import Optimum, Program, minimise
+from linsat.solvers.interior_point import Optimum, Program, minimise, violation
 from linsat.solvers.newton import Newton
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
@@ -59,7 +59,9 @@ class InteriorPointBackend:
         # One after another: sums over a batch round as its size has it, and no answer may depend on the others.
         for index in torch.isfinite(result.mu).all(-1).nonzero():
             part = ArrayBackend().solve(problem.select(index), few, result.mu[index])
-            if int(part.codes[0]) == Status.CONVERGED.code:
+            hard = _hard_rows(problem, int(index))
+            off, polished = (violation(hard, x[0].cpu().numpy()) for x in (result.x[index], part.x))
+            if int(part.codes[0]) == Status.CONVERGED.code and polished <= max(off, 0.1 * options.tol):
                 result.mu[index], result.x[index], result.codes[index] = part.mu, part.x, part.codes
 
 
@@ -107,6 +109,16 @@ class _Elastic:
 def _one(tensor: Tensor, instance: int) -> np.ndarray:
     picked = tensor[min(instance, tensor.shape[0] - 1)]
     return picked.detach().cpu().numpy()
+
+
+def _hard_rows(problem: Problem, instance: int) -> Program:
+    """The program of an instance without its soft rows."""
+    program, soft = _program(problem, instance), _one(problem.soft, instance)
+    return replace(
+        program,
+        row_lower=np.where(soft, -np.inf, program.row_lower),
+        row_upper=np.where(soft, np.inf, program.row_upper),
+    )
 
 
 def _program(problem: Problem, instance: int) -> Program:

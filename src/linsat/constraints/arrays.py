@@ -116,9 +116,10 @@ def read_right_side(name: str, value: Any, matrix: Matrix) -> Numbers:
     side, rows = read_numbers(name, value), matrix.shape[0]
     check_finite(name, side)
     if side.ndim > 0 and side.shape[-1] != rows:
+        fix = f"{name}[:, None], if these are one number per instance" if rows == 1 == side.ndim else "one per row"
         raise ConstraintError(
             f"{name} has shape {tuple(side.shape)} but {matrix.name} has {rows} rows; "
-            f"expected {name} of shape ({rows},) or (batch, {rows}). Fix: one right-hand side per row."
+            f"expected {name} of shape ({rows},) or (batch, {rows}). Fix: {fix}."
         )
     return side
 

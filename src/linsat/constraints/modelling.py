@@ -31,6 +31,16 @@ __all__ = ["Expression", "Relation", "Variable", "subject_to"]
 _BLOCKS = {"<=": ("A", "b"), ">=": ("C", "d"), "==": ("E", "f")}
 
 
+def not_a_set(value: Any) -> ConstraintError:
+    """The error for what was given in place of a constraint set, with the call that makes a set of it."""
+    fix = "linsat.Constraints(A=A, b=b)"
+    if isinstance(value, Relation):
+        fix = "linsat.subject_to(relation)"
+    elif isinstance(value, (list, tuple)) and value and all(isinstance(entry, Relation) for entry in value):
+        fix = "linsat.subject_to(*relations)"
+    return ConstraintError(f"constraints is a {type(value).__name__}; expected linsat.Constraints. Fix: {fix}.")
+
+
 def subject_to(
     *relations: Relation, variables: Sequence[Variable] | None = None, lower: float = 0.0, upper: float = 1.0
 ) -> Constraints:

@@ -85,7 +85,8 @@ def summary(constraints: RowsAndBox) -> str:
     noun = "row" if rows == 1 else "rows"
     soft, prices = constraints._soft_mask().tolist(), present(constraints).price
     softened = f", {sum(soft)} of them soft" if any(soft) else ""
-    named = f"{constraints.layout}: " if constraints.layout else ""
+    variables = str(constraints.layout or "")  # empty where labels were given but no name
+    named = f"{variables}: " if variables else ""
     lines = [f"Constraints({named}{width} variables in {box}, {rows} {noun}: {counts}{softened}{batch})"]
     shown = range(rows) if rows <= 6 else [0, 1, 2, rows - 1]
     for position, index in enumerate(shown):

@@ -14,6 +14,7 @@ import numpy as np
 from linsat._senses import EQUAL, GREATER, LESS
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import expected_shape
+from linsat.constraints.modelling import not_a_set
 from linsat.constraints.statement import Statement
 from linsat.errors import ConstraintError
 from linsat.jax.plan import Numbers, Plan, flat, flat_statement, plan_of
@@ -79,10 +80,7 @@ def read_objective(objective: Any, tau: Any) -> Objective:
 
 def check_options(constraints: Any, solver: Any, on_failure: Any) -> None:
     if not isinstance(constraints, Constraints):
-        raise ConstraintError(
-            f"constraints is a {type(constraints).__name__}; expected linsat.Constraints. "
-            f"Fix: linsat.Constraints(A=A, b=b)."
-        )
+        raise not_a_set(constraints)
     if solver is not None and not isinstance(solver, Newton):
         raise ConstraintError(f"solver is {solver!r}; linsat.jax has linsat.Newton(...) only.")
     if on_failure not in _ON_FAILURE:

@@ -107,10 +107,15 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
     duals = np.zeros(len(program.row_lower))
     duals[kept_rows] = best.duals * row_scale
     # The method measures in its own units; what is reported is in the user's.
+    infeasibility = max(best.infeasibility, violation(program, x))
+    return Optimum(x, duals, steps, infeasibility, best.stationarity, best.gap)
+
+
+def violation(program: Program, x: Array) -> float:
+    """By how much a point violates the worst row, relative to max(1, sum_j |a_ij x_j|)."""
     values, size = program.matrix @ x, np.maximum(1.0, abs(program.matrix) @ np.abs(x))
     outside = np.maximum(program.row_lower - values, values - program.row_upper) / size
-    infeasibility = max(best.infeasibility, float(outside.max(initial=0.0)))
-    return Optimum(x, duals, steps, infeasibility, best.stationarity, best.gap)
+    return float(outside.max(initial=0.0))
 
 
 def _followed(program: Program, tol: float) -> tuple[_Scaled, int]:
