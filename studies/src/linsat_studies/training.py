@@ -34,8 +34,10 @@ _NEEDED = {"module", "mean", "optimiser", "step", "seconds", "curve", "rng", "le
 
 
 class Learner(Protocol):
-    """What `fit` trains. Three optional methods are used where they exist.
+    """What `fit` trains. Four optional methods are used where they exist.
 
+    - ``groups() -> list[dict]``: parameter groups of the optimiser that hold all trained parameters of ``module``;
+      ``share`` in a group is its share of the plan's learning rate.
     - ``schedule(progress)``: called before every loss with the share of the run that is done, 0 to 1.
     - ``by_task() -> dict[str, float]``: validation lengths by task, for the learning curve; called instead of
       ``validate``, whose value it replaces by its mean.
@@ -102,8 +104,9 @@ class _Run:
         self.learner, self.plan, self.folder, self.config = learner, plan, folder, config
         self.rank, self.world = processes()
         self.parameters = [p for p in learner.module.parameters() if p.requires_grad]
+        groups = learner.groups() if hasattr(learner, "groups") else self.parameters
         self.optimiser = torch.optim.AdamW(
-            self.parameters, lr=plan.rate, betas=(0.9, 0.98), weight_decay=plan.decay, foreach=True
+            groups, lr=plan.rate, betas=(0.9, 0.98), weight_decay=plan.decay, foreach=True
         )
         self.step, self.seconds = 0, 0.0
         self.curve: list[dict[str, Any]] = []
@@ -179,7 +182,7 @@ class _Run:
             self.learner.schedule(progress)
         rate = self.plan.rate * learning_rate(self.step, progress, self.plan.warmup)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("share", 1.0)
         self.optimiser.zero_grad(set_to_none=True)
         loss = self.learner.loss(self.step)
         loss.backward()

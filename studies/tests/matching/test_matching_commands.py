@@ -136,6 +136,7 @@ def test_show_draws_two_named_objects(study, tmp_path):
         (("show", "--run", "none.pt"), "none.pt is not a file"),
         (("train", "--network", "pca-gm", "--technique", "layer", "--config", "none.json"), "none.json"),
         (("prepare",), "no keypoint data named"),
+        (("finetune",), "no keypoint data named"),
     ],
 )
 def test_mistakes_end_in_one_line(words, named, study, tmp_path, monkeypatch):

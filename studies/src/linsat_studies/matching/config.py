@@ -11,6 +11,7 @@ from linsat_studies.settings import Plan, expect, from_dict, from_file
 NETWORKS = ("pca-gm", "bbgm", "ngm")
 # What a network can be trained with. The top-phi cut comes after training and needs no separate run.
 TRAINED = ("sinkhorn", "black-box", "black-box-partial", "layer")
+BLACK_BOXES = ("black-box", "black-box-partial")
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class NetworkConfig:
     dropout: float = 0.2  # share of the image features that training hides
     kernel: int = 3  # grid points of the spline kernel along each direction (bbgm, ngm)
     layers: int = 2  # spline convolutions (bbgm, ngm)
-    channels: int = 16  # of a node of the association graph (ngm)
+    channels: int = 16  # of a node of the association graph (ngm), of an edge (bbgm)
     rounds: int = 3  # of messages on the association graph (ngm)
 
     def __post_init__(self) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor
 from linsat_studies.matching.batches import Batch
 from linsat_studies.progress import Progress
 
-Score = Callable[[Batch], Tensor]  # network: scores (B, n1, n2)
-Relax = Callable[[Tensor, Batch], Tensor]  # technique: scores to a soft matching (B, n1, n2)
+Score = Callable[[Batch], Any]  # network: scores (B, n1, n2), of edges too where the technique reads them
+Relax = Callable[[Any, Batch], Tensor]  # technique: scores to a soft matching (B, n1, n2)
 Decode = Callable[[Tensor, Batch], Tensor]  # soft matching to matches (B, n1, n2), bool
 PARTS = ("network", "layer", "decoder")
 

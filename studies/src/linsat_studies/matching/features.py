@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +35,9 @@ class Features(NamedTuple):
     image: Array
 
 
+Compute = Callable[[Sequence[KeypointObject]], list[Features]]  # raw features of a few objects
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureStore:
     """Features by object id. Every channel has mean 0 and deviation 1 over the training objects.
@@ -45,6 +48,7 @@ class FeatureStore:
         offsets: (objects + 1,) first row of each object in ``points``.
         rows: id to position of the object.
         backbone: the network they come from.
+        tuned: what its upper blocks were trained with, in words; empty where they are as ImageNet left them.
     """
 
     points: Array
@@ -52,6 +56,7 @@ class FeatureStore:
     offsets: Array
     rows: dict[str, int]
     backbone: str
+    tuned: str = ""
 
     @property
     def width(self) -> int:
@@ -62,6 +67,11 @@ class FeatureStore:
     def image_width(self) -> int:
         """G, the features of an image."""
         return int(self.images.shape[1])
+
+    @property
+    def name(self) -> str:
+        """The network and how it was trained, as results state it."""
+        return f"{self.backbone}, {self.tuned}" if self.tuned else self.backbone
 
     def __contains__(self, id: object) -> bool:
         return id in self.rows
@@ -100,8 +110,39 @@ def extract(
     Raises:
         FeatureError: the folder holds features of other objects or of another backbone.
     """
+    description = {"backbone": backbone, "size": size}
+
+    def load() -> Compute:
+        network = load_backbone(backbone, size)
+
+        def compute(things: Sequence[KeypointObject]) -> list[Features]:
+            images = np.stack([collection.image(thing.id) for thing in things])
+            return features_at(network, images, [thing.points for thing in things], size)
+
+        return compute
+
+    return keep_features(collection.objects, folder, load, description, progress=progress)
+
+
+def keep_features(
+    objects: Sequence[KeypointObject],
+    folder: str | Path,
+    load: Callable[[], Compute],
+    description: dict[str, Any],
+    *,
+    progress: Progress | None = None,
+) -> FeatureStore:
+    """Compute features and keep them with their description; what `extract` says of resuming and errors holds here.
+
+    Args:
+        objects: whose features.
+        folder: where they are kept.
+        load: gives the function from a few objects to their raw features; called when something is missing.
+        description: what the features are of; compared with that of a folder that holds some.
+        progress: called with (objects done, all objects).
+    """
     folder = Path(folder)
-    description = {"backbone": backbone, "size": size, "objects": fingerprint(collection.objects)}
+    description = {**description, "objects": fingerprint(objects)}
     known = read_json(folder / _DESCRIPTION)
     if known is not None and known != description:
         raise FeatureError(
@@ -109,8 +150,8 @@ def extract(
         )
     write_json(folder / _DESCRIPTION, description)
     if not (folder / _INDEX).exists():
-        _extract_parts(collection, folder, lambda: load_backbone(backbone, size), size, progress or (lambda *_: None))
-        _join(collection.objects, folder)
+        _compute_parts(objects, folder, load, progress or (lambda *_: None))
+        _join(objects, folder)
     return load_features(folder)
 
 
@@ -129,7 +170,8 @@ def load_features(path: str | Path) -> FeatureStore:
     points = np.load(folder / _POINTS, mmap_mode="r", allow_pickle=False)
     images = np.load(folder / _IMAGES, mmap_mode="r", allow_pickle=False)
     description = read_json(folder / _DESCRIPTION)
-    return FeatureStore(points, images, offsets, {id: row for row, id in enumerate(ids)}, description["backbone"])
+    rows = {id: row for row, id in enumerate(ids)}
+    return FeatureStore(points, images, offsets, rows, description["backbone"], description.get("tuned", ""))
 
 
 def fingerprint(objects: Sequence[KeypointObject]) -> str:
@@ -165,23 +207,20 @@ def _part(folder: Path, number: int) -> Path:
     return folder / f"part{number:05d}.npz"
 
 
-def _extract_parts(
-    collection: Collection, folder: Path, load: Callable[[], Backbone], size: int, progress: Progress
+def _compute_parts(
+    objects: Sequence[KeypointObject], folder: Path, load: Callable[[], Compute], progress: Progress
 ) -> None:
-    objects = collection.objects
-    backbone = None
+    compute = None
     for number, start in enumerate(range(0, len(objects), _PART)):
         progress(start, len(objects))
         if _part(folder, number).exists():
             continue
-        backbone = backbone or load()
+        compute = compute or load()
         found: list[Features] = []
         some = objects[start : start + _PART]
         for first in range(0, len(some), _BATCH):
-            batch = some[first : first + _BATCH]
-            images = np.stack([collection.image(thing.id) for thing in batch])
-            found += features_at(backbone, images, [thing.points for thing in batch], size)
-            progress(start + first + len(batch), len(objects))
+            found += compute(some[first : first + _BATCH])
+            progress(start + len(found), len(objects))
         points, image = np.concatenate([f.points for f in found]), np.stack([f.image for f in found])
         # The default arguments bind this part's arrays; the file is written before the loop goes on.
         write_whole(_part(folder, number), lambda file, p=points, i=image: np.savez(file, points=p, images=i))  # type: ignore[misc]

@@ -21,15 +21,16 @@ from torch import Tensor, nn
 from linsat_studies.checkpoints import read_checkpoint
 from linsat_studies.files import read_json, write_arrays, write_json
 from linsat_studies.matching.batches import Batch, collate
-from linsat_studies.matching.config import NETWORKS, TRAINED, MatchingConfig
+from linsat_studies.matching.config import BLACK_BOXES, NETWORKS, TRAINED, MatchingConfig
 from linsat_studies.matching.data import Pair
 from linsat_studies.matching.decode import best_matchings, hungarian, rounding
 from linsat_studies.matching.evaluate import Method, Outcome, evaluate_method, figures, over_classes
 from linsat_studies.matching.features import FeatureStore, fingerprint
+from linsat_studies.matching.intervals import paired_difference
 from linsat_studies.matching.phi import load_phi, with_phi
 from linsat_studies.matching.source import SHIPPED
 from linsat_studies.matching.techniques import layer
-from linsat_studies.matching.train import load_run, soft_matching
+from linsat_studies.matching.train import load_run, scoring, soft_matching
 from linsat_studies.progress import Progress
 from linsat_studies.seeds import spread_over_seeds
 from linsat_studies.training import LAST
@@ -145,7 +146,7 @@ class Study:
             "pairs": len(self.pairs),
             "classes": len(set(self.classes)),
             "objects": fingerprint([thing for pair in self.pairs for thing in (pair.left, pair.right)]),
-            "features": None if self.features is None else self.features.backbone,
+            "features": None if self.features is None else self.features.name,
         }
 
     def batches(self, size: int = BATCH) -> Iterator[Batch]:
@@ -172,6 +173,16 @@ class Study:
         """``hits``, ``predicted`` and ``phi`` of every pair behind a result."""
         with np.load(self.file(name, ".npz"), allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
+
+    def f1(self, name: str) -> np.ndarray:
+        """(seeds, pairs) F1 of a row of table 2 that was measured, with every trained network it has."""
+        runs = [run for run in self.runs if name in run.rows]
+        counts = [self.counts(f"{name} {run.seed}") for run in runs]
+        return np.stack([figures(one["hits"], one["predicted"], one["phi"])[2] for one in counts])
+
+    def lead(self, name: str) -> dict[str, float]:
+        """By how much the layer's row exceeds another one on the same pairs, with its interval."""
+        return paired_difference(self.f1(OURS), self.f1(name), self.classes)
 
     def row(self, run: Run, name: str, progress: Progress | None = None) -> dict[str, Any]:
         """One row of table 2 with one trained network on all pairs."""
@@ -322,8 +333,8 @@ def backbone_seconds(name: str, pairs: list[Pair], image: Callable[[str], np.nda
 def row_method(row: Row, network: nn.Module, config: MatchingConfig) -> Method:
     """Network, technique and decoder of a row."""
     relax = partial(layer, tau=config.tau) if row.technique == "layer" else soft_matching(config)
-    if row.trained == "black-box-partial":
-        return Method(network, relax, lambda soft, batch: soft > 0.5)
+    if row.trained in BLACK_BOXES:  # the solver's answer is a matching already
+        return Method(scoring(config, network), relax, lambda soft, batch: soft > 0.5)
     return Method(network, relax, partial(hungarian, top_phi=row.kept == "phi"))
 
 

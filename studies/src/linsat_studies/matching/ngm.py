@@ -11,25 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from linsat_studies.matching.batches import Batch
-from linsat_studies.matching.nodes import Affinity, Side, SplineNodes, sides, spline_basis
+from linsat_studies.matching.nodes import Affinity, EdgeWeights, SplineNodes, sides
 from linsat_studies.matching.techniques import sinkhorn
-
-
-class EdgeWeights(nn.Module):
-    """What an edge i - i' is worth in each channel: a function of both its vectors and of its offset."""
-
-    def __init__(self, width: int, channels: int, kernel: int) -> None:
-        super().__init__()
-        self.start, self.end = nn.Linear(width, channels), nn.Linear(width, channels, bias=False)
-        self.place = nn.Linear(kernel * kernel, channels, bias=False)
-        self.kernel = kernel
-
-    def forward(self, h: Tensor, side: Side) -> Tensor:
-        """(B, c, n, n), 0 where there is no edge; the mean over neighbours is taken."""
-        offset = self.place(spline_basis(side, self.kernel).permute(0, 2, 3, 1))
-        mean = side.adjacency / side.adjacency.sum(-1, keepdim=True).clamp_min(1)
-        ends = (self.start(h).unsqueeze(2) + self.end(h).unsqueeze(1)).tanh() * mean.unsqueeze(-1)
-        return (ends + offset).permute(0, 3, 1, 2)
 
 
 class Round(nn.Module):

@@ -30,6 +30,7 @@ from linsat_studies.progress import Bar, Note, no_bar
 from linsat_studies.seeds import add_leads
 from linsat_studies.training import LAST
 
+BACKBONE = "backbone"  # folder of the run that trained the backbone's upper blocks
 SAID = {"regression": "estimated by regression", "bound": "estimated as the learned bound"}
 Results = dict[str, list[dict[str, Any]]]  # row -> one result for each seed
 
@@ -43,6 +44,7 @@ class Measured:
     rounded: dict[float, list[dict[str, Any]]] = field(default_factory=dict)
     lowered: dict[float, list[dict[str, Any]]] = field(default_factory=dict)
     estimated: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    leads: dict[str, dict[str, float]] = field(default_factory=dict)
     times: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -103,7 +105,10 @@ def write_report(study: Study, *, bar: Bar = no_bar, note: Note = lambda text: N
             measured.notes.append(f"times left out: {error}")
     for text in measured.notes:
         note(text)
-    write_json(study.folder / "summary.json", {"scope": study.scope, "table": summary(measured.rows)})
+    if OURS in measured.rows:
+        measured.leads = {name: study.lead(name) for name in measured.rows if name != OURS}
+    found = {"scope": study.scope, "table": summary(measured.rows), "paired": measured.leads}
+    write_json(study.folder / "summary.json", found)
     path = study.folder / "index.html"
     build_page(study, measured).write(path)
     return path
@@ -114,7 +119,7 @@ def build_page(study: Study, measured: Measured) -> Page:
     page = Page("Partial graph matching with outliers on both sides")
     _about(page, study)
     _table_2(page, measured, synthetic=study.synthetic)
-    _verdict(page, summary(measured.rows))
+    _verdict(page, measured.leads)
     _by_class(page, measured)
     _table_5(page, measured)
     _estimated(page, study, measured)
@@ -128,7 +133,7 @@ def build_page(study: Study, measured: Measured) -> Page:
 def _about(page: Page, study: Study) -> None:
     sizes = [(len(pair.left.names), len(pair.right.names), pair.phi) for pair in study.pairs]
     left, right, phi = np.mean(sizes, axis=0)
-    features = "geometry alone" if study.features is None else f"frozen {study.features.backbone} features"
+    features = "geometry alone" if study.features is None else f"features of {study.features.name}"
     page.text(
         f"{len(study.pairs):,} pairs of {study.source}, {len(set(study.classes))} classes, {features}. All visible "
         f"keypoints of both objects take part, {left:.1f} and {right:.1f} on average; {phi:.1f} have a partner "
@@ -190,16 +195,15 @@ def _table_2(page: Page, measured: Measured, *, synthetic: bool) -> None:
     )
 
 
-def _verdict(page: Page, table: dict[str, Any]) -> None:
-    if OURS not in table or not table[OURS]["leads"]:
+def _verdict(page: Page, leads: dict[str, dict[str, float]]) -> None:
+    if not leads:
         return
-    ours = table[OURS]
-    said = [f"{name}: {100 * lead:+.2f}{_plus_minus(ours['errors'][name])}" for name, lead in ours["leads"].items()]
-    page.text(f"The layer's mean F1 less that of {'; '.join(said)}. After +-: the standard error of the difference.")
-
-
-def _plus_minus(error: float) -> str:
-    return "" if np.isnan(error) else f" +- {percent(error)}"
+    rows = [
+        [name, f"{100 * one['mean']:+.2f}", f"{100 * one['low']:+.2f} to {100 * one['high']:+.2f}"]
+        for name, one in leads.items()
+    ]
+    page.table(["the layer's mean F1 less that of", "difference", "95 % interval"], rows)
+    page.text("Intervals: bootstrap over seeds and over the pairs within each class, both rows on the same pairs.")
 
 
 def _by_class(page: Page, measured: Measured) -> None:
@@ -288,6 +292,9 @@ def _table_8(page: Page, measured: Measured) -> None:
 
 def _curves(page: Page, study: Study) -> None:
     curves = {f"{run.network} {run.trained} {run.seed}": read_checkpoint(run.path)["curve"] for run in study.runs}
+    tuned = study.folder / BACKBONE / LAST
+    if tuned.exists():
+        curves["backbone tuning 0"] = read_checkpoint(tuned)["curve"]
     if not any(curves.values()):
         return
     page.heading("Learning curves")

@@ -12,6 +12,7 @@ import numpy as np
 from linsat_studies.matching.config import MatchingConfig, NetworkConfig
 from linsat_studies.matching.data import ENVIRONMENT, Collection, load_collection
 from linsat_studies.matching.features import FeatureStore, load_features
+from linsat_studies.matching.mirror import holds_mirrored, with_mirrored
 from linsat_studies.matching.synthetic import synthetic_collection
 from linsat_studies.settings import Plan
 
@@ -38,14 +39,17 @@ def open_source(data: Path | None, features: Path) -> Source:
 
     Args:
         data: a folder with prepared keypoints.
-        features: a folder with their features.
+        features: a folder with their features. Where these are of mirrored training objects too, so is the collection.
 
     Raises:
         ValueError: a named folder does not hold what it should.
     """
     if data is None and not os.environ.get(ENVIRONMENT):
         return Source(demo_collection(), None, "synthetic point sets", synthetic=True)
-    return Source(load_collection(data), load_features(features), "Pascal VOC Keypoint")
+    collection, store = load_collection(data), load_features(features)
+    if holds_mirrored(list(store.rows)):
+        collection = with_mirrored(collection)
+    return Source(collection, store, "Pascal VOC Keypoint")
 
 
 def demo_collection() -> Collection:

@@ -7,7 +7,6 @@ padded keypoint is matched with nothing: its entries are exactly 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +17,6 @@ import linsat
 from linsat_studies.matching.batches import Batch
 from linsat_studies.matching.decode import best_matchings
 
-Technique = Callable[[Tensor, Batch], Tensor]
 _SMALLEST_VARIANCE = 1e-12  # of scores that are all alike
 _LOWEST = -300.0  # a score further below the best one of its pair, in units of tau, counts as this: exp stays above 0
 
@@ -122,11 +120,16 @@ def with_margin(scores: Tensor, batch: Batch, margin: float) -> Tensor:
     The best matching does not change with the scale of the scores. Left free, training with a margin (BBGM) shrinks
     that scale until nothing but the margin decides.
     """
+    values, deviation = centred(scores, batch)
+    return values / deviation + margin * (0.5 - batch.truth.to(scores.dtype))
+
+
+def centred(scores: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Scores less their mean over the real pairs of keypoints, 0 elsewhere; and their deviation (B, 1, 1)."""
     pairs = (batch.mask_l.unsqueeze(2) & batch.mask_r.unsqueeze(1)).to(scores.dtype)
     count = pairs.sum((1, 2), keepdim=True)
-    centred = (scores - (scores * pairs).sum((1, 2), keepdim=True) / count) * pairs
-    deviation = (centred.square().sum((1, 2), keepdim=True) / count + _SMALLEST_VARIANCE).sqrt()
-    return centred / deviation + margin * (0.5 - batch.truth.to(scores.dtype))
+    values = (scores - (scores * pairs).sum((1, 2), keepdim=True) / count) * pairs
+    return values, (values.square().sum((1, 2), keepdim=True) / count + _SMALLEST_VARIANCE).sqrt()
 
 
 def permutation_loss(matching: Tensor, batch: Batch) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from linsat_studies.checkpoints import CheckpointError, load_weights, read_run
 from linsat_studies.matching.batches import Batch, FeatureSource, collate
 from linsat_studies.matching.bbgm import Bbgm
 from linsat_studies.matching.config import (
+    BLACK_BOXES,
     NETWORKS,
     TRAINED,
     MatchingConfig,
@@ -26,8 +27,8 @@ from linsat_studies.matching.data import Collection, Pair, load_collection, rand
 from linsat_studies.matching.decode import best_matchings, hungarian
 from linsat_studies.matching.ngm import Ngm
 from linsat_studies.matching.pca_gm import PcaGm
+from linsat_studies.matching.quadratic import EdgeScores, best_quadratic, black_box_loss
 from linsat_studies.matching.techniques import (
-    Technique,
     black_box,
     hamming_loss,
     layer,
@@ -41,6 +42,8 @@ from linsat_studies.training import LAST, fit, keep_freed_memory, share
 _STEPS = 1 << 20  # seeds of the steps of two runs never meet below this many steps
 _TOGETHER = 32  # pairs of a step that are padded to a common size
 Network = PcaGm | Bbgm | Ngm
+Scores = Tensor | EdgeScores
+Score = Callable[[Batch], Scores]
 
 
 def build_network(config: NetworkConfig, *, features: int, image: int) -> Network:
@@ -49,18 +52,30 @@ def build_network(config: NetworkConfig, *, features: int, image: int) -> Networ
         return PcaGm(features, image, width=config.width, dropout=config.dropout)
     spline = {"kernel": config.kernel, "layers": config.layers}
     if config.kind == "bbgm":
-        return Bbgm(features, image, width=config.width, dropout=config.dropout, **spline)
+        return Bbgm(features, image, width=config.width, dropout=config.dropout, **spline, channels=config.channels)
     sizes = {"channels": config.channels, "rounds": config.rounds}
     return Ngm(features, image, width=config.width, dropout=config.dropout, **spline, **sizes)
 
 
-def soft_matching(config: MatchingConfig) -> Technique:
+def scoring(config: MatchingConfig, network: nn.Module) -> Score:
+    """From a batch to scores, as the run's technique reads them: of edges, too, where the black box knows them."""
+    return network.scores if isinstance(network, Bbgm) and config.technique in BLACK_BOXES else network
+
+
+def soft_matching(config: MatchingConfig) -> Callable[[Scores, Batch], Tensor]:
     """From scores to a matching, as the run's technique does it; outside training for the black box, too."""
-    if config.technique == "sinkhorn":
-        return partial(sinkhorn, tau=config.tau, iterations=config.iterations)
-    if config.technique == "layer":
-        return partial(layer, tau=config.tau)
-    return lambda scores, batch: best_matchings(scores, batch, partial=config.technique == "black-box-partial")
+    exact = config.technique == "black-box-partial"
+
+    def relax(scores: Scores, batch: Batch) -> Tensor:
+        if isinstance(scores, EdgeScores):
+            return best_quadratic(scores, batch, partial=exact)
+        if config.technique == "sinkhorn":
+            return sinkhorn(scores, batch, tau=config.tau, iterations=config.iterations)
+        if config.technique == "layer":
+            return layer(scores, batch, tau=config.tau)
+        return best_matchings(scores, batch, partial=exact)
+
+    return relax
 
 
 class MatchingLearner:
@@ -93,13 +108,15 @@ class MatchingLearner:
         total = torch.zeros(())
         for part in _parts(own, _TOGETHER):
             batch = self._batch(part)
-            total = total + len(part) / len(own) * training_loss(self.config, self.module(batch), batch)
+            scores = scoring(self.config, self.module)(batch)
+            total = total + len(part) / len(own) * training_loss(self.config, scores, batch)
         return total
 
     @torch.no_grad()
     def validate(self) -> float:
         """1 - F1 of the run's own decoder on validation pairs, mean over classes."""
-        matched = [decoded(self.config, self.module(batch), batch) for batch in self.validated]
+        score = scoring(self.config, self.module)
+        matched = [decoded(self.config, score(batch), batch) for batch in self.validated]
         scores: dict[str, list[float]] = {}
         f1 = [f1_of(m, batch) for m, batch in zip(matched, self.validated, strict=True)]
         for cls, value in zip(self.classes, torch.cat(f1).tolist(), strict=True):
@@ -107,24 +124,24 @@ class MatchingLearner:
         return 1 - sum(sum(values) / len(values) for values in scores.values()) / len(scores)
 
 
-def training_loss(config: MatchingConfig, scores: Tensor, batch: Batch) -> Tensor:
+def training_loss(config: MatchingConfig, scores: Scores, batch: Batch) -> Tensor:
     """Permutation loss of a soft matching, or Hamming loss through the black box."""
-    if config.technique in ("sinkhorn", "layer"):
+    if config.technique not in BLACK_BOXES:
         return permutation_loss(soft_matching(config)(scores, batch), batch)
-    chosen = black_box(
-        with_margin(scores, batch, config.margin),
-        batch,
-        strength=config.strength,
-        partial=config.technique == "black-box-partial",
-    )
-    return hamming_loss(chosen, batch)
+    exact = config.technique == "black-box-partial"
+    if isinstance(scores, EdgeScores):
+        marked = scores.with_margin(batch, config.margin)
+        return black_box_loss(marked, batch, strength=config.strength, partial=exact)
+    moved = with_margin(scores, batch, config.margin)
+    return hamming_loss(black_box(moved, batch, strength=config.strength, partial=exact), batch)
 
 
-def decoded(config: MatchingConfig, scores: Tensor, batch: Batch) -> Tensor:
+def decoded(config: MatchingConfig, scores: Scores, batch: Batch) -> Tensor:
     """Matches (B, n1, n2) as the technique decodes them: the phi highest, except where it is bijective."""
-    if config.technique == "black-box-partial":
-        return best_matchings(scores, batch, partial=True)
-    return hungarian(soft_matching(config)(scores, batch).float(), batch, top_phi=config.technique != "black-box")
+    soft = soft_matching(config)(scores, batch)
+    if config.technique in BLACK_BOXES:
+        return soft > 0.5
+    return hungarian(soft.float(), batch, top_phi=True)
 
 
 def f1_of(matched: Tensor, batch: Batch) -> Tensor:
