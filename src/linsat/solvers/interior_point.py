@@ -36,7 +36,7 @@ Array = np.ndarray
 
 _MAX_STEPS = 200
 _PATIENCE = 20  # steps without progress
-_PROGRESS = 0.9  # the worst of the three residuals, that of the rows, or the gap falls to this share of what it was
+_PROGRESS = 0.9  # the worst of the three residuals, that of the rows, or in the end the gap falls to this share
 _BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and the patience there
 _JAMMED = 1e-2  # a step this short is stopped by a bound that was approached too fast
 _CORRECTORS = 2
@@ -267,7 +267,7 @@ class _Path:
             if measured.error < best.error or (measured.error < tol and measured.gap < best.gap):
                 best = measured
             since += 1
-            now = (best.error, measured.infeasibility, measured.gap)
+            now = (best.error, measured.infeasibility, measured.gap if best.error < tol else np.inf)
             if any(value < _PROGRESS * least for value, least in zip(now, mark, strict=True)):
                 since, mark = 0, tuple(map(min, now, mark))
             patience = _PATIENCE_BEYOND if best.error < tol else _PATIENCE
