@@ -169,6 +169,17 @@ def run(record: Record, goals: Goals, path: Path, show: Show, failures: Path = F
     record.save(path)
 
 
+def judge_again(record: Record) -> None:
+    """Judge the cases that have findings once more, after a change of the judge; what still stands stays."""
+    labels = list(dict.fromkeys(finding.partition(":")[0] for finding in record.findings))
+    record.findings = []
+    for label in labels:
+        kind, _, number = label.partition(" ")
+        case, depth = make(kind, record.seed, int(number.partition("/")[2]))
+        record.findings += [f"{label}: {text}" for text in _judge_in_time(case, depth).findings]
+    record.checks["judged again"] = record.checks.get("judged again", 0) + len(labels)
+
+
 def keep(case: Case, depth: Depth, name: str, finding: str, failures: Path) -> Path:
     """Make a failing case small and write it."""
     kind = finding.partition(":")[0]

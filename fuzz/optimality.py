@@ -55,7 +55,9 @@ def duality_gap(case: Case, system: int, y: Array, x: Array, duals: Array) -> Ga
     if case.objective == "euclidean" or (whole <= TOLERANCE and not wrong.any()):  # nothing has to be left out
         return Gap(whole, np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.flatnonzero(wrong))
     odd = ends & (terms > 0.1 * TOLERANCE * total + loss)
-    held = ~case.hard | (np.abs(signed_gap(case, system, x)) > 1e-7 * (1 + np.abs(A) @ np.abs(x)))
+    held = ~case.hard | (
+        np.abs(signed_gap(case, system, x)) > 1e-7 * (1 + np.abs(A) @ np.abs(x)) + np.abs(A) @ spacing(case, x)
+    )
     large = of_rows > 0.1 * TOLERANCE * total + loss_rows
     odd_rows = tight & large
     # The slack share of a row whose variables are all forced is what it is, whatever its dual says.

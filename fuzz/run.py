@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy
 import scipy
 import torch
-from campaign import KINDS, Goals, Record, run
+from campaign import KINDS, Goals, Record, judge_again, run
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -47,7 +47,11 @@ def main() -> int:
     if record.row_sets:
         done = f"{record.feasible:,} random, {record.structured:,} structured and {record.infeasible:,} infeasible"
         console.print(f"Going on after {done} systems.")
-    _run_with_bar(record, goals, path, console)
+    if options.again:
+        judge_again(record)
+        record.save(path)
+    else:
+        _run_with_bar(record, goals, path, console)
     _print(record, path, console)
     return 1 if record.findings else 0
 
@@ -60,6 +64,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--structured", type=int, default=20_000, help="structured systems wanted (default 20,000)")
     parser.add_argument("--infeasible", type=int, default=10_000, help="infeasible systems wanted (default 10,000)")
     parser.add_argument("--out", type=Path, default=Path("out/fuzz"), help="folder of the record (default out/fuzz)")
+    parser.add_argument("--again", action="store_true", help="only judge the cases with findings again")
     options = parser.parse_args()
     for name in ("minutes", "feasible", "structured", "infeasible"):
         if getattr(options, name) <= 0:

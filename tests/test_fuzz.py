@@ -402,6 +402,16 @@ class TestTheRun:
         assert "Traceback" not in refused.stderr
 
 
+def test_findings_are_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = campaign.Record(seed=5, findings=["structured 5/1: duals: old", "structured 5/1: duals: old"])
+    campaign.judge_again(record)
+    assert (record.findings, record.checks) == ([], {"judged again": 1})
+    monkeypatch.setattr(campaign, "judge", lambda case, depth: judging.Verdict(findings=["duals: still"]))
+    record.findings = ["structured 5/1: duals: old"]
+    campaign.judge_again(record)
+    assert record.findings == ["structured 5/1: duals: still"]
+
+
 def test_the_page_states_the_recorded_run():
     record = json.loads(tables.RECORD.read_text())
     assert record["feasible"] >= 25_000
