@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Modules are compiled when they are first imported: of the many thousand installed, most never are.
+# Modules are compiled when they are first imported: of the many thousand installed, most never are. That has to be
+# kept, or every process of the tests compiles torch again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 TORCH ?= torch==2.13.0
 

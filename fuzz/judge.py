@@ -204,12 +204,11 @@ def _judge_instance(case: Case, system: int, status: str, x: Array, reported: fl
         verdict.find("wrong violation", f"{where}: says {reported}, is {relative}")
     if status != "converged":
         return
-    size = row_size(case, system, x)
-    beyond = np.where(case.hard, (violation[: len(size)] - rounding[: len(size)]) / size, 0.0)
-    # Where x is far from zero, a contradiction may be less than the tolerance of its rows there.
-    if case.infeasible[system] and (beyond > TOLERANCE).any():
+    if case.infeasible[system]:
         verdict.find("accepted", f"{where} is infeasible by {case.excess}")
         return
+    size = row_size(case, system, x)
+    beyond = np.where(case.hard, (violation[: len(size)] - rounding[: len(size)]) / size, 0.0)
     verdict.worst = max(verdict.worst, float(beyond.max(initial=0.0)))
     if (beyond > TOLERANCE).any():
         row = int(beyond.argmax())

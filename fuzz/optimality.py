@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from families import Array
 from measure import evaluation_rounding, row_size, signed_gap, spacing
 from scipy.optimize import linprog
@@ -177,7 +178,10 @@ def _add_slack(case: Case, system: int, gap: Array, off: Array, duals: Array, ad
 
 
 def moves(case: Case, system: int, gap: Gap, x: Array) -> float:
-    """How far HiGHS can move what was left out of the gap, in shares of the box and sizes of rows; 0: it is forced."""
+    """How far HiGHS can move what was left out of the gap from where it is at x, either way; 0: it is forced.
+
+    In shares of the box and sizes of rows, beyond the rounding of x to its dtype.
+    """
     A, side = case.matrix_of(system)[case.hard], case.sides[system][case.hard]
     senses = np.array(case.senses)[case.hard]
     width = np.where(case.upper > case.lower, case.upper - case.lower, 1.0)
@@ -188,20 +192,26 @@ def moves(case: Case, system: int, gap: Gap, x: Array) -> float:
     share = (x - case.lower) / width
     cost = np.zeros(len(x))
     cost[gap.variables] = np.where(share[gap.variables] < 0.5, 1.0, -1.0)
-    start = float(cost @ np.clip(np.round(share), 0, 1))
+    start = float(cost @ np.clip(share, 0, 1))
     position = np.cumsum(case.hard) - 1
     for i in gap.rows:
         if case.senses[i] != "==":
             row = position[i]
             cost -= sign[row] * M[row]
             start -= sign[row] * b[row]
-    solved = linprog(
-        -cost,
-        A_ub=(M * sign[:, None])[~equal] if (~equal).any() else None,
-        b_ub=(b * sign)[~equal] if (~equal).any() else None,
-        A_eq=M[equal] if equal.any() else None,
-        b_eq=b[equal] if equal.any() else None,
-        bounds=[(0.0, 1.0 if w else 0.0) for w in case.upper > case.lower],
-        method="highs",
-    )
-    return -float(solved.fun) - start if solved.status == 0 else np.nan
+    ends = [
+        linprog(
+            way * cost,
+            A_ub=(M * sign[:, None])[~equal] if (~equal).any() else None,
+            b_ub=(b * sign)[~equal] if (~equal).any() else None,
+            A_eq=M[equal] if equal.any() else None,
+            b_eq=b[equal] if equal.any() else None,
+            bounds=[(0.0, 1.0 if w else 0.0) for w in case.upper > case.lower],
+            method="highs",
+        )
+        for way in (1.0, -1.0)
+    ]
+    if any(end.status != 0 for end in ends):
+        return np.nan
+    rounding = torch.finfo(getattr(torch, case.dtype)).eps * float(np.abs(cost / width) @ np.abs(x))
+    return max(start - float(ends[0].fun), -float(ends[1].fun) - start) - rounding

@@ -190,9 +190,14 @@ def dress(rng: Rng, family: str, rows: Rows, points: list[Array | None], sides: 
 
 
 def widen(rng: Rng, lower: Array, upper: Array) -> tuple[Array, Array]:
-    """The box 100 to 1e6 times as wide, to at most 1e6, upwards or both ways, for all variables or half of them."""
+    """The box 100 to 1e6 times as wide, to at most 1e6, upwards or both ways, for all variables or half of them.
+
+    One time in ten, up to 1e9.
+    """
+    most = 9.0 if rng.random() < 0.1 else 6.0
     width = upper - lower
-    more = np.minimum(10.0 ** rng.uniform(2, 6) * width, 1e6) * (rng.random(len(lower)) < rng.choice([0.5, 1.0]))
+    more = np.minimum(10.0 ** rng.uniform(2, most) * width, 10.0**most)
+    more = more * (rng.random(len(lower)) < rng.choice([0.5, 1.0]))
     more = np.where(width > 0, more, 0.0)
     return lower - more * rng.choice([0.0, 0.5]), upper + more
 

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 Array = np.ndarray
+_AT_BOUND = 1e-12  # share of the box
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Program:
     def entropic_gap(self, y: Array, x: Array, duals: Array, tau: float) -> tuple[float, Array]:
         """The same of the slack-free entropic program, and which variables x has at a bound though u asks otherwise.
 
-        Those are left out of the gap: the rows must force them, which `forced` can ask of HiGHS.
+        Those are left out of the gap: the rows must force them, which `forced` and `room` ask of HiGHS.
         """
         width = self.upper - self.lower
         v = width * (y + self.matrix.T @ duals) / tau
@@ -89,8 +90,8 @@ class Program:
         terms = tau * (_xlogy(p) - p * log_in + _xlogy(q) - q * log_out)
         terms = np.where(width > 0, terms, 0.0)
         value = abs(float(y @ x)) + tau * float(np.abs(_xlogy(p) + _xlogy(q)).sum())
-        at_bound = (p <= 0) | (p >= 1)
-        odd = at_bound & (terms > 1e-9 * (1.0 + value))
+        at_bound = (p <= _AT_BOUND) | (p >= 1 - _AT_BOUND)
+        odd = at_bound & (terms > 1e-9 * (1.0 + value) / len(x))
         return (float(np.abs(terms[~odd]).sum()) + self.complementarity(x, duals)) / (1.0 + value), np.flatnonzero(odd)
 
     def forced(self, variable: int, x: float) -> bool:
@@ -98,6 +99,24 @@ class Program:
         cost = np.zeros(self.shape[1])
         cost[variable] = 1.0
         return self._range_is(cost, x)
+
+    def room(self, variables: Array, x: Array) -> float:
+        """How far these variables, each at a bound of x, can leave it all together, in shares of the box."""
+        width = self.upper - self.lower
+        at_lower = x - self.lower <= self.upper - x
+        cost = np.zeros(self.shape[1])
+        cost[variables] = np.where(at_lower, 1.0, -1.0)[variables] / width[variables]
+        start = float((cost * np.where(at_lower, self.lower, self.upper))[variables].sum())
+        return self.most(cost) - start
+
+    def most(self, cost: Array) -> float:
+        """The largest value of <cost, x> in the set, by HiGHS."""
+        highs = self._highs()
+        highs.changeColsCost(len(cost), np.arange(len(cost), dtype=np.int32), cost)
+        highs.changeObjectiveSense(highspy.ObjSense.kMaximize)
+        highs.run()
+        assert highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        return float(highs.getInfo().objective_function_value)
 
     def always_tight(self, row: int) -> bool:
         """Whether every feasible point satisfies this row with equality, to HiGHS's tolerance."""

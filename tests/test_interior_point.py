@@ -1,5 +1,7 @@
 """The interior-point method: against Clarabel and HiGHS on everything that makes a program awkward."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -7,7 +9,8 @@ import torch
 from scipy.optimize import linprog
 
 import linsat
-from linsat.solvers.interior_point import Program, minimise
+from linsat.solvers.interior_point import minimise
+from linsat.solvers.program import Program
 from oracles import System, linear_optimum, nearest_point, open_system, random_system, slack_free_optimum
 from real_systems import Program as Lp
 
@@ -343,3 +346,34 @@ def test_an_answer_has_the_same_bits_in_any_batch():
 
     together = solved(slice(None))
     assert all(torch.equal(together[i], solved(slice(i, i + 1))[0]) for i in range(6))
+
+
+class TestRowsOfFixedVariables:
+    """0.1 x0 + 0.2 x1 = 0.3 at x = (1, 1), where 0.1 + 0.2 is not 0.3; and x2 + x3 = 1 beside it."""
+
+    @staticmethod
+    def asked(side: float) -> Program:
+        return Program(
+            matrix=sp.csr_array(np.array([[0.1, 0.2, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]])),
+            row_lower=np.array([side, 1.0]),
+            row_upper=np.array([side, 1.0]),
+            lower=np.array([1.0, 1.0, 0.0, 0.0]),
+            upper=np.array([1.0, 1.0, 1.0, 1.0]),
+            linear=np.array([0.0, 0.0, 0.5, 0.0]),
+            quadratic=np.ones(4),
+            entropy=np.zeros(4),
+            row_entropy=np.zeros(2),
+        )
+
+    def test_rounding_is_no_contradiction(self):
+        found = minimise(self.asked(0.3))
+        assert found.error <= 1e-12
+        np.testing.assert_allclose(found.x, [1.0, 1.0, 0.75, 0.25], atol=1e-9)
+
+    def test_but_what_does_not_hold_is_said(self):
+        assert minimise(self.asked(0.4)).infeasibility == pytest.approx(0.1)
+
+    def test_also_where_nothing_else_is_left(self):
+        whole = self.asked(0.4)
+        alone = replace(whole, upper=np.array([1.0, 1.0, 0.0, 0.0]), row_lower=np.array([0.4, 0.0]))
+        assert minimise(alone).infeasibility == pytest.approx(0.1)

@@ -12,13 +12,18 @@ import torch
 
 from linsat.backends.run import first_backend, judge_failures, presolve, reject_infeasible, run, settle
 from linsat.compile.compiled import CompiledConstraints
+from linsat.compile.diagnosis import linear_system
 from linsat.compile.problem import Problem, StandardForm, Tensor
+from linsat.compile.system import LinearSystem
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
 from linsat.objectives import Objective
 from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
+
+_HOLDS = 1e-9  # violation at which a row holds, relative to max(1, sum_j |a_ij x_j|)
+_LARGEST_SLACK = 1e5  # beyond it rounding of d + S may be a tenth of that
 
 
 @dataclass(frozen=True)
@@ -35,18 +40,42 @@ class Solve:
         compiled = self.compiled
         constant = form is compiled.form and compiled.presolved is not None
         presolved = settle(compiled) if constant else presolve(compiled, form)
-        problem = form.problem(scores, objective, presolved, compiled.cache if constant else None)
+        problem = form.problem(scores, objective, presolved, compiled.cache if constant else None, compiled.senses)
         start = None if self.start is None else self.start * form.scale
         first = first_backend(problem, self.solver)
         if first.name != "kernel":  # which looks at the numbers as it reads them
             check_numbers(scores, objective, form, self._variable_name)
         result = run(problem, self.solver, start, first)
+        if objective.entropic_slack and isinstance(self.solver, Newton) and self._rounds_sides(form, constant):
+            self._check_rows(result)
         if not result.solved:
             check_numbers(scores, objective, form, self._variable_name)
             self._failed(problem, result)
         if not objective.finite_box and scores.dtype is not torch.float64:
             check_reach(result, scores.dtype)
         return result, problem
+
+    def _rounds_sides(self, form: StandardForm, constant: bool) -> bool:
+        """Whether d + S, which the paper's slack makes of ``c x >= d``, is so large that doubles may not keep d."""
+        known = self.compiled.cache if constant else {}
+        if "rounds_sides" not in known:
+            known["rounds_sides"] = bool((form.slack > _LARGEST_SLACK).any())
+        return known["rounds_sides"]
+
+    def _check_rows(self, result: SolverResult) -> None:
+        """Take back that an instance has converged where its rows hold with d + S and not with d."""
+        constraints = self.compiled.constraints
+        if constraints.mapped:  # the numbers of an instance are out of reach, inside a function transform
+            return
+        systems: dict[int, LinearSystem] = {}
+        rounding = 0.0 if result.x.dtype is torch.float64 else torch.finfo(result.x.dtype).eps
+        allowed = max(self.solver.tol, _HOLDS) + rounding
+        for instance in (result.codes == Status.CONVERGED.code).nonzero().squeeze(-1).tolist():
+            own = self.own_instance(instance)
+            system = systems.get(own) or systems.setdefault(own, linear_system(constraints, own))
+            if system.violation(result.x[instance].detach().cpu().double().numpy()) > allowed:
+                result.known_solved = False
+                result.codes[instance] = Status.STALLED.code
 
     def _variable_name(self, index: int) -> str:
         return self.compiled.constraints.variable_name(index)

@@ -10,15 +10,20 @@ import scipy.sparse as sp
 import torch
 
 from linsat.backends.arrays import ArrayBackend
-from linsat.compile.compiled import linear_system
+from linsat.compile import judge
+from linsat.compile.compiled import hard_rows, linear_system
 from linsat.compile.problem import Problem, Tensor
 from linsat.objectives import Entropy, Euclidean
-from linsat.solvers.interior_point import Optimum, Program, minimise, violation
+from linsat.solvers.duality_gap import duality_gap
+from linsat.solvers.interior_point import Optimum, minimise
 from linsat.solvers.newton import Newton
+from linsat.solvers.program import Program
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
 
 _POLISHING_STEPS = 12
+_GAP = 5.0  # duality gap allowed, in units of tol (1 + the terms of the objective)
+_JUDGE_SECONDS = 10.0  # for the question whether rows that hold to tolerance only can hold
 
 
 class InteriorPointBackend:
@@ -51,7 +56,28 @@ class InteriorPointBackend:
         result.codes[:] = torch.where(reached <= tol, Status.CONVERGED.code, Status.STALLED.code)
         if not problem.rows.sparse:
             self._polish(problem, options, result)
+        for instance in (result.codes == Status.CONVERGED.code).nonzero().squeeze(-1).tolist():
+            result.codes[instance] = self._confirmed(problem, instance, result, tol).code
         return result
+
+    @staticmethod
+    def _confirmed(problem: Problem, instance: int, result: SolverResult, tol: float) -> Status:
+        """What an answer called converged is: by the duality gap of x and duals as returned, and by its rows.
+
+        Rows that hold only because x is so far away, or only at huge duals, may be rows that cannot hold: that is put
+        to an exact verdict, and nothing is claimed where there is none.
+        """
+        elastic, program = _Elastic.of(problem, instance), _program(problem, instance)
+        x = result.x[instance].cpu().numpy()
+        duals = result.mu[instance].cpu().numpy() / _one(problem.scale, instance)
+        gap = duality_gap(elastic.added_to(program), np.append(x, elastic.broken(program, x)), duals)
+        if not gap.columns <= _GAP * tol:
+            return Status.STALLED
+        system, unit = hard_rows(problem, instance, x), _one(problem.scale, instance)[~_one(problem.soft, instance)]
+        if gap.rows <= _GAP * tol and (system.outside(x) <= tol * unit).all():
+            return Status.CONVERGED
+        verdict = judge(system, seconds=_JUDGE_SECONDS)
+        return {"feasible": Status.CONVERGED, "infeasible": Status.INFEASIBLE, "unknown": Status.STALLED}[verdict.kind]
 
     @staticmethod
     def _polish(problem: Problem, options: Newton, result: SolverResult) -> None:
@@ -59,8 +85,8 @@ class InteriorPointBackend:
         # One after another: sums over a batch round as its size has it, and no answer may depend on the others.
         for index in torch.isfinite(result.mu).all(-1).nonzero():
             part = ArrayBackend().solve(problem.select(index), few, result.mu[index])
-            hard = _hard_rows(problem, int(index))
-            off, polished = (violation(hard, x[0].cpu().numpy()) for x in (result.x[index], part.x))
+            hard = linear_system(problem, int(index)).take(np.flatnonzero(~_one(problem.soft, int(index))))
+            off, polished = (hard.violation(x[0].cpu().numpy()) for x in (result.x[index], part.x))
             if int(part.codes[0]) == Status.CONVERGED.code and polished <= max(off, 0.1 * options.tol):
                 result.mu[index], result.x[index], result.codes[index] = part.mu, part.x, part.codes
 
@@ -98,6 +124,12 @@ class _Elastic:
             entropy=np.append(program.entropy, none),
         )
 
+    def broken(self, program: Program, x: np.ndarray) -> np.ndarray:
+        """What the columns have to take up at x."""
+        values = (program.matrix @ x)[self.rows]
+        over, under = values - program.row_upper[self.rows], program.row_lower[self.rows] - values
+        return np.maximum(np.where(self.sign < 0, over, under), 0.0)
+
     def snapped(self, found: Optimum) -> np.ndarray:
         """The duals of the rows, at the price where a row is broken by more than its dual lacks to that."""
         duals = found.duals.copy()
@@ -109,16 +141,6 @@ class _Elastic:
 def _one(tensor: Tensor, instance: int) -> np.ndarray:
     picked = tensor[min(instance, tensor.shape[0] - 1)]
     return picked.detach().cpu().numpy()
-
-
-def _hard_rows(problem: Problem, instance: int) -> Program:
-    """The program of an instance without its soft rows."""
-    program, soft = _program(problem, instance), _one(problem.soft, instance)
-    return replace(
-        program,
-        row_lower=np.where(soft, -np.inf, program.row_lower),
-        row_upper=np.where(soft, np.inf, program.row_upper),
-    )
 
 
 def _program(problem: Problem, instance: int) -> Program:

@@ -13,7 +13,7 @@ from linsat.backends.cpu_kernel import KernelBackend
 from linsat.backends.interior_point import InteriorPointBackend
 from linsat.backends.triton import TritonBackend
 from linsat.compile import judge
-from linsat.compile.compiled import CompiledConstraints, linear_system
+from linsat.compile.compiled import CompiledConstraints, hard_rows
 from linsat.compile.diagnosis import diagnose, error_from
 from linsat.compile.forced import presolve_by_program
 from linsat.compile.presolve import everything_free, has_even_interior
@@ -164,7 +164,8 @@ def _settle(compiled: CompiledConstraints) -> Presolved:
         return presolved
     if form.rows.sparse:
         return presolved
-    problem = form.problem(torch.zeros_like(form.lower[:1]), compiled.objective, presolved)
+    scores = torch.zeros_like(form.lower[:1])
+    problem = form.problem(scores, compiled.objective, presolved, senses=compiled.senses)
     result = run(problem, Newton(max_steps=STEPS_BEFORE_INTERIOR))
     if int(result.codes[0]) == Status.CONVERGED.code and _well_inside(problem, result):
         return presolved
@@ -198,9 +199,8 @@ def _well_inside(problem: Problem, result: SolverResult) -> bool:
 def judge_failures(problem: Problem, result: SolverResult) -> None:
     """Mark the instances among those not solved that are proved infeasible."""
     known: dict[bytes, bool] = {}
-    hard = (~problem.soft[0]).nonzero().squeeze(-1).cpu().numpy()
     for instance in [i for i, code in enumerate(result.codes.tolist()) if Status.of(code) in _UNSOLVED]:
-        system = linear_system(problem, instance).take(hard)
+        system = hard_rows(problem, instance)
         parts = (system.matrix.data, system.row_lower, system.row_upper, system.lower, system.upper)
         key = b"".join(part.tobytes() for part in parts)
         if key not in known:

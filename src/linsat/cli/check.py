@@ -78,6 +78,8 @@ def check(
 
 def examine(model: Model, seconds: float, progress: Any = lambda done, total: None) -> Findings:
     """Look into a constraint set within ``seconds``: the verdict first, then what it forces, redundant rows and tau."""
+    import scipy.optimize  # noqa: F401 - loaded before the clock runs: what the verdict took is to be its own time
+
     constraints = model.constraints
     deadline = Deadline(seconds)
     if constraints.batch_shape:

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from linsat._senses import GREATER, LESS
 from linsat._transforms import constant_in_graphs, plain_tensors
 from linsat.compile.presolve import everything_free, propagate
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
@@ -19,6 +20,8 @@ from linsat.compile.system import LinearSystem
 from linsat.constraints.constraint_set import Constraints
 from linsat.objectives import Objective
 from linsat.objectives.base import Kind, of_kind
+
+_ROUNDING = 64 * float(np.finfo(np.float64).eps)  # of a row, relative to the sum of its terms
 
 
 @dataclass(frozen=True)
@@ -154,3 +157,23 @@ def linear_system(problem: Problem, instance: int) -> LinearSystem:
     row_lower = np.where(entropic, rhs - slack, np.where(high > 0, rhs, -np.inf))
     row_upper = np.where(entropic | (low < 0), rhs, np.inf)
     return LinearSystem(matrix, row_lower, row_upper, of(problem.lower), of(problem.upper))
+
+
+def hard_rows(problem: Problem, instance: int, x: np.ndarray | None = None) -> LinearSystem:
+    """The hard rows of one instance, for a verdict, loosened by what rounding may account for.
+
+    The paper's slack states ``c x >= d`` as ``c x + S z = d + S``, and taking S away again does not give d back. Terms
+    of fixed variables, and all terms at a point ``x`` where one is given, cannot be added up any better either.
+    """
+
+    def of(tensor: Tensor) -> np.ndarray:
+        return tensor[min(instance, tensor.shape[0] - 1)].detach().cpu().numpy()
+
+    system, rhs, slack = linear_system(problem, instance), np.abs(of(problem.rhs)), np.abs(of(problem.slack))
+    low, high = system.row_lower, system.row_upper
+    if problem.objective.entropic_slack and problem.senses is not None:
+        senses = problem.senses.cpu().numpy()
+        low, high = np.where(senses == LESS, -np.inf, low), np.where(senses == GREATER, np.inf, high)
+    at = np.where(system.lower == system.upper, system.lower, 0.0) if x is None else x
+    lost = _ROUNDING * (np.where(slack > 0, rhs + slack, 0.0) + abs(system.matrix) @ np.abs(at))
+    return replace(system, row_lower=low - lost, row_upper=high + lost).take(np.flatnonzero(~of(problem.soft)))

@@ -96,7 +96,12 @@ class StandardForm:
         return StandardForm(self.rows.with_values(tensors[0]), *tensors[1:])
 
     def problem(
-        self, scores: Tensor, objective: Objective, presolved: Presolved, cache: dict[str, Any] | None = None
+        self,
+        scores: Tensor,
+        objective: Objective,
+        presolved: Presolved,
+        cache: dict[str, Any] | None = None,
+        senses: Tensor | None = None,
     ) -> Problem:
         """The problem of scores (N, l) over these rows."""
         return Problem(
@@ -112,6 +117,7 @@ class StandardForm:
             objective,
             presolved,
             cache,
+            senses,
         )
 
 
@@ -137,6 +143,7 @@ class Problem(StandardForm):
     objective: Objective
     presolved: Presolved
     cache: dict[str, Any] | None = None  # where a back end may keep what it derives from numbers that never change
+    senses: Tensor | None = None  # (k,) of the rows as written, for verdicts; an entropic slack does not show them
 
     @property
     def size(self) -> int:
@@ -167,6 +174,7 @@ class Problem(StandardForm):
             objective=select_objective(self.objective, index, self.size),
             presolved=self.presolved.select(index),
             cache=self.cache,
+            senses=self.senses,
         )
 
     def dual_bounds(self) -> tuple[Tensor, Tensor]:

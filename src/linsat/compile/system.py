@@ -36,14 +36,15 @@ class LinearSystem:
         """The nearest point of the box."""
         return np.minimum(np.maximum(x, self.lower), self.upper)
 
+    def outside(self, x: Array) -> Array:
+        """(k,) by how much each row is violated at a point, in its units."""
+        activity = self.matrix @ x
+        return np.maximum(np.maximum(self.row_lower - activity, activity - self.row_upper), 0.0)
+
     def violation(self, x: Array) -> float:
         """The worst violation of any row at a point of the box, each relative to ``max(1, sum_j |a_ij x_j|)``."""
-        if self.num_rows == 0:
-            return 0.0
-        activity = self.matrix @ x
         size = np.maximum(1.0, abs(self.matrix) @ np.abs(x))
-        short = np.maximum(self.row_lower - activity, activity - self.row_upper)
-        return float((np.maximum(short, 0.0) / size).max())
+        return float((self.outside(x) / size).max(initial=0.0))
 
 
 class Deadline:

@@ -24,12 +24,13 @@ Optim. Appl. 6 (1996); Saunders, PDCO (for entropies).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from linsat.compile.system import time_left
+from linsat.solvers.program import Program, equilibrate, violation
 from linsat.solvers.sparse_system import SMALLEST, SparseSystem
 
 Array = np.ndarray
@@ -42,21 +43,6 @@ _JAMMED = 1e-2  # a step this short is stopped by a bound that was approached to
 _CORRECTORS = 2
 _CAUTIOUS = 0.6  # share of the mean product that a cautious step aims at, at least
 _TO_BOUNDARY = 0.995  # share of the way to the nearest bound that a step may go
-
-
-@dataclass(frozen=True)
-class Program:
-    """One instance in the user's units; bounds of variables and rows may be infinite."""
-
-    matrix: sp.csr_array  # (k, l)
-    row_lower: Array  # (k,)
-    row_upper: Array
-    lower: Array  # (l,)
-    upper: Array
-    linear: Array  # (l,) c
-    quadratic: Array  # (l,) q
-    entropy: Array  # (l,) a
-    row_entropy: Array  # (k,) a of the slacks
 
 
 @dataclass(frozen=True)
@@ -77,16 +63,17 @@ class Optimum:
 
 def minimise(program: Program, tol: float = 1e-10) -> Optimum:
     """Solve one program to the relative tolerance, or as far as it gets; cost: one sparse factorisation a step."""
-    fixed = program.upper - program.lower <= 1e-13 * np.maximum(
-        1.0, np.abs(np.nan_to_num(program.lower, posinf=0, neginf=0))
-    )
-    kept_rows = np.flatnonzero(np.isfinite(program.row_lower) | np.isfinite(program.row_upper))
+    away = np.abs(np.nan_to_num(program.lower, posinf=0, neginf=0))
+    fixed = program.upper - program.lower <= 1e-13 * np.maximum(1.0, away)
+    # Rows of fixed variables alone hold or do not; to the path, what rounding leaves of them is a contradiction.
+    stated = np.isfinite(program.row_lower) | np.isfinite(program.row_upper)
+    kept_rows = np.flatnonzero(stated & (abs(program.matrix) @ (~fixed).astype(np.float64) > 0))
     x = np.where(fixed, program.lower, 0.0)
     base = (program.matrix @ x)[kept_rows]
     matrix = program.matrix[kept_rows][:, np.flatnonzero(~fixed)]
     if matrix.shape == (0, 0):  # nothing to decide
-        return Optimum(x, np.zeros(len(program.row_lower)), 0, 0.0, 0.0, 0.0)
-    row_scale, column_scale = _equilibrate(matrix)
+        return Optimum(x, np.zeros(len(program.row_lower)), 0, violation(program, x), 0.0, 0.0)
+    row_scale, column_scale = equilibrate(matrix)
     scaled = sp.csr_array(sp.diags(row_scale) @ matrix @ sp.diags(column_scale))
     free = ~fixed
     best, steps = _followed(
@@ -101,6 +88,7 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
             entropy=program.entropy[free] * column_scale,
             row_entropy=program.row_entropy[kept_rows] / row_scale,
         ),
+        np.minimum(row_scale, 1.0),
         tol,
     )
     x[free] = np.clip(best.x * column_scale, program.lower[free], program.upper[free])
@@ -111,20 +99,13 @@ def minimise(program: Program, tol: float = 1e-10) -> Optimum:
     return Optimum(x, duals, steps, infeasibility, best.stationarity, best.gap)
 
 
-def violation(program: Program, x: Array) -> float:
-    """By how much a point violates the worst row, relative to max(1, sum_j |a_ij x_j|)."""
-    values, size = program.matrix @ x, np.maximum(1.0, abs(program.matrix) @ np.abs(x))
-    outside = np.maximum(program.row_lower - values, values - program.row_upper) / size
-    return float(outside.max(initial=0.0))
-
-
-def _followed(program: Program, tol: float) -> tuple[_Scaled, int]:
+def _followed(program: Program, unit: Array, tol: float) -> tuple[_Scaled, int]:
     """The end of the path; where that is not good enough, of the path with orthogonal factorisations all the way.
 
     Last, close to its centre: between rows that are parallel but for an angle of 1e-8 there is so little room that a
     bold step ends at a bound from which no further one leads away.
     """
-    path = _Path(program)
+    path = _Path(program, unit)
     best, steps = path.follow(tol)
     for centring in (0.0, _CAUTIOUS):
         if best.error <= tol or not path.system.can_be_orthogonal:
@@ -133,21 +114,6 @@ def _followed(program: Program, tol: float) -> tuple[_Scaled, int]:
         other, more = path.follow(tol)
         best, steps = min(best, other, key=lambda end: end.error), steps + more
     return best, steps
-
-
-def _equilibrate(matrix: Any) -> tuple[Array, Array]:
-    """Powers of two that bring the largest entries of rows and columns close to one."""
-    rows, columns = np.ones(matrix.shape[0]), np.ones(matrix.shape[1])
-    sizes = sp.csr_array(abs(matrix))
-    if sizes.nnz == 0:
-        return rows, columns
-    for _ in range(8):
-        for axis, factors in ((1, rows), (0, columns)):
-            largest = sizes.max(axis=axis).toarray().ravel()
-            shrink = np.where(largest > 0, np.sqrt(np.where(largest > 0, largest, 1.0)), 1.0)
-            factors /= shrink
-            sizes = sp.csr_array(sp.diags(1 / shrink) @ sizes if axis == 1 else sizes @ sp.diags(1 / shrink))
-    return 2.0 ** np.round(np.log2(rows)), 2.0 ** np.round(np.log2(columns))
 
 
 class _Side(NamedTuple):
@@ -186,9 +152,10 @@ class _Scaled(NamedTuple):
 
 
 class _Path:
-    """The central path of one scaled program."""
+    """The central path of one scaled program; ``unit`` is what the 1 of max(1, sum_j |a_ij x_j|) is in its rows."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, unit: Array) -> None:
+        self.unit = unit
         self.matrix, self.transposed = program.matrix, sp.csr_array(program.matrix.T)
         self.sizes = sp.csr_array(abs(program.matrix))
         k, l = program.matrix.shape
@@ -292,6 +259,18 @@ class _Path:
         ]
         return point._replace(z=(z[0], z[1]))
 
+    def _lacks(self, point: _Point) -> tuple[Array, Array]:
+        """How much farther from each bound z asks a column with entropy to be than t, where that is far more.
+
+        The curve t (z + a (log(t / w) - 1)) = 0 has a branch t = 0 that is no optimum: z is too small to hold x there.
+        """
+        a = np.where(self.entropy > 0, self.entropy, 1.0)
+        found = []
+        for side, t, z in zip(self.sides, point.t, point.z, strict=True):
+            asked = self.width * np.exp(np.minimum(1.0 - z / a, 0.0))
+            found.append(np.where(side.present & (self.entropy > 0) & (t < 0.1 * asked), asked - t, 0.0))
+        return found[0], found[1]
+
     def _residuals(self, point: _Point) -> tuple[Array, Array, tuple[Array, Array]]:
         """What is left of stationarity, rows and the definition of t."""
         x, l = point.x, self.num_variables
@@ -308,16 +287,18 @@ class _Path:
     def _measure(self, point: _Point, residuals: tuple[Array, Array, tuple[Array, Array]]) -> _Scaled:
         dual, primal, off = residuals
         x, mu, l = point.x, point.mu, self.num_variables
-        room = np.maximum(1.0, self.sizes @ np.abs(x[:l]))
+        room = np.maximum(self.unit, self.sizes @ np.abs(x[:l]))
         outside = max(float((np.abs(o) / np.maximum(1.0, np.abs(x))).max(initial=0.0)) for o in off)
         weight = np.concatenate([self.sizes.T @ np.abs(mu), np.abs(mu[self.slack_rows])])
         weight += 1.0 + np.abs(self.linear) + np.abs(self.quadratic * x) + point.z[0] + point.z[1]
+        products = sum(np.abs(p).sum() for p in self._products(point))
+        short = sum((self.entropy * lacks).sum() for lacks in self._lacks(point))
         return _Scaled(
             x=x[:l],
             duals=self._snapped(point),
             infeasibility=max(float((np.abs(primal) / room).max(initial=0.0)), outside),
             stationarity=float((np.abs(dual) / weight).max(initial=0.0)),
-            gap=float(sum(np.abs(p).sum() for p in self._products(point)) / (1.0 + self._value(x))),
+            gap=float((products + short) / (1.0 + self._value(x))),
         )
 
     def _value(self, x: Array) -> float:

@@ -1,0 +1,90 @@
+r"""How far a point and duals are from optimal, from the numbers of the program alone and in extended precision.
+
+    gap = sum_j [psi_j(u_j) + omega_j(x_j) - u_j x_j]  +  what rows add,      u = c + A' duals
+
+Every term is at least zero and written so that nothing cancels: a product of distances for quadratic columns, a
+relative entropy for entropic ones. What an interior-point method measures in its scaled units may be small where this
+is not: of duals of 1e9, what is left of stationarity relative to them is no small number.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from linsat.solvers.program import Program
+
+Array = np.ndarray
+
+_EPS = float(np.finfo(np.float64).eps)
+_ROUNDING = 4 * _EPS  # of the terms of u, as far as x is from zero
+# A share this close to 0 or 1 may be forced there: then no finite dual asks for it, and it is left out.
+_AT_END = 1e-9
+
+
+class Gap(NamedTuple):
+    """The two parts of a gap, relative to 1 + the terms of the objective."""
+
+    columns: float  # x is not what the duals ask for
+    rows: float  # rows that do not hold with equality, times their duals
+
+
+def duality_gap(program: Program, x: Array, duals: Array) -> Gap:
+    """The gap at a point of the box and duals in the user's units, less what rounding may add; NaN beyond doubles."""
+    with np.errstate(all="ignore"):
+        return _gap(program, x, duals)
+
+
+def _gap(program: Program, x: Array, duals: Array) -> Gap:
+    u = program.linear + program.matrix.T.astype(np.longdouble) @ duals.astype(np.longdouble)
+    terms, value = _columns(program, u, x)
+    ends = np.maximum(*(np.where(np.isfinite(bound), np.abs(bound), 0.0) for bound in (program.lower, program.upper)))
+    size = np.abs(program.linear) + abs(program.matrix).T @ np.abs(duals)
+    rounding = _ROUNDING * float((np.maximum(np.abs(x), ends) * size).sum())
+    slack, rows = _rows(program, x, duals)
+    return Gap((float(terms.sum() + slack) - rounding) / value, (rows - rounding) / value)
+
+
+def _columns(program: Program, u: Array, x: Array) -> tuple[Array, float]:
+    """The term of each column, and 1 + the size of the objective."""
+    q, a, lower, upper = program.quadratic, program.entropy, program.lower, program.upper
+    curved = np.where(q > 0, q, 1.0)
+    nearest = np.clip(u / curved, lower, upper)
+    quadratic = np.abs(curved * (x - nearest) * (x + nearest - 2 * u / curved) / 2)
+    bound = np.where(u > 0, upper, lower)
+    linear = np.abs(u) * np.where(np.isfinite(bound), np.abs(x - bound), np.abs(x))
+    has_entropy = (a > 0) & (upper > lower)
+    width, a = np.where(has_entropy, upper - lower, 1.0), np.where(has_entropy, a, 1.0)
+    entropic, entropy = _relative_entropy((x - np.where(has_entropy, lower, 0.0)) / width, u / a)
+    terms = np.where(q > 0, quadratic, np.where(has_entropy, a * width * entropic, linear))
+    terms = np.where(upper > lower, terms, 0.0)  # a fixed column is where it must be
+    has_value = (q > 0) | (program.entropy > 0)  # soft rows lack what they lack, which may be any amount
+    sizes = np.abs(program.linear * x) + q * x * x / 2 + np.where(has_entropy, a * width * entropy, 0.0)
+    return terms, 1.0 + float(sizes[has_value].sum())
+
+
+def _rows(program: Program, x: Array, duals: Array) -> tuple[float, float]:
+    """What entropic slacks add where they are not what the duals ask for, and what rows add that do not hold."""
+    exact = program.matrix.astype(np.longdouble) @ x.astype(np.longdouble)
+    outside = np.maximum(np.maximum(program.row_lower - exact, exact - program.row_upper), 0.0)
+    side = np.where(duals > 0, program.row_lower, program.row_upper)
+    width = program.row_upper - program.row_lower
+    entropic = (program.row_entropy > 0) & (width > 0) & np.isfinite(width)
+    width = np.where(entropic, width, 1.0)
+    short = np.where(entropic, outside, np.abs(exact - side))
+    rows = np.where(duals != 0, np.abs(duals) * np.where(np.isfinite(short), short, 0.0), 0.0)
+    share = (exact - np.where(entropic, program.row_lower, 0.0)) / width
+    a = np.where(entropic, program.row_entropy, 1.0)
+    slack = np.where(entropic, a * width * _relative_entropy(share, -duals / a)[0], 0.0)
+    return float(slack.sum()), float(rows.sum())
+
+
+def _relative_entropy(share: Array, v: Array) -> tuple[Array, Array]:
+    """p log(p / s) + (1 - p) log((1 - p) / (1 - s)) with s = sigmoid(v), 0 where p may be forced; and the entropy."""
+    p = np.clip(share, 0.0, 1.0).astype(np.longdouble)
+    inside = (p > _AT_END) & (p < 1 - _AT_END)
+    p = np.where(inside, p, 0.5)
+    entropy = -p * np.log(p) - (1 - p) * np.log1p(-p)
+    found = p * np.logaddexp(0, -v) + (1 - p) * np.logaddexp(0, v) - entropy
+    return np.where(inside, np.maximum(found, 0.0), 0.0), np.where(inside, entropy, 0.0)
