@@ -11,7 +11,7 @@ import torch
 
 from linsat.backends.arrays import ArrayBackend
 from linsat.compile import judge
-from linsat.compile.compiled import hard_rows, linear_system
+from linsat.compile.compiled import ROUNDING, hard_rows, linear_system
 from linsat.compile.problem import Problem, Tensor
 from linsat.objectives import Entropy, Euclidean
 from linsat.solvers.duality_gap import duality_gap
@@ -125,10 +125,10 @@ class _Elastic:
         )
 
     def broken(self, program: Program, x: np.ndarray) -> np.ndarray:
-        """What the columns have to take up at x."""
-        values = (program.matrix @ x)[self.rows]
-        over, under = values - program.row_upper[self.rows], program.row_lower[self.rows] - values
-        return np.maximum(np.where(self.sign < 0, over, under), 0.0)
+        """What the columns have to take up at x, beyond the rounding of the rows: times a high price, that is much."""
+        values, sizes = (program.matrix @ x)[self.rows], (abs(program.matrix) @ np.abs(x))[self.rows]
+        side = np.where(self.sign < 0, program.row_upper[self.rows], program.row_lower[self.rows])
+        return np.maximum(-self.sign * (values - side) - ROUNDING * (sizes + np.abs(side)), 0.0)
 
     def snapped(self, found: Optimum) -> np.ndarray:
         """The duals of the rows, at the price where a row is broken by more than its dual lacks to that."""

@@ -21,7 +21,7 @@ from linsat.constraints.constraint_set import Constraints
 from linsat.objectives import Objective
 from linsat.objectives.base import Kind, of_kind
 
-_ROUNDING = 64 * float(np.finfo(np.float64).eps)  # of a row, relative to the sum of its terms
+ROUNDING = 64 * float(np.finfo(np.float64).eps)  # of a row, relative to the sum of its terms
 
 
 @dataclass(frozen=True)
@@ -175,5 +175,5 @@ def hard_rows(problem: Problem, instance: int, x: np.ndarray | None = None) -> L
         senses = problem.senses.cpu().numpy()
         low, high = np.where(senses == LESS, -np.inf, low), np.where(senses == GREATER, np.inf, high)
     at = np.where(system.lower == system.upper, system.lower, 0.0) if x is None else x
-    lost = _ROUNDING * (np.where(slack > 0, rhs + slack, 0.0) + abs(system.matrix) @ np.abs(at))
+    lost = ROUNDING * (np.where(slack > 0, rhs + slack, 0.0) + abs(system.matrix) @ np.abs(at))
     return replace(system, row_lower=low - lost, row_upper=high + lost).take(np.flatnonzero(~of(problem.soft)))
