@@ -414,10 +414,9 @@ def test_findings_are_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_page_states_the_recorded_run():
     record = json.loads(tables.RECORD.read_text())
-    assert record["feasible"] >= 50_000
-    assert record["structured"] >= 10_000
-    assert record["infeasible"] >= 5_000
+    assert record["feasible"] >= 100_000
+    assert record["structured"] >= 20_000
+    assert record["infeasible"] >= 10_000
+    assert record["findings"] == []
     page = tables.PAGE.read_text()
-    told = page[page.index("**Not fixed.**") :]
-    assert all(f"`{finding.partition(':')[0]}`" in told for finding in record["findings"])
     assert tables.filled(page, record) == page

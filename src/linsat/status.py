@@ -40,7 +40,7 @@ _ADVICE = {
         "in units of a similar scale."
     ),
     Status.STALLED: (
-        "Rounding stopped progress before the rows held to tolerance. "
+        "Rounding stopped progress before the rows held to tolerance and x was known to be optimal. "
         "Raise tau, narrow the box, loosen tol, or rescale rows and variables whose coefficients span many orders of "
         "magnitude."
     ),

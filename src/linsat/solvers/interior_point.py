@@ -145,10 +145,19 @@ class _Scaled(NamedTuple):
     infeasibility: float
     stationarity: float
     gap: float
+    lacks: float = 0.0  # what the gap leaves out, see `_Path._lacks`
 
     @property
     def error(self) -> float:
         return max(self.infeasibility, self.stationarity, self.gap)
+
+    def is_better_than(self, other: _Scaled, tol: float) -> bool:
+        """By the worst residual; of two points below the tolerance, where rounding ends the fall of rows, by the gap."""
+        if max(self.error, other.error) >= tol:
+            return self.error < other.error
+        if self.gap + self.lacks < other.gap + other.lacks:
+            return True
+        return self.error < other.error and self.lacks <= other.lacks + tol
 
 
 class _Path:
@@ -230,8 +239,7 @@ class _Path:
             measured = self._measure(point, residuals)
             if not np.isfinite(measured.error):
                 break
-            # Rounding ends the fall of the rows first: below the tolerance, the smaller gap is the better point.
-            if measured.error < best.error or (measured.error < tol and measured.gap < best.gap):
+            if measured.is_better_than(best, tol):
                 best = measured
             since += 1
             now = (best.error, measured.infeasibility, measured.gap if best.error < tol else np.inf)
@@ -262,7 +270,8 @@ class _Path:
     def _lacks(self, point: _Point) -> tuple[Array, Array]:
         """How much farther from each bound z asks a column with entropy to be than t, where that is far more.
 
-        The curve t (z + a (log(t / w) - 1)) = 0 has a branch t = 0 that is no optimum: z is too small to hold x there.
+        The curve t (z + a (log(t / w) - 1)) = 0 has a branch t = 0, where z is too small to hold x. Columns that rows
+        force to a bound end there, whatever z; the others must not.
         """
         a = np.where(self.entropy > 0, self.entropy, 1.0)
         found = []
@@ -291,14 +300,14 @@ class _Path:
         outside = max(float((np.abs(o) / np.maximum(1.0, np.abs(x))).max(initial=0.0)) for o in off)
         weight = np.concatenate([self.sizes.T @ np.abs(mu), np.abs(mu[self.slack_rows])])
         weight += 1.0 + np.abs(self.linear) + np.abs(self.quadratic * x) + point.z[0] + point.z[1]
-        products = sum(np.abs(p).sum() for p in self._products(point))
-        short = sum((self.entropy * lacks).sum() for lacks in self._lacks(point))
+        value = 1.0 + self._value(x)
         return _Scaled(
             x=x[:l],
             duals=self._snapped(point),
             infeasibility=max(float((np.abs(primal) / room).max(initial=0.0)), outside),
             stationarity=float((np.abs(dual) / weight).max(initial=0.0)),
-            gap=float((products + short) / (1.0 + self._value(x))),
+            gap=float(sum(np.abs(p).sum() for p in self._products(point)) / value),
+            lacks=float(sum((self.entropy * lacks).sum() for lacks in self._lacks(point)) / value),
         )
 
     def _value(self, x: Array) -> float:
