@@ -152,7 +152,7 @@ class _Scaled(NamedTuple):
         return max(self.infeasibility, self.stationarity, self.gap)
 
     def is_better_than(self, other: _Scaled, tol: float) -> bool:
-        """By the worst residual; of two points below the tolerance, where rounding ends the fall of rows, by the gap."""
+        """By the worst residual; below the tolerance, where rounding has ended the fall of the rows, by the gap."""
         if max(self.error, other.error) >= tol:
             return self.error < other.error
         if self.gap + self.lacks < other.gap + other.lacks:
