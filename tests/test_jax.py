@@ -258,3 +258,20 @@ def test_malformed_calls():
     ):
         with pytest.raises(linsat.ConstraintError, match=message):
             linsat.jax.project(**({"y": y, "constraints": CONS} | arguments))
+
+
+def test_rows_hold_as_given_or_are_reported_where_the_papers_slack_rounds_them():
+    """In d + S, of ``c x >= d`` in a box 1e9 wide, little is left of d."""
+    rng = np.random.default_rng(7)
+    rows, point = rng.uniform(0.5, 2.0, (3, 6)), rng.uniform(0.0, 1.0, 6)
+    d, b = rows[:2] @ point - 0.1 * rng.random((60, 2)), rows[2:] @ point + 0.1
+    cons = linsat.Constraints(C=rows[:2], d=d[0], A=rows[2:], b=b, lower=0.0, upper=1e9)
+    scores, tau = rng.normal(size=(60, 6)), 10 ** rng.uniform(-2, 1, 60)
+    found = linsat.jax.solve(scores, cons, tau=tau, d=d, on_failure="ignore")
+    x, held = np.asarray(found.x), np.asarray(found.status) == Status.CONVERGED.code
+    gap = np.concatenate([d - x @ rows[:2].T, x @ rows[2:].T - b], axis=1) / np.maximum(1.0, np.abs(x) @ rows.T)
+    assert held.any()
+    assert gap[held].max() <= 1.001e-9
+    np.testing.assert_allclose(
+        np.asarray(found.violation)[held], np.maximum(gap[held].max(1), 0.0), rtol=1e-3, atol=1e-12
+    )

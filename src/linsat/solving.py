@@ -13,6 +13,7 @@ import torch
 from linsat.backends.run import first_backend, judge_failures, presolve, reject_infeasible, run, settle
 from linsat.compile.compiled import CompiledConstraints
 from linsat.compile.diagnosis import linear_system
+from linsat.compile.feasibility import HOLDS
 from linsat.compile.problem import Problem, StandardForm, Tensor
 from linsat.compile.system import LinearSystem
 from linsat.constraints.constraint_set import Constraints
@@ -22,7 +23,6 @@ from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
 
-_HOLDS = 1e-9  # violation at which a row holds, relative to max(1, sum_j |a_ij x_j|)
 _LARGEST_SLACK = 1e5  # beyond it rounding of d + S may be a tenth of that
 
 
@@ -69,7 +69,7 @@ class Solve:
             return
         systems: dict[int, LinearSystem] = {}
         rounding = 0.0 if result.x.dtype is torch.float64 else torch.finfo(result.x.dtype).eps
-        allowed = max(self.solver.tol, _HOLDS) + rounding
+        allowed = max(self.solver.tol, HOLDS) + rounding
         for instance in (result.codes == Status.CONVERGED.code).nonzero().squeeze(-1).tolist():
             own = self.own_instance(instance)
             system = systems.get(own) or systems.setdefault(own, linear_system(constraints, own))

@@ -22,6 +22,8 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
 from linsat._array_namespace import namespace
+from linsat._senses import GREATER, LESS
+from linsat.compile.feasibility import HOLDS
 from linsat.compile.problem import Problem
 from linsat.jax.plan import Numbers, Plan
 from linsat.jax.single import refine
@@ -51,8 +53,24 @@ class Answer(NamedTuple):
 def answer(plan: Plan, numbers: Numbers) -> Answer:
     """Solve, differentiably, with duals of the rows as written; compiled once for each plan and shapes."""
     prepared = plan.prepare(numbers)
-    found = _answer(plan, prepared)
-    return found._replace(mu=found.mu / plan.problem(prepared).scale)
+    found, problem = _answer(plan, prepared), plan.problem(prepared)
+    if plan.objective.entropic_slack and precision_of(problem.scores).residual == 0:
+        found = found._replace(codes=_by_sides_as_given(plan, numbers, problem, found))
+    return found._replace(mu=found.mu / problem.scale)
+
+
+def _by_sides_as_given(plan: Plan, numbers: Numbers, problem: Problem, found: Answer) -> Array:
+    """The codes, without converged instances whose rows hold only with the sides that the paper's slack has rounded."""
+    x = jax.lax.stop_gradient(found.x)
+    worst = worst_row(plan, problem.rows.matvec(x) - plan.given_sides(numbers), problem.row_sizes(x))
+    lost = (worst > max(plan.solver.tol, HOLDS)) & (found.codes == Status.CONVERGED.code)
+    return jnp.where(lost, Status.STALLED.code, found.codes)
+
+
+def worst_row(plan: Plan, residual: Array, size: Array) -> Array:
+    """The largest violation of a hard row, relative to max(1, size), from residuals a x - b (N, k)."""
+    gaps = jnp.where(plan.senses == LESS, residual, jnp.where(plan.senses == GREATER, -residual, abs(residual)))
+    return jnp.max(jnp.where(plan.soft, 0.0, gaps) / jnp.maximum(size, 1.0), -1, initial=0.0)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

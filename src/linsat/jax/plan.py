@@ -42,6 +42,11 @@ class Plan:
     box: Box | None  # None: the set has numbers for each instance
     form: StandardForm | None  # of the box
     presolved: Presolved | None  # of the form
+    sides: np.ndarray | None = None  # (1, k) right-hand sides as given, of the form
+
+    def given_sides(self, numbers: Numbers) -> Array:
+        """The right-hand sides as given, (., k): an entropic slack rounds them."""
+        return numbers.get("rhs", self.sides)
 
     def make_box(self, values: Array, lower: Array, upper: Array) -> Box:
         """From coefficients (., nnz) and bounds (., l)."""
@@ -139,7 +144,7 @@ def _make(constraints: Constraints, width: int, objective: Objective, solver: Ne
     price = None if stated.price is None else stated.price[None]
     box = plan.make_box(stated.values[None], *numbers)
     form = box.form(stated.rhs[None], price, stated.senses, entropic=kind.entropic_slack)
-    return replace(plan, box=box, form=form, presolved=_presolve(constraints, plan, form))
+    return replace(plan, box=box, form=form, presolved=_presolve(constraints, plan, form), sides=stated.rhs[None])
 
 
 def _presolve(constraints: Constraints, plan: Plan, form: StandardForm) -> Presolved:

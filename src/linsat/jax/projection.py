@@ -10,12 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from linsat._senses import GREATER, LESS
-from linsat.compile.presolve import row_sides
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
 from linsat.jax.arguments import Array, Call, Given, check_options, is_traced, read, read_objective
-from linsat.jax.native import Answer, answer
+from linsat.jax.native import Answer, answer, worst_row
 from linsat.jax.plan import Numbers, Plan, reject_infeasible
 from linsat.jax.single import residuals
 from linsat.objectives import Objective
@@ -202,11 +200,9 @@ def _violation(plan: Plan, numbers: Numbers, x: Array) -> Array:
     if precision_of(point).residual:
         residual, size = residuals(problem, plan, point)
     else:
-        residual, size = problem.rows.matvec(point) - row_sides(problem, plan.senses), problem.row_sizes(point)
-    gaps = jnp.where(plan.senses == LESS, residual, jnp.where(plan.senses == GREATER, -residual, abs(residual)))
-    gaps = jnp.where(plan.soft, 0.0, gaps) / jnp.maximum(size, 1.0)
+        residual, size = problem.rows.matvec(point) - plan.given_sides(numbers), problem.row_sizes(point)
     outside = jnp.maximum(problem.lower - point, point - problem.upper) / jnp.maximum(abs(point), 1.0)
-    worst = jnp.maximum(jnp.max(gaps, -1, initial=0.0), jnp.max(outside, -1, initial=0.0))
+    worst = jnp.maximum(worst_row(plan, residual, size), jnp.max(outside, -1, initial=0.0))
     worst = jnp.where(jnp.isnan(point).any(-1), jnp.nan, worst)
     return jax.lax.stop_gradient(worst).reshape(x.shape[:-1])
 
