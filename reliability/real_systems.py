@@ -1,10 +1,11 @@
 """Real linear programs as constraint sets: ``python reliability/real_systems.py [--data FOLDER] [--out FILE]``.
 
-FOLDER (default: the one LINSAT_DATA names) holds lp/netlib and lp/miplib3 with *.mps.gz. Every set is solved for normal
-scores under each objective, and judged outside the library: violation and duality gap are computed by
-tests/real_systems.py, and HiGHS is asked whether variables that have no finite duals are forced. Prints a table in
-Markdown, then what is left; FILE gets every solve as JSON, and the same command goes on from it. ``--page FILE`` writes
-the table of docs/reliability.md from such a file, without solving anything.
+FOLDER (default: the one LINSAT_DATA names) holds lp/netlib, lp/miplib3 and lp/infeasible with *.mps.gz. Every feasible
+set is solved for normal scores under each objective, and judged outside the library: violation and duality gap are
+computed by tests/real_systems.py, and HiGHS is asked whether variables that have no finite duals are forced. Of the
+infeasible ones the certificate is checked in fractions. Prints a table in Markdown, then what is left; FILE gets every
+solve as JSON, and the same command goes on from it. ``--page FILE`` writes the table of docs/reliability.md from such a
+file, without solving anything.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,15 @@ import torch
 
 import linsat
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "fuzz"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from conflicts import exact_gap
+
 from real_systems import Program, read, time_limit
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "reliability.md"
-COLLECTIONS = {"netlib": "Netlib", "miplib3": "MIPLIB 3"}
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "reliability.md"
+COLLECTIONS = {"netlib": "Netlib", "miplib3": "MIPLIB 3", "infeasible": "infeasible"}
 HOLDS = 1e-8  # violation and gap of a converged solve
 MOVES = 1e-6  # in shares of the box: what can move by less is forced, to the tolerance of HiGHS
 _MOST_VARIABLES = 2_000  # of the sets in other units: a sample is enough
@@ -73,6 +79,24 @@ def entropic_gap(program: Program, scores: np.ndarray, found: linsat.Solution, t
     return float(gap), program.room(odd, x) if len(odd) and found.status.item() == "converged" else 0.0
 
 
+def verdict(program: Program, seconds: float) -> dict[str, Any]:
+    """Whether a set that cannot hold is rejected, with a certificate that proves it in fractions."""
+    cons = linsat.Constraints(**program.arguments())
+    began = time.process_time()
+    try:
+        with time_limit(seconds):
+            cons.check()
+    except TimeoutError:
+        return {"status": "too slow", "seconds": seconds}
+    except linsat.InfeasibleError as error:
+        took = round(time.process_time() - began, 2)
+        named = list(error.indices)
+        rows, senses = program.matrix[named].toarray(), [str(s) for s in program.senses[named]]
+        gap = exact_gap(rows, program.rhs[named], senses, (program.lower, program.upper), error.certificate)
+        return {"status": "proved" if gap > 0 else "wrong proof", "rows": len(named), "seconds": took}
+    return {"status": "not rejected", "seconds": round(time.process_time() - began, 2)}
+
+
 def cases(program: Program, boxed: Program) -> dict[str, tuple[Program, linsat.Objective]]:
     """What is asked of one file: within its own bounds, in other units, and in a finite box."""
     rng = np.random.default_rng(1)
@@ -88,6 +112,8 @@ def cases(program: Program, boxed: Program) -> dict[str, tuple[Program, linsat.O
 
 def table(results: list[dict[str, Any]]) -> str:
     """One line for each collection and question, then what is left by name."""
+    rejected = [r for r in results if r["asked"] == "verdict"]
+    results = [r for r in results if r["asked"] != "verdict"]
     lines = ["| sets | asked | files | converged | not converged | too slow | worst violation | worst gap |"]
     lines.append("|---|---|---|---|---|---|---|---|")
     for key in dict.fromkeys((r["collection"], r["asked"]) for r in results):
@@ -98,10 +124,13 @@ def table(results: list[dict[str, Any]]) -> str:
         shown = ["" if value is None else f"{value:.0e}" for value in worst]
         counts = (len(part), len(done), len(part) - len(done) - slow, slow)
         lines.append(f"| {' | '.join([*key, *map(str, counts), *shown])} |")
-    left = [r for r in results if r["status"] != "converged"]
-    lines += ["", "What is left: " + ("nothing." if not left else "")]
+    left = [r for r in results if r["status"] != "converged"] + [r for r in rejected if r["status"] != "proved"]
+    proved = [r["seconds"] for r in rejected if r["status"] == "proved"]
+    lines += ["", f"Of {len(rejected)} infeasible sets {len(proved)} are rejected with a certificate that is right in "]
+    lines[-1] += f"fractions, the slowest in {max(proved, default=0.0):.1f} s."
+    lines += ["", "What is left:" if left else "Nothing is left.", ""]
     lines += [f"- {r['name']} ({r['collection']}), {r['asked']}: {r['status']}" for r in left]
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip()
 
 
 def filled(page: str, results: list[dict[str, Any]]) -> str:
@@ -111,6 +140,15 @@ def filled(page: str, results: list[dict[str, Any]]) -> str:
     if count != 1:
         raise ValueError(f"{PAGE} has {count} places for the table; expected one, between <!-- real --> and end.")
     return page
+
+
+def answers(collection: str, program: Program, seconds: float) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Everything that is asked of one file."""
+    if collection == "infeasible":
+        yield "verdict", verdict(program, seconds)
+        return
+    for asked, (part, objective) in cases(program, program.boxed()[0]).items():
+        yield asked, solve(part, objective, seconds)
 
 
 def files(folder: Path, only: str) -> list[tuple[str, Path]]:
@@ -146,15 +184,13 @@ def main() -> int:
         name = path.name.removesuffix(".mps.gz")
         if (collection, name) in done:
             continue
-        program = read(path)
-        for asked, (part, objective) in cases(program, program.boxed()[0]).items():
-            found = {"collection": collection, "name": name, "asked": asked}
-            results.append(found | solve(part, objective, options.seconds))
+        for asked, found in answers(collection, read(path), options.seconds):
+            results.append({"collection": collection, "name": name, "asked": asked} | found)
             print(json.dumps(results[-1]), file=sys.stderr, flush=True)
         if options.out:
-            part_written = options.out.with_suffix(".part")
-            part_written.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-            part_written.replace(options.out)
+            whole = options.out.with_suffix(".part")
+            whole.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            whole.replace(options.out)
     print(table(results))
     converged = [r for r in results if r["status"] == "converged"]
     wrong = [r for r in converged if max(r["violation"], r["gap"] or 0.0) > HOLDS or (r["room"] or 0.0) > MOVES]
