@@ -118,3 +118,19 @@ def test_torch_may_take_single_steps_first(name: str):
     np.testing.assert_allclose(mixed.x, plain.x, atol=1e-9)
     rough = ArrayBackend(single_first=False).solve(problem, linsat.Newton(), plain.mu.float().double())
     assert float(rough.steps.double().mean()) < float(plain.steps.double().mean())
+
+
+def test_sides_that_the_papers_slack_rounds_are_those_as_given():
+    """In d + S, of ``c x >= d`` in a box 1e3 wide, float32 keeps three digits of d."""
+    rng = np.random.default_rng(7)
+    rows, point = rng.uniform(0.5, 2.0, (3, 6)), rng.uniform(0.0, 1.0, 6)
+    d, b = (rows[:2] @ point - 0.1 * rng.random((40, 2))).astype(np.float32), rows[2:] @ point + 0.1
+    cons = linsat.Constraints(C=rows[:2], d=d[0], A=rows[2:], b=b, lower=0.0, upper=1e3)
+    scores, tau = rng.normal(size=(40, 6)).astype(np.float32), (10 ** rng.uniform(-2, 1, 40)).astype(np.float32)
+    found = linsat.jax.solve(scores, cons, tau=tau, d=d, on_failure="ignore")
+    x, held = np.asarray(found.x, dtype=float), np.asarray(found.status) == 0
+    gap = np.concatenate([d - x @ rows[:2].T, x @ rows[2:].T - b], axis=1) / np.maximum(1.0, np.abs(x) @ rows.T)
+    worst = np.maximum(gap.max(1), 0.0)
+    assert held.any()
+    assert worst[held].max() <= 2e-6
+    np.testing.assert_allclose(np.asarray(found.violation), worst, atol=2e-6)

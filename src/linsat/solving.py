@@ -15,7 +15,6 @@ from linsat.compile.compiled import CompiledConstraints
 from linsat.compile.diagnosis import linear_system
 from linsat.compile.feasibility import HOLDS
 from linsat.compile.problem import Problem, StandardForm, Tensor
-from linsat.compile.system import LinearSystem
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
 from linsat.objectives import Objective
@@ -23,7 +22,7 @@ from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
 
-_LARGEST_SLACK = 1e5  # beyond it rounding of d + S may be a tenth of that
+_LARGEST_SLACK = 1e5  # in units of a row: beyond it, rounding of d + S may come close to the tolerance of 1e-9
 
 
 @dataclass(frozen=True)
@@ -57,25 +56,29 @@ class Solve:
 
     def _rounds_sides(self, form: StandardForm, constant: bool) -> bool:
         """Whether d + S, which the paper's slack makes of ``c x >= d``, is so large that doubles may not keep d."""
-        known = self.compiled.cache if constant else {}
+        if not constant:
+            return bool((form.slack > _LARGEST_SLACK).any())
+        known = self.compiled.cache
         if "rounds_sides" not in known:
             known["rounds_sides"] = bool((form.slack > _LARGEST_SLACK).any())
         return known["rounds_sides"]
 
     def _check_rows(self, result: SolverResult) -> None:
         """Take back that an instance has converged where its rows hold with d + S and not with d."""
-        constraints = self.compiled.constraints
+        constraints, x = self.compiled.constraints, result.x.detach()
         if constraints.mapped:  # the numbers of an instance are out of reach, inside a function transform
             return
-        systems: dict[int, LinearSystem] = {}
-        rounding = 0.0 if result.x.dtype is torch.float64 else torch.finfo(result.x.dtype).eps
-        allowed = max(self.solver.tol, HOLDS) + rounding
-        for instance in (result.codes == Status.CONVERGED.code).nonzero().squeeze(-1).tolist():
-            own = self.own_instance(instance)
-            system = systems.get(own) or systems.setdefault(own, linear_system(constraints, own))
-            if system.violation(result.x[instance].detach().cpu().double().numpy()) > allowed:
-                result.known_solved = False
-                result.codes[instance] = Status.STALLED.code
+        if self.compiled.shared:
+            worst = constraints.violation(x)
+        else:
+            points = enumerate(x.double().cpu().numpy())
+            each = [linear_system(constraints, self.own_instance(i)).violation(point) for i, point in points]
+            worst = torch.tensor(each, dtype=torch.float64, device=x.device)
+        rounding = 0.0 if x.dtype is torch.float64 else torch.finfo(x.dtype).eps
+        lost = (worst > max(self.solver.tol, HOLDS) + rounding) & (result.codes == Status.CONVERGED.code)
+        if bool(lost.any()):
+            result.known_solved = False
+            result.codes[lost] = Status.STALLED.code
 
     def _variable_name(self, index: int) -> str:
         return self.compiled.constraints.variable_name(index)

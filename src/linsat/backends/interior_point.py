@@ -23,7 +23,7 @@ from linsat.status import Status
 
 _POLISHING_STEPS = 12
 _GAP = 5.0  # duality gap allowed, in units of tol (1 + the terms of the objective)
-_JUDGE_SECONDS = 10.0  # for the question whether rows that hold to tolerance only can hold
+JUDGE_SECONDS = 10.0  # for the question whether the rows of an instance can hold
 
 
 class InteriorPointBackend:
@@ -52,6 +52,7 @@ class InteriorPointBackend:
             result.x[instance] = torch.from_numpy(found.x[: problem.rows.shape[1]])
             result.steps[instance] = found.steps
             errors.append(found.error)
+        result.mu = problem.clip(result.mu)
         reached = torch.tensor(errors, dtype=torch.float64, device=problem.scores.device)
         result.codes[:] = torch.where(reached <= tol, Status.CONVERGED.code, Status.STALLED.code)
         if not problem.rows.sparse:
@@ -71,13 +72,16 @@ class InteriorPointBackend:
         x = result.x[instance].cpu().numpy()
         duals = result.mu[instance].cpu().numpy() / _one(problem.scale, instance)
         gap = duality_gap(elastic.added_to(program), np.append(x, elastic.broken(program, x)), duals)
-        if not gap.columns <= _GAP * tol:
+        if not gap.columns + gap.room <= _GAP * tol:
             return Status.STALLED
         system, unit = hard_rows(problem, instance, x), _one(problem.scale, instance)[~_one(problem.soft, instance)]
         if gap.rows <= _GAP * tol and (system.outside(x) <= tol * unit).all():
             return Status.CONVERGED
-        verdict = judge(system, seconds=_JUDGE_SECONDS)
-        return {"feasible": Status.CONVERGED, "infeasible": Status.INFEASIBLE, "unknown": Status.STALLED}[verdict.kind]
+        verdict = judge(system, seconds=JUDGE_SECONDS)
+        if verdict.kind == "infeasible":
+            return Status.INFEASIBLE
+        holds = verdict.point is not None and (system.outside(verdict.point) <= tol * unit).all()
+        return Status.CONVERGED if holds else Status.STALLED
 
     @staticmethod
     def _polish(problem: Problem, options: Newton, result: SolverResult) -> None:
@@ -85,7 +89,7 @@ class InteriorPointBackend:
         # One after another: sums over a batch round as its size has it, and no answer may depend on the others.
         for index in torch.isfinite(result.mu).all(-1).nonzero():
             part = ArrayBackend().solve(problem.select(index), few, result.mu[index])
-            hard = linear_system(problem, int(index)).take(np.flatnonzero(~_one(problem.soft, int(index))))
+            hard = hard_rows(problem, int(index))
             off, polished = (hard.violation(x[0].cpu().numpy()) for x in (result.x[index], part.x))
             if int(part.codes[0]) == Status.CONVERGED.code and polished <= max(off, 0.1 * options.tol):
                 result.mu[index], result.x[index], result.codes[index] = part.mu, part.x, part.codes
@@ -128,7 +132,8 @@ class _Elastic:
         """What the columns have to take up at x, beyond the rounding of the rows: times a high price, that is much."""
         values, sizes = (program.matrix @ x)[self.rows], (abs(program.matrix) @ np.abs(x))[self.rows]
         side = np.where(self.sign < 0, program.row_upper[self.rows], program.row_lower[self.rows])
-        return np.maximum(-self.sign * (values - side) - ROUNDING * (sizes + np.abs(side)), 0.0)
+        broken = -self.sign * (values - side)
+        return np.where(broken > ROUNDING * (sizes + np.abs(side)), broken, 0.0)
 
     def snapped(self, found: Optimum) -> np.ndarray:
         """The duals of the rows, at the price where a row is broken by more than its dual lacks to that."""

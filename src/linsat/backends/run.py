@@ -10,7 +10,7 @@ import torch
 
 from linsat.backends.arrays import ArrayBackend
 from linsat.backends.cpu_kernel import KernelBackend
-from linsat.backends.interior_point import InteriorPointBackend
+from linsat.backends.interior_point import JUDGE_SECONDS, InteriorPointBackend
 from linsat.backends.triton import TritonBackend
 from linsat.compile import judge
 from linsat.compile.compiled import CompiledConstraints, hard_rows
@@ -26,7 +26,6 @@ from linsat.solvers.result import SolverResult
 from linsat.status import Status
 
 _UNSOLVED = (Status.STEP_LIMIT, Status.STALLED)
-_JUDGE_SECONDS = 10.0  # for the question whether an instance that was not solved can be
 # A set whose every share lies this far inside (0, 1) at scores 0 has an interior: nothing is forced.
 _WELL_INSIDE = 1e-5
 
@@ -204,6 +203,6 @@ def judge_failures(problem: Problem, result: SolverResult) -> None:
         parts = (system.matrix.data, system.row_lower, system.row_upper, system.lower, system.upper)
         key = b"".join(part.tobytes() for part in parts)
         if key not in known:
-            known[key] = judge(system, seconds=_JUDGE_SECONDS).kind == "infeasible"
+            known[key] = judge(system, seconds=JUDGE_SECONDS).kind == "infeasible"
         if known[key]:
             result.codes[instance] = Status.INFEASIBLE.code

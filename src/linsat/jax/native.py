@@ -53,18 +53,15 @@ class Answer(NamedTuple):
 def answer(plan: Plan, numbers: Numbers) -> Answer:
     """Solve, differentiably, with duals of the rows as written; compiled once for each plan and shapes."""
     prepared = plan.prepare(numbers)
-    found, problem = _answer(plan, prepared), plan.problem(prepared)
-    if plan.objective.entropic_slack and precision_of(problem.scores).residual == 0:
-        found = found._replace(codes=_by_sides_as_given(plan, numbers, problem, found))
-    return found._replace(mu=found.mu / problem.scale)
+    found = _answer(plan, prepared)
+    return found._replace(mu=found.mu / plan.problem(prepared).scale)
 
 
-def _by_sides_as_given(plan: Plan, numbers: Numbers, problem: Problem, found: Answer) -> Array:
-    """The codes, without converged instances whose rows hold only with the sides that the paper's slack has rounded."""
-    x = jax.lax.stop_gradient(found.x)
-    worst = worst_row(plan, problem.rows.matvec(x) - plan.given_sides(numbers), problem.row_sizes(x))
+def _confirmed(plan: Plan, problem: Problem, found: Answer, sides: Array) -> Answer:
+    """Without converged instances whose rows hold only with the sides that the paper's slack has rounded."""
+    worst = worst_row(plan, problem.rows.matvec(found.x) - sides, problem.row_sizes(found.x))
     lost = (worst > max(plan.solver.tol, HOLDS)) & (found.codes == Status.CONVERGED.code)
-    return jnp.where(lost, Status.STALLED.code, found.codes)
+    return found._replace(codes=jnp.where(lost, Status.STALLED.code, found.codes))
 
 
 def worst_row(plan: Plan, residual: Array, size: Array) -> Array:
@@ -85,7 +82,10 @@ def _forward(plan: Plan) -> Any:
     def forward(numbers: Numbers) -> Answer:
         problem = plan.problem(numbers)
         found = newton(problem, plan.solver, numbers.get("start"))
-        return found if precision_of(problem.scores).residual == 0 else _refined(problem, plan, found)
+        sides = plan.given_sides(numbers)
+        if precision_of(problem.scores).residual:
+            return _refined(problem, plan, found, sides)
+        return _confirmed(plan, problem, found, sides) if plan.objective.entropic_slack else found
 
     @forward.def_vmap
     def mapped(axis_size: int, batched: Any, numbers: Numbers) -> tuple[Answer, Answer]:
@@ -157,9 +157,9 @@ def _look(setting: Setting, options: Newton, now: _Loop) -> _Loop:
     return _Loop(state, codes, codes != _RUNS, now.passes)
 
 
-def _refined(problem: Problem, plan: Plan, found: Answer) -> Answer:
+def _refined(problem: Problem, plan: Plan, found: Answer, sides: Array) -> Answer:
     """In single precision: x with its rows held to rounding, and the status that follows from that."""
-    x, holds = refine(problem, plan, found)
+    x, holds = refine(problem, plan, found, sides)
     lost = (found.codes == Status.CONVERGED.code) & ~holds
     return found._replace(x=x, codes=jnp.where(lost, Status.STALLED.code, found.codes))
 

@@ -45,8 +45,10 @@ class Plan:
     sides: np.ndarray | None = None  # (1, k) right-hand sides as given, of the form
 
     def given_sides(self, numbers: Numbers) -> Array:
-        """The right-hand sides as given, (., k): an entropic slack rounds them."""
-        return numbers.get("rhs", self.sides)
+        """The right-hand sides as given, (., k), which an entropic slack rounds; from prepared numbers."""
+        import jax.numpy as jnp
+
+        return jnp.asarray(numbers.get("sides", self.sides), numbers["y"].dtype)
 
     def make_box(self, values: Array, lower: Array, upper: Array) -> Box:
         """From coefficients (., nnz) and bounds (., l)."""
@@ -75,6 +77,7 @@ class Plan:
                 held = [jax.lax.stop_gradient(array) for array in form.tensors()]
                 decided = propagate(form.with_tensors(tuple(held)), jnp.asarray(self.senses))
             found |= {name: jnp.asarray(getattr(decided, name)) for name in PRESOLVED}
+            found["sides"] = jax.lax.stop_gradient(numbers["rhs"])
         if "start" in found:
             scale = found.get("scale", None if self.form is None else self.form.scale)
             found["start"] = found["start"] * jax.lax.stop_gradient(jnp.asarray(scale, dtype))

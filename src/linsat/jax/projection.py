@@ -195,12 +195,13 @@ def _one_instance(call: Call, constraints: Constraints, instance: int) -> tuple[
 @functools.partial(jax.jit, static_argnums=0)
 def _violation(plan: Plan, numbers: Numbers, x: Array) -> Array:
     """The worst violation of any hard row or bound at x (batch..., l), of the batch shape."""
-    problem = plan.problem(plan.prepare(numbers))
+    prepared = plan.prepare(numbers)
+    problem, sides = plan.problem(prepared), plan.given_sides(prepared)
     point = jax.lax.stop_gradient(x.reshape(-1, x.shape[-1]).astype(problem.scores.dtype))
     if precision_of(point).residual:
-        residual, size = residuals(problem, plan, point)
+        residual, size = residuals(problem, plan, point, sides)
     else:
-        residual, size = problem.rows.matvec(point) - plan.given_sides(numbers), problem.row_sizes(point)
+        residual, size = problem.rows.matvec(point) - sides, problem.row_sizes(point)
     outside = jnp.maximum(problem.lower - point, point - problem.upper) / jnp.maximum(abs(point), 1.0)
     worst = jnp.maximum(worst_row(plan, residual, size), jnp.max(outside, -1, initial=0.0))
     worst = jnp.where(jnp.isnan(point).any(-1), jnp.nan, worst)

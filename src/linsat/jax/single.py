@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from linsat._senses import EQUAL, GREATER, LESS
-from linsat.compile.presolve import row_sides
 from linsat.compile.problem import Problem
 from linsat.solvers.linear_algebra import solve_refined
 
@@ -24,26 +23,26 @@ _HOLDS = 1e-6  # relative violation of a row in single precision that counts as 
 _UPPER_HALF = 0xFFFFF000  # sign, exponent and the upper 11 bits of a float32
 
 
-def refine(problem: Problem, plan: Any, found: Any) -> tuple[Array, Array]:
-    """x corrected to satisfy the hard rows, and whether it does; kept only where a correction helps."""
+def refine(problem: Problem, plan: Any, found: Any, sides: Array) -> tuple[Array, Array]:
+    """x corrected to satisfy the hard rows with sides as given, and whether it does; kept where a correction helps."""
     x = found.x
     u = problem.adjusted(found.mu)
-    worst, gaps = _gaps(problem, plan, x)
+    worst, gaps = _gaps(problem, plan, x, sides)
     for _ in range(_CORRECTIONS):
         used = problem.presolved.active & ((gaps != 0) | (plan.senses == EQUAL))
         curvature = problem.curvature(u, jnp.zeros_like(gaps), problem.objective, used)
         q = solve_refined(curvature.dense(), -gaps * curvature.inverse) * curvature.inverse
         trial = jnp.clip(x + curvature.weights * problem.rows.rmatvec(q), problem.lower, problem.upper)
-        trial_worst, trial_gaps = _gaps(problem, plan, trial)
+        trial_worst, trial_gaps = _gaps(problem, plan, trial, sides)
         better = trial_worst < worst
         x = jnp.where(better[:, None], trial, x)
         worst, gaps = jnp.where(better, trial_worst, worst), jnp.where(better[:, None], trial_gaps, gaps)
     return x, worst <= _HOLDS
 
 
-def _gaps(problem: Problem, plan: Any, x: Array) -> tuple[Array, Array]:
+def _gaps(problem: Problem, plan: Any, x: Array, sides: Array) -> tuple[Array, Array]:
     """The worst violation of any hard row, relative to its size, (N,), and by how much each is violated, (N, k)."""
-    residual, size = residuals(problem, plan, x)
+    residual, size = residuals(problem, plan, x, sides)
     gaps = jnp.where(plan.senses == LESS, jnp.maximum(residual, 0.0), residual)
     gaps = jnp.where(plan.senses == GREATER, jnp.minimum(gaps, 0.0), gaps)
     gaps = jnp.where(plan.soft, 0.0, gaps)
@@ -51,15 +50,15 @@ def _gaps(problem: Problem, plan: Any, x: Array) -> tuple[Array, Array]:
     return relative.max(-1, initial=0.0), gaps
 
 
-def residuals(problem: Problem, plan: Any, x: Array) -> tuple[Array, Array]:
-    """A x - b of the rows as written and sum_j |a_ij x_j|, (N, k) each; summed in two floats."""
+def residuals(problem: Problem, plan: Any, x: Array, sides: Array) -> tuple[Array, Array]:
+    """A x - sides and sum_j |a_ij x_j|, (N, k) each; summed in two floats."""
     table, columns = plan.pattern.padded
     values: Array = problem.rows.values
     padded = jnp.concatenate([values, jnp.zeros((len(values), 1), values.dtype)], -1)[:, table]  # (., k, m)
     high, low = _product(padded, x[:, columns])
     size = abs(high).sum(-1)
-    sides = jnp.broadcast_to(-row_sides(problem, plan.senses), size.shape)[:, :, None]
-    high, low = jnp.concatenate([high, sides], -1), jnp.concatenate([low, jnp.zeros_like(sides)], -1)
+    last = jnp.broadcast_to(-sides, size.shape)[:, :, None]
+    high, low = jnp.concatenate([high, last], -1), jnp.concatenate([low, jnp.zeros_like(last)], -1)
     while high.shape[-1] > 1:
         half = (high.shape[-1] + 1) // 2
         rest = [(0, 0), (0, 0), (0, 2 * half - high.shape[-1])]

@@ -161,7 +161,7 @@ class _Scaled(NamedTuple):
 
 
 class _Path:
-    """The central path of one scaled program; ``unit`` is what the 1 of max(1, sum_j |a_ij x_j|) is in its rows."""
+    """The central path of one scaled program; ``unit``: what the 1 of max(1, sum_j |a_ij x_j|) is in it, at most 1."""
 
     def __init__(self, program: Program, unit: Array) -> None:
         self.unit = unit
