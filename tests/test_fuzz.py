@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -420,3 +421,12 @@ def test_the_page_states_the_recorded_run():
     assert record["findings"] == []
     page = tables.PAGE.read_text()
     assert tables.filled(page, record) == page
+
+
+def test_the_page_states_the_recorded_solves_of_real_systems():
+    spec = importlib.util.spec_from_file_location("solves", FOLDER.parent / "reliability" / "real_systems.py")
+    solves = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(solves)
+    record = json.loads((FOLDER.parent / "reliability" / "results" / "real_systems.json").read_text())
+    page = solves.PAGE.read_text()
+    assert solves.filled(page, record) == page
