@@ -13,7 +13,7 @@ from structured import STRUCTURED
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reliability.md"
-RECORD = ROOT / "fuzz" / "results" / "seed-9.json"
+RECORD = ROOT / "fuzz" / "results" / "seed-11.json"
 _STATUSES = ("converged", "step_limit", "stalled", "refused")
 
 

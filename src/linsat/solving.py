@@ -46,7 +46,7 @@ class Solve:
             check_numbers(scores, objective, form, self._variable_name)
         result = run(problem, self.solver, start, first)
         if objective.entropic_slack and isinstance(self.solver, Newton) and self._rounds_sides(form, constant):
-            self._check_rows(result)
+            self._check_rows(result, scores.dtype)
         if not result.solved:
             check_numbers(scores, objective, form, self._variable_name)
             self._failed(problem, result)
@@ -63,8 +63,11 @@ class Solve:
             known["rounds_sides"] = bool((form.slack > _LARGEST_SLACK).any())
         return known["rounds_sides"]
 
-    def _check_rows(self, result: SolverResult) -> None:
-        """Take back that an instance has converged where its rows hold with d + S and not with d."""
+    def _check_rows(self, result: SolverResult, dtype: torch.dtype) -> None:
+        """Take back that an instance has converged where its rows hold with d + S and not with d.
+
+        ``dtype`` is that of the scores, to which x is rounded or will be.
+        """
         constraints, x = self.compiled.constraints, result.x.detach()
         if constraints.mapped:  # the numbers of an instance are out of reach, inside a function transform
             return
@@ -74,7 +77,7 @@ class Solve:
             points = enumerate(x.double().cpu().numpy())
             each = [linear_system(constraints, self.own_instance(i)).violation(point) for i, point in points]
             worst = torch.tensor(each, dtype=torch.float64, device=x.device)
-        rounding = 0.0 if x.dtype is torch.float64 else torch.finfo(x.dtype).eps
+        rounding = 0.0 if dtype is torch.float64 else torch.finfo(dtype).eps
         lost = (worst > max(self.solver.tol, HOLDS) + rounding) & (result.codes == Status.CONVERGED.code)
         if bool(lost.any()):
             result.known_solved = False

@@ -22,6 +22,7 @@ from linsat.objectives import Objective
 from linsat.objectives.base import Kind, of_kind
 
 ROUNDING = 64 * float(np.finfo(np.float64).eps)  # of a row, relative to the sum of its terms
+_RUNS_OFF = 1e6  # times the largest score or right-hand side
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,8 @@ def hard_rows(problem: Problem, instance: int, x: np.ndarray | None = None) -> L
     """The hard rows of one instance, for a verdict, loosened by what rounding may account for.
 
     The paper's slack states ``c x >= d`` as ``c x + S z = d + S``, and taking S away again does not give d back. Terms
-    of fixed variables, and all terms at a point ``x`` where one is given, cannot be added up any better either.
+    of fixed variables, and all terms at a point ``x`` where one is given, cannot be added up any better either; but for
+    an x that has run off, far beyond what scores and right-hand sides ask for, because nothing else would do.
     """
 
     def of(tensor: Tensor) -> np.ndarray:
@@ -174,6 +176,9 @@ def hard_rows(problem: Problem, instance: int, x: np.ndarray | None = None) -> L
     if problem.objective.entropic_slack and problem.senses is not None:
         senses = problem.senses.cpu().numpy()
         low, high = np.where(senses == LESS, -np.inf, low), np.where(senses == GREATER, np.inf, high)
-    at = np.where(system.lower == system.upper, system.lower, 0.0) if x is None else x
+    at = np.where(system.lower == system.upper, system.lower, 0.0) if x is None else np.abs(x)
+    if x is not None:
+        asked = max(1.0, np.abs(of(problem.scores)).max(initial=0.0), (rhs / of(problem.scale)).max(initial=0.0))
+        at = np.minimum(at, _RUNS_OFF * asked)
     lost = ROUNDING * (np.where(slack > 0, rhs + slack, 0.0) + abs(system.matrix) @ np.abs(at))
     return replace(system, row_lower=low - lost, row_upper=high + lost).take(np.flatnonzero(~of(problem.soft)))
