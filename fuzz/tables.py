@@ -13,7 +13,7 @@ from structured import STRUCTURED
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reliability.md"
-RECORD = ROOT / "fuzz" / "results" / "seed-11.json"
+RECORD = ROOT / "fuzz" / "results" / "seed-9.json"
 _STATUSES = ("converged", "step_limit", "stalled", "refused")
 
 
@@ -38,7 +38,7 @@ def feasible_text(record: dict[str, Any]) -> str:
         f"in {checks['gradients']:,} calls, graphs compiled and exported: {checks.get('compiled', 0)} and "
         f"{checks.get('exported', 0)}; HiGHS asked {checks['HiGHS']} times for feasibility; Clarabel",
         f"agreed in {vouched - apart} of {vouched} cases it vouched for (unsure in "
-        f"{checks['optimum: Clarabel unsure']}). Cases judged again after a change of the judge: "
+        f"{checks['optimum: Clarabel unsure']}). Cases judged again after a repair: "
         f"{checks.get('judged again', 0)}.",
         "",
         "| family | systems | converged | `step_limit` | `stalled` | rejected (dtype) | worst violation | worst gap |",
