@@ -1,4 +1,4 @@
-r"""How far a point and duals are from optimal, from the numbers of the program alone and in extended precision.
+r"""How far a point and duals are from optimal, from the numbers of the program alone; extended precision if there is any.
 
     gap = sum_j [psi_j(u_j) + omega_j(x_j) - u_j x_j]  +  what rows add,      u = c + A' duals
 
@@ -26,7 +26,7 @@ _AT_END = 1e-9
 
 
 class Gap(NamedTuple):
-    """The two parts of a gap, relative to 1 + the terms of the objective."""
+    """The parts of a gap, relative to 1 + the terms of the objective."""
 
     columns: float  # x is not what the duals ask for
     room: float  # rows that hold with room, times their duals
