@@ -1,4 +1,4 @@
-r"""How far a point and duals are from optimal, from the numbers of the program alone; extended precision if there is any.
+r"""How far a point and duals are from optimal, by the numbers of the program, in extended precision where there is any.
 
     gap = sum_j [psi_j(u_j) + omega_j(x_j) - u_j x_j]  +  what rows add,      u = c + A' duals
 
