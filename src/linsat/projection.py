@@ -11,6 +11,7 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import outside_graphs, recorded, tracing, transforming
+from linsat.backends.run import confirm
 from linsat.compile.compiled import CompiledConstraints
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
@@ -177,10 +178,11 @@ def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardFor
     scores = request.scores.reshape(request.batch_shape.numel(), request.scores.shape[-1]).to(torch.float64)
     check_numbers(scores, request.objective, form, request.constraints.variable_name)
     presolved = compiled.presolve(form)
-    problem = form.problem(scores, request.objective, presolved)
+    problem = form.problem(scores, request.objective, presolved, senses=compiled.senses)
     start = None if request.start is None else request.start * form.scale.detach()
     assert isinstance(request.solver, Sinkhorn)
     result = request.solver.unrolled(problem, start)
+    confirm(problem, result, request.solver)
     result.codes[presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code
     report(result, request.on_failure, request.constraints, request.own_instance)
     return result

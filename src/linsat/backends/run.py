@@ -15,6 +15,7 @@ from linsat.backends.triton import TritonBackend
 from linsat.compile import judge
 from linsat.compile.compiled import CompiledConstraints, hard_rows
 from linsat.compile.diagnosis import diagnose, error_from
+from linsat.compile.feasibility import HOLDS
 from linsat.compile.forced import presolve_by_program
 from linsat.compile.presolve import everything_free, has_even_interior
 from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
@@ -28,6 +29,7 @@ from linsat.status import Status
 _UNSOLVED = (Status.STEP_LIMIT, Status.STALLED)
 # A set whose every share lies this far inside (0, 1) at scores 0 has an interior: nothing is forced.
 _WELL_INSIDE = 1e-5
+_LARGE = 1e5  # rounded, it comes close to the tolerance of 1e-9
 
 
 class Backend(Protocol):
@@ -90,17 +92,21 @@ def first_backend(problem: Problem, solver: Newton | Sinkhorn) -> Backend:
 
 
 def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None, first: Backend) -> SolverResult:
-    """Newton's method, and the interior-point method for what that does not solve."""
+    """Newton's method, and the interior-point method for what that does not solve; nothing converged breaks rows."""
     if isinstance(solver, Sinkhorn):
-        return solver.run(problem.in_double(), start)
-    if first is _INTERIOR or _INTERIOR.supports(problem) is not None:
-        return first.solve(problem, solver, start)
-    if first is BACKENDS[-1] and problem.rows.sparse and start is None:
+        result = solver.run(problem.in_double(), start)
+        confirm(problem, result, solver)
+        return result
+    alone = first is _INTERIOR or _INTERIOR.supports(problem) is not None
+    if not alone and first is BACKENDS[-1] and problem.rows.sparse and start is None:
         result = _idle(problem.in_double(), solver.tol)
+        confirm(problem, result, solver)
         left = result.codes != Status.CONVERGED.code
     else:
-        result = first.solve(problem, _shortened(solver), start)
-        if result.solved:
+        result = first.solve(problem, solver if alone else _shortened(solver), start)
+        if first is not _KERNEL or solver.tol < HOLDS or _rounds(problem):
+            confirm(problem, result, solver)
+        if alone or result.solved:
             return result
         left = result.codes == Status.STALLED.code
         if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
@@ -108,10 +114,39 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None, fi
     left = left.nonzero().squeeze(-1)
     if left.numel():
         problem, result.x = problem.in_double(), result.x.to(torch.float64)
-        part = _INTERIOR.solve(problem.select(left), solver)
+        rest = problem.select(left)
+        part = _INTERIOR.solve(rest, solver)
+        confirm(rest, part, solver)
         part.steps.add_(result.steps[left])
         result.put(left, part)
     return result
+
+
+@torch.no_grad()
+def confirm(problem: Problem, result: SolverResult, solver: Newton | Sinkhorn) -> None:
+    """Take back that an instance has converged where its rows, as given, do not hold at x, whatever its dtype rounds."""
+    x = result.x.detach()
+    worst, allowed = problem.violation(x.to(torch.float64)), solver.holds + torch.finfo(x.dtype).eps
+    lost = ~(worst <= allowed) & (result.codes == Status.CONVERGED.code)
+    result.codes[:] = torch.where(lost, Status.STALLED.code, result.codes)
+    result.known_solved = False
+
+
+def _rounds(problem: Problem) -> bool:
+    """Whether the kernel's numbers hide more of a row than a small part of the tolerance.
+
+    It works with the share of a box that begins at 0, and with the paper's slack: to move the box, and to take up the
+    slack, rounds a row by as much as that is large.
+    """
+    known = problem.cache
+    if known is not None and "rounds" in known:
+        return known["rounds"]
+    found = problem.objective.entropic_slack and bool((problem.slack > _LARGE).any())
+    if not found and problem.objective.finite_box and bool(problem.lower.any()):
+        found = bool((problem.row_sizes(problem.lower) > _LARGE).any())
+    if known is not None:
+        known["rounds"] = found
+    return found
 
 
 @functools.lru_cache(maxsize=64)

@@ -14,15 +14,19 @@ from linsat._array_namespace import Tensor, namespace
 from linsat._senses import EQUAL, GREATER, LESS
 from linsat.compile.problem import Presolved, StandardForm
 
-# Relative to how far a row can move within the box: what is a contradiction, what cannot bind.
+# What is a contradiction and what cannot bind: relative to max(1, the terms of the row at that end), as a violation is,
+# or to how far the row can move within the box, whichever is less.
 CONTRADICTION = 1e-9
 VACUOUS = 1e-12
-# A variable is forced to its end where the room a row leaves it is less than this share of its box, or of one unit.
+# A variable is forced to its end where the room a row leaves it is less than this share of its box, or of one unit, and
+# moves no row by more than so many units: in a box of 1e9 a share of 1e-9 is not nothing, nor with a coefficient of 1e9.
 FORCED = 1e-10
+UNNOTICED = 1e-13
 # How far inside, in shares of the box and of what a row can reach, a point must be to prove an interior.
 _EVEN = 1e-6
 _ROUNDED = 1e-14  # of an equality at such a point
-# Rounding of a row's activity, relative to its terms.
+_SMALLEST = 1e-30  # in place of 0, in single precision too
+# Rounding of a row's activity, relative to its terms at that end of its range.
 ROUNDING = 1e-15
 
 
@@ -57,15 +61,18 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
     width = form.upper - form.lower
     batch = max(side.shape[0], width.shape[0], form.rows.values.shape[0])
     free = xp.broadcast_to(width > 0, (batch, width.shape[1]))
-    box_least, box_most = _activity_range(form, free, ~free & free)
-    rounding = _no_less(ROUNDING, side) * (abs(box_least) + abs(box_most) + abs(side))
+    box_least, box_most, *sizes = _activity_range(form, free, ~free & free)
     reach = box_most - box_least
-    bounds = _Room(form, senses, side, width, reach, rounding)
+    # Not the largest coefficient of a variable but their sum, which is no less and is at hand.
+    heaviest = _per_column(form, abs(form.rows.values))
+    slightest = _no_less(FORCED, side) * xp.at_most(width, 1.0)
+    slightest = xp.minimum(slightest, _no_less(UNNOTICED, side) / xp.at_least(heaviest, _SMALLEST))
+    room = _Room(form, senses, side, slightest, reach)
     first = _Found(free, ~free & free, xp.zeros((batch,), side) != 0, xp.zeros((), side) == 0)
-    found = xp.repeat_while(first, bounds.tighten)
+    found = xp.repeat_while(first, room.tighten)
     # A row that holds on the whole box says nothing; dropped, its slack cannot distort the answer either.
-    slight = _no_less(VACUOUS, side) * reach + rounding
-    vacuous = ((senses == LESS) & (side - box_most >= -slight)) | ((senses == GREATER) & (box_least - side >= -slight))
+    at_least, at_most = (room.slight(VACUOUS, size) for size in sizes)
+    holds = ((senses == LESS) & (side - box_most >= -at_most)) | ((senses == GREATER) & (box_least - side >= -at_least))
     live = _count(form, found.free) > 0
     blank = everything_free(form)
     num_rows = side.shape[1]
@@ -73,7 +80,7 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
         blank,
         free=found.free,
         at_upper=found.at_upper,
-        active=xp.broadcast_to(live & ~vacuous, (batch, num_rows)),
+        active=xp.broadcast_to(live & ~holds, (batch, num_rows)),
         tight=xp.broadcast_to(blank.tight, (batch, num_rows)),
         tight_share=xp.broadcast_to(blank.tight_share, (batch, num_rows)),
         infeasible=found.infeasible,
@@ -86,32 +93,51 @@ class _Room(NamedTuple):
     form: StandardForm
     senses: Tensor
     side: Tensor
-    width: Tensor
+    slightest: Tensor  # (., l) move of a variable that counts as none
     reach: Tensor
-    rounding: Tensor
+
+    def rounding(self, size: Tensor) -> Tensor:
+        """Of the distance of a side from an end of the row's range, whose terms are of this size."""
+        return _no_less(ROUNDING, self.side) * (size + abs(self.side))
+
+    def slight(self, share: float, size: Tensor) -> Tensor:
+        """A share of a row at that end, or of its reach, beyond rounding."""
+        xp = namespace(self.side)
+        found = _no_less(share, self.side) * xp.minimum(self.reach, xp.at_least(size, 1.0)) + self.rounding(size)
+        return xp.where(xp.isfinite(size), found, 0.0)  # an end that is infinite is out of reach
 
     def tighten(self, now: _Found) -> _Found:
         """One pass over all rows."""
         form, xp = self.form, namespace(self.side)
         hard = ~form.soft
         caps, floors = (self.senses != GREATER) & hard, (self.senses != LESS) & hard  # of the activity
-        least, most = _activity_range(form, now.free, now.at_upper)
+        least, most, *sizes = _activity_range(form, now.free, now.at_upper)
         above, below = self.side - least, most - self.side  # room left under a cap, over a floor
-        lacking = -(_no_less(CONTRADICTION, self.side) * self.reach + self.rounding)
-        short = (caps & (above < lacking)) | (floors & (below < lacking))
-        room_above = xp.where(caps, above - self.rounding, xp.inf)
-        room_below = xp.where(floors, below - self.rounding, xp.inf)
+        lacks_above, lacks_below = (-self.slight(CONTRADICTION, size) for size in sizes)
+        short = (caps & (above < lacks_above)) | (floors & (below < lacks_below))
+        room_above = xp.where(caps, above - self.rounding(sizes[0]), xp.inf)
+        room_below = xp.where(floors, below - self.rounding(sizes[1]), xp.inf)
         # No coefficient times the width of its variable exceeds the reach of its row.
         near = xp.minimum(room_above, room_below) <= _no_less(FORCED, self.side) * self.reach
         checked = _Found(now.free, now.at_upper, now.infeasible | short.any(-1), now.goes_on & False)
 
         def push(here: _Found) -> _Found:
-            down, up = _push(form, self.width, room_above, room_below)
+            down, up = self._push(room_above, room_below)
             down, up = down & here.free, up & here.free & ~down
             changed = (down | up).any()
             return _Found(here.free & ~(down | up), here.at_upper | up, here.infeasible, changed)
 
         return xp.if_any(near, push, checked, True)
+
+    def _push(self, room_above: Tensor, room_below: Tensor) -> tuple[Tensor, Tensor]:
+        """Which variables have no room left in some row, and so sit at their lower or at their upper bound."""
+        rows = self.form.rows
+        positive, negative = rows.values > 0, rows.values < 0
+        needed = abs(rows.values) * self.slightest[:, rows.col]  # (., nnz)
+        no_room_above, no_room_below = room_above[:, rows.row] <= needed, room_below[:, rows.row] <= needed
+        down = (no_room_above & positive) | (no_room_below & negative)
+        up = (no_room_above & negative) | (no_room_below & positive)
+        return _any_per_column(self.form, down), _any_per_column(self.form, up)
 
 
 def _no_less(share: float, like: Tensor) -> float:
@@ -150,30 +176,25 @@ def row_sides(form: StandardForm, senses: Tensor) -> Tensor:
     return namespace(form.rhs).where(senses == GREATER, form.rhs - form.slack, form.rhs)
 
 
-def _activity_range(form: StandardForm, free: Tensor, at_upper: Tensor) -> tuple[Tensor, Tensor]:
+def _activity_range(form: StandardForm, free: Tensor, at_upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The least and the largest activity of each row, and the size of the terms that add up to each."""
     rows, xp = form.rows, namespace(form.rows.values)
     low = xp.where(free | ~at_upper, form.lower, form.upper)
     high = xp.where(free | at_upper, form.upper, form.lower)
-    at_low, at_high = low[:, rows.col] * rows.values, high[:, rows.col] * rows.values
-    return rows.row_sums(xp.minimum(at_low, at_high)), rows.row_sums(xp.maximum(at_low, at_high))
-
-
-def _push(form: StandardForm, width: Tensor, room_above: Tensor, room_below: Tensor) -> tuple[Tensor, Tensor]:
-    """Which variables have no room left in some row, and so sit at their lower or at their upper bound."""
-    rows, xp = form.rows, namespace(form.rows.values)
-    positive, negative = rows.values > 0, rows.values < 0
-    # Never more than this share of one unit: in a wide box what is small beside the box is not nothing.
-    needed = _no_less(FORCED, width) * abs(rows.values) * xp.at_most(width[:, rows.col], 1.0)  # (., nnz)
-    no_room_above, no_room_below = room_above[:, rows.row] <= needed, room_below[:, rows.row] <= needed
-    down = (no_room_above & positive) | (no_room_below & negative)
-    up = (no_room_above & negative) | (no_room_below & positive)
-    return _any_per_column(form, down), _any_per_column(form, up)
+    used = rows.values != 0  # a coefficient of 0 times an infinite bound is 0
+    at_low, at_high = (xp.where(used, end[:, rows.col] * rows.values, 0.0) for end in (low, high))
+    least, most = xp.minimum(at_low, at_high), xp.maximum(at_low, at_high)
+    return rows.row_sums(least), rows.row_sums(most), rows.row_sums(abs(least)), rows.row_sums(abs(most))
 
 
 def _any_per_column(form: StandardForm, marked: Tensor) -> Tensor:
-    xp, values = namespace(form.rows.values), form.rows.values
-    blank = xp.zeros((marked.shape[0], form.rows.shape[1]), values)
-    return xp.index_add(blank, form.rows.col, xp.cast(marked, values)) > 0
+    return _per_column(form, namespace(form.rows.values).cast(marked, form.rows.values)) > 0
+
+
+def _per_column(form: StandardForm, entries: Tensor) -> Tensor:
+    """(., nnz) summed over the coefficients of each variable, (., l)."""
+    xp = namespace(entries)
+    return xp.index_add(xp.zeros((entries.shape[0], form.rows.shape[1]), entries), form.rows.col, entries)
 
 
 def _count(form: StandardForm, free: Tensor) -> Tensor:

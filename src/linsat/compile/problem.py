@@ -24,6 +24,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linsat._array_namespace import Tensor, namespace
+from linsat._senses import GREATER, LESS
 from linsat.objectives.base import Objective
 
 if TYPE_CHECKING:
@@ -294,6 +295,19 @@ class Problem(StandardForm):
     def row_sizes(self, x: Tensor) -> Tensor:
         """sum_j |a_ij x_j| of each row, (N, k): what a violation is relative to, where it exceeds one."""
         return self.rows.row_sums(abs(x[:, self.rows.col] * self.rows.values))
+
+    def violation(self, x: Tensor) -> Tensor:
+        """The worst violation of any hard row as written, relative to ``max(1, sum_j |a_ij x_j|)``, (N,).
+
+        Of rows that presolve has dropped, too. It needs the ``senses``.
+        """
+        xp = namespace(x)
+        if not self.rows.shape[0]:
+            return xp.zeros((x.shape[0],), x)
+        below, above = self.senses == GREATER, self.senses == LESS
+        excess = self.rows.matvec(x) - xp.where(below, self.rhs - self.slack, self.rhs)
+        gap = xp.where(below, -excess, xp.where(above, excess, abs(excess)))
+        return xp.amax(xp.where(self.soft, 0.0, gap / xp.at_least(self.row_sizes(x), 1.0)))
 
     def row_ranges(self) -> tuple[Tensor, Tensor]:
         """The least and the largest value of A x, scaled, over what presolve left free, slack included; (., k) each."""

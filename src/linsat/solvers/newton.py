@@ -107,6 +107,11 @@ class Newton:
             )
 
     @property
+    def holds(self) -> float:
+        """The violation of a row, as `Solution.violation` states it, up to which an instance may have converged."""
+        return self.tol
+
+    @property
     def gamma_shift(self) -> float:
         """Added to d in the multiplier of covering rows (`linsat.compile.standard_form`)."""
         return 0.0

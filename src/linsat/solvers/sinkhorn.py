@@ -80,6 +80,11 @@ class Sinkhorn:
         return self.stop == "published"
 
     @property
+    def holds(self) -> float:
+        """The violation of a row, as `Solution.violation` states it, up to which an instance may have converged."""
+        return max(self.tol, _PUBLISHED_TOLERANCE * self.as_published)
+
+    @property
     def gamma_shift(self) -> float:
         """Added to d in the multiplier of covering rows (`linsat._equalities`)."""
         return _PUBLISHED_GAMMA_SHIFT if self.as_published else 0.0
@@ -177,7 +182,7 @@ class _Sweeps:
             if not bool(running.any()):
                 break
         shares = self._shares()
-        done = self._residual(shares) <= max(self.options.tol, _PUBLISHED_TOLERANCE * self.options.as_published)
+        done = self._residual(shares) <= self.options.holds
         codes = torch.where(done, Status.CONVERGED.code, Status.STEP_LIMIT.code)
         found = SolverResult.empty(self.problem, "sinkhorn")
         x = self.problem.lower + self.width * shares
@@ -210,10 +215,14 @@ class _Sweeps:
         return running & still
 
     def _residual(self, shares: Tensor) -> Tensor:
-        """Largest residual of any row, slack included, as `Newton` measures it."""
+        """Largest residual of any row, slack included, as `Newton` measures it: by its scale and by its size at x."""
         r = self.problem.presolved
         z = torch.where(r.tight, r.tight_share, torch.sigmoid(self.factors))
-        residual = self.problem.residual(self.problem.lower + self.width * shares, z).detach().abs()
+        x = self.problem.lower + self.width * shares
+        residual = self.problem.residual(x, z).detach().abs()
+        if not self.options.as_published:
+            size = self.problem.row_sizes(x.detach()).clamp_min(1.0)
+            residual = residual * (self.problem.scale.detach() / size).clamp_min(1.0)
         return residual.amax(-1) if residual.shape[-1] else residual.new_zeros(residual.shape[0])
 
     def _step(self, group: _Group, running: Tensor) -> bool:

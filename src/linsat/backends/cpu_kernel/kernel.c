@@ -42,7 +42,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline, unused))
-#define ABI_VERSION 4
+#define ABI_VERSION 5
 
 enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE };
 enum { ENTROPY, EUCLIDEAN };
@@ -52,7 +52,7 @@ enum { LESS = -1, GREATER = 1 };
 typedef struct {
     double loose_residual, cooling, start_temperature, least_damping, first_damping, largest_damping;
     double first_ridge, largest_ridge, refined_ridge, shorten, decrease, rounding, held, largest_stride, gap, fine;
-    double contradiction, vacuous, forced, row_rounding;
+    double contradiction, vacuous, forced, unnoticed, row_rounding;
     int64_t backtracks, certificate_every, sweeps;
 } Constants;
 
@@ -233,5 +233,6 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #undef Panels
 #undef Product
 #undef Elimination
+#undef Range
 
 #endif

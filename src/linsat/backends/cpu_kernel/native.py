@@ -14,7 +14,7 @@ from linsat.compile import presolve
 from linsat.solvers import linear_algebra, newton
 
 # Raised together with the version in kernel.c whenever the meaning of an argument changes.
-_ABI_VERSION = 4
+_ABI_VERSION = 5
 _OFF = ("off", "0", "no")
 
 _Whole, _Real, _Address = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
@@ -36,7 +36,7 @@ Constants = _structure(
     "Constants",
     (_Real, "loose_residual cooling start_temperature least_damping first_damping largest_damping"),
     (_Real, "first_ridge largest_ridge refined_ridge shorten decrease rounding held largest_stride gap fine"),
-    (_Real, "contradiction vacuous forced row_rounding"),
+    (_Real, "contradiction vacuous forced unnoticed row_rounding"),
     (_Whole, "backtracks certificate_every sweeps"),
 )
 Layout = _structure(
@@ -94,6 +94,7 @@ def _constants() -> ctypes.Structure:
         contradiction=presolve.CONTRADICTION,
         vacuous=presolve.VACUOUS,
         forced=presolve.FORCED,
+        unnoticed=presolve.UNNOTICED,
         row_rounding=presolve.ROUNDING,
         backtracks=newton.BACKTRACKS,
         certificate_every=newton.CERTIFICATE_EVERY,
