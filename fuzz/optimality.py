@@ -139,8 +139,9 @@ def _of_rows(case: Case, system: int, x: Array, duals: Array) -> tuple[Array, Ar
         added = np.where(case.hard, added, np.abs(price * broken + duals * gap))
         loss = loss + price * off
     # Optimal for right-hand sides that are off by what a row may be violated by is optimal enough: with nearly parallel
-    # rows duals are so large that nothing more can be asked.
-    added = np.where(np.abs(gap) <= ROWS_HOLD * row_size(case, system, x), 0.0, added)
+    # rows duals are so large that nothing more can be asked. A soft row has no such tolerance: what it is broken by
+    # costs its price, as does what it lacks to being broken.
+    added = np.where(case.hard & (np.abs(gap) <= ROWS_HOLD * row_size(case, system, x)), 0.0, added)
     tight = np.abs(gap) <= off + ROWS_HOLD * (1 + np.abs(A) @ np.abs(x))
     if case.objective == "entropic":
         _add_slack(case, system, gap, off, duals, added, loss)

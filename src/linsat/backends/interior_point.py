@@ -71,10 +71,11 @@ class InteriorPointBackend:
         elastic, program = _Elastic.of(problem, instance), _program(problem, instance)
         x = result.x[instance].cpu().numpy()
         duals = result.mu[instance].cpu().numpy() / _one(problem.scale, instance)
-        gap = duality_gap(elastic.added_to(program), np.append(x, elastic.broken(program, x)), duals)
+        soft = _one(problem.soft, instance)
+        gap = duality_gap(elastic.added_to(program), np.append(x, elastic.broken(program, x)), duals, soft)
         if not gap.columns + gap.room <= _GAP * tol:
             return Status.STALLED
-        system, unit = hard_rows(problem, instance, x), _one(problem.scale, instance)[~_one(problem.soft, instance)]
+        system, unit = hard_rows(problem, instance, x), _one(problem.scale, instance)[~soft]
         if gap.rows <= _GAP * tol and (system.outside(x) <= tol * unit).all():
             return Status.CONVERGED
         verdict = judge(system, seconds=JUDGE_SECONDS)

@@ -33,18 +33,21 @@ class Gap(NamedTuple):
     rows: float  # rows that do not hold, times their duals
 
 
-def duality_gap(program: Program, x: Array, duals: Array) -> Gap:
-    """The gap at a point of the box and duals in the user's units, less what rounding may add; NaN beyond doubles."""
+def duality_gap(program: Program, x: Array, duals: Array, soft: Array | None = None) -> Gap:
+    """The gap at a point of the box and duals in the user's units, less what rounding may add; NaN beyond doubles.
+
+    ``soft`` rows (k,) have columns of the program that take up what they lack: nothing of them is forgiven.
+    """
     with np.errstate(all="ignore"):
-        return _gap(program, x, duals)
+        return _gap(program, x, duals, np.zeros(len(duals), dtype=bool) if soft is None else soft)
 
 
-def _gap(program: Program, x: Array, duals: Array) -> Gap:
+def _gap(program: Program, x: Array, duals: Array, soft: Array) -> Gap:
     u = program.linear + program.matrix.T.astype(np.longdouble) @ duals.astype(np.longdouble)
     terms, value = _columns(program, u, x)
     size = np.abs(program.linear) + abs(program.matrix).T @ np.abs(duals)
     lost = _lost(program, x, _ROUNDING * size)
-    slack, room, rows = _rows(program, x, duals)
+    slack, room, rows = _rows(program, x, duals, soft)
     return Gap((float(terms.sum() + slack) - lost) / value, room / value, rows / value)
 
 
@@ -76,7 +79,7 @@ def _columns(program: Program, u: Array, x: Array) -> tuple[Array, float]:
     return terms, 1.0 + float(sizes[has_value].sum())
 
 
-def _rows(program: Program, x: Array, duals: Array) -> tuple[float, float, float]:
+def _rows(program: Program, x: Array, duals: Array, soft: Array) -> tuple[float, float, float]:
     """What entropic slacks add that are not what the duals ask for, rows that hold with room, and rows that do not."""
     exact = program.matrix.astype(np.longdouble) @ x.astype(np.longdouble)
     outside = np.maximum(np.maximum(program.row_lower - exact, exact - program.row_upper), 0.0)
@@ -86,7 +89,8 @@ def _rows(program: Program, x: Array, duals: Array) -> tuple[float, float, float
     side = np.where(duals > 0, program.row_lower, program.row_upper)
     short = np.where(np.isfinite(side) & ~entropic & (duals != 0), np.abs(exact - side), 0.0)
     # Optimal for a right-hand side within the tolerance of the row is optimal enough.
-    tight = short <= HOLDS * np.maximum(1.0, abs(program.matrix) @ np.abs(x))
+    size = np.maximum(1.0, abs(program.matrix) @ np.abs(x))
+    tight = short <= np.where(soft, _ROUNDING, HOLDS) * size
     room = np.where(tight | (outside > 0), 0.0, np.abs(duals) * short)
     low = np.where(entropic, program.row_lower, 0.0)
     a = np.where(entropic, program.row_entropy, 1.0)

@@ -296,16 +296,20 @@ def optimal(setting: Setting, state: State, tol: float) -> Tensor:
     moved = abs(setting.moved(state.mu, at.residual))
     strictness = xp.at_least(problem.scale / size, 1.0)
     value = abs(problem.objective.linear(problem.scores) * at.x).sum(-1)
-    # A row that holds but for r costs |mu r|; one broken at its price, what its dual lacks to that price times r. Of a
-    # soft row either reading will do: times a high price, the rounding of r would be no small gap.
+    # A row that holds but for r costs |mu r|; where the dual has a bound that r pulls it to, of an inequality with room
+    # or of a soft row broken at its price, what it lacks to that bound, times r. No less of a soft row, which is no row
+    # that holds to tolerance: only what rounding leaves of r is forgiven, as times a high price that is no small gap.
     bound = xp.where(at.residual > 0, setting.low, setting.high)
-    way = xp.minimum(abs(state.mu), abs(state.mu - bound))
+    way = abs(state.mu - xp.where(xp.isfinite(bound), bound, 0.0))
+    off = abs(at.residual)
+    lost = constants.SUM_ROUNDING * xp.eps(off) * (size + abs(problem.rhs)) / problem.scale
+    off = xp.where(problem.soft, xp.at_least(off - lost, 0.0), off)
     gap = constants.GAP * tol * (1.0 + value)
     if setting.precision.residual:
         rounding = setting.rounding(at)
         strictness = xp.minimum(strictness, tol / xp.at_least(rounding, 1 / _FAR))
         gap = gap + (way * rounding).sum(-1)
-    return (setting.largest(moved * strictness) <= tol) & ((way * abs(at.residual)).sum(-1) <= gap)
+    return (setting.largest(moved * strictness) <= tol) & ((way * off).sum(-1) <= gap)
 
 
 def polish(setting: Setting, state: State, done: Tensor) -> State:

@@ -164,24 +164,25 @@ static void V(answers)(Work *w, const Problem *problem, int64_t n) {
     }
 }
 
-/* How far row i is from holding, and what it adds to the duality gap. */
-INLINE double V(row_error)(const Work *w, int64_t i, double *gap) {
-    const double mu = w->now.mu[i], r = w->now.r[i], there = mu - r;
-    const double way = fabs(mu - (r > 0 ? w->low[i] : w->high[i])); /* of a soft row: to its price */
-    *gap += (way < fabs(mu) ? way : fabs(mu)) * fabs(r);
+/* How far row i is from holding, and what it adds to the duality gap: of a soft row, beyond what rounding has `lost`. */
+INLINE double V(row_error)(const Work *w, int64_t i, double lost, double *gap) {
+    const double mu = w->now.mu[i], r = w->now.r[i], there = mu - r, bound = r > 0 ? w->low[i] : w->high[i];
+    const int soft = isfinite(w->low[i]) && isfinite(w->high[i]);
+    const double off = soft ? fabs(r) - lost : fabs(r);
+    *gap += fabs(isfinite(bound) ? mu - bound : mu) * (off > 0.0 ? off : 0.0);
     return fabs(there < w->low[i] ? mu - w->low[i] : there > w->high[i] ? mu - w->high[i] : r);
 }
 
 /* Whether rows hold relative to their size at x, and the duality gap is small. */
 static int V(optimal)(Work *w, const Problem *problem, const Solve *call, int64_t n) {
     const Layout *a = w->layout;
-    const double *values = doubles(problem->values, n), *scale = doubles(problem->scale, n);
+    const double *values = doubles(problem->values, n), *scale = doubles(problem->scale, n), *rhs = doubles(problem->rhs, n);
     const double most = w->constants->gap * call->tol;
     double gap = 0.0, value = 0.0;
     int holds = 1;
     for (int64_t i = 0; i < a->rows; i++) {
         const double rho = scale[a->order[i]];
-        holds &= V(row_error)(w, i, &gap) * (rho > 1.0 ? rho : 1.0) <= call->tol;
+        holds &= V(row_error)(w, i, 0.0, &gap) * (rho > 1.0 ? rho : 1.0) <= call->tol;
     }
     if (holds && gap <= most) return 1; /* whatever the size of rows and objective */
     V(answers)(w, problem, n);
@@ -190,8 +191,9 @@ static int V(optimal)(Work *w, const Problem *problem, const Solve *call, int64_
         w->scratch[a->entry_row[e]] += fabs(values[a->entry[e]] * w->d[a->entry_col[e]]);
     gap = 0.0;
     for (int64_t i = 0; i < a->rows; i++) {
-        const double factor = scale[a->order[i]] / (w->scratch[i] > 1.0 ? w->scratch[i] : 1.0);
-        if (!(V(row_error)(w, i, &gap) * (factor > 1.0 ? factor : 1.0) <= call->tol)) return 0;
+        const double rho = scale[a->order[i]], size = w->scratch[i] > 1.0 ? w->scratch[i] : 1.0, factor = rho / size;
+        const double lost = w->constants->sum_rounding * DBL_EPSILON * (size + fabs(rhs[a->order[i]])) / rho;
+        if (!(V(row_error)(w, i, lost, &gap) * (factor > 1.0 ? factor : 1.0) <= call->tol)) return 0;
     }
     for (int64_t j = 0; j < a->variables; j++) {
         const int64_t at = n * a->variables + j;

@@ -27,6 +27,7 @@
  */
 #ifndef LINSAT_VARIANT
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ enum { LESS = -1, GREATER = 1 };
 /* The constants of linsat/solvers/newton.py and linsat/compile/presolve.py, which explain them. */
 typedef struct {
     double loose_residual, cooling, start_temperature, least_damping, first_damping, largest_damping;
-    double first_ridge, largest_ridge, refined_ridge, shorten, decrease, rounding, held, largest_stride, gap, fine;
+    double first_ridge, largest_ridge, refined_ridge, shorten, decrease, rounding, held, largest_stride, gap, fine, sum_rounding;
     double contradiction, vacuous, forced, unnoticed, row_rounding;
     int64_t backtracks, certificate_every, sweeps;
 } Constants;

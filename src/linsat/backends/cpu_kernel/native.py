@@ -35,7 +35,7 @@ def _structure(name: str, *groups: tuple[Any, str]) -> type[ctypes.Structure]:
 Constants = _structure(
     "Constants",
     (_Real, "loose_residual cooling start_temperature least_damping first_damping largest_damping"),
-    (_Real, "first_ridge largest_ridge refined_ridge shorten decrease rounding held largest_stride gap fine"),
+    (_Real, "first_ridge largest_ridge refined_ridge shorten decrease rounding held largest_stride gap fine sum_rounding"),
     (_Real, "contradiction vacuous forced unnoticed row_rounding"),
     (_Whole, "backtracks certificate_every sweeps"),
 )
@@ -91,6 +91,7 @@ def _constants() -> ctypes.Structure:
         largest_stride=newton.LARGEST_STRIDE,
         gap=newton.GAP,
         fine=newton.FINE,
+        sum_rounding=newton.SUM_ROUNDING,
         contradiction=presolve.CONTRADICTION,
         vacuous=presolve.VACUOUS,
         forced=presolve.FORCED,

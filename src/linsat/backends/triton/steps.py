@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import triton
 import triton.language as tl
 
@@ -41,6 +43,7 @@ from linsat.solvers import newton as constants
 
 HELD = tl.constexpr(constants.HELD)
 GAP = tl.constexpr(constants.GAP)
+ROW_ROUNDING = tl.constexpr(constants.SUM_ROUNDING * sys.float_info.epsilon)
 DECREASE = tl.constexpr(constants.DECREASE)
 ROUNDING, SINGLE_ROUNDING = tl.constexpr(constants.DOUBLE.rounding), tl.constexpr(constants.SINGLE.rounding)
 # What a pass does.
@@ -188,8 +191,13 @@ def optimal(
     sizes = tl.maximum(tl.load(raw + i), 1.0)
     scale = tl.where(inverse > 0, 1.0 / tl.where(inverse > 0, inverse, 1.0), 0.0)
     worst = tl.max(tl.abs(moved_duals(mu, r, low, high)) * tl.maximum(scale / sizes, 1.0), 0)
-    way = tl.minimum(tl.abs(mu), tl.abs(mu - tl.where(r > 0, low, high)))
-    gap = tl.sum(way * tl.abs(r), 0)
+    bound = tl.where(r > 0, low, high)
+    way = tl.abs(mu - tl.where(tl.abs(bound) < float("inf"), bound, 0.0))
+    soft = (low > float("-inf")) & (high < float("inf"))
+    # Scaled, the right-hand side of a soft row is what its terms add up to but for r.
+    lost = ROW_ROUNDING * (2.0 * sizes * inverse + tl.abs(r))
+    off = tl.maximum(tl.abs(r) - tl.where(soft, lost, 0.0), 0.0)
+    gap = tl.sum(way * off, 0)
     tl.debug_barrier()
     return (worst <= tol) & (gap <= GAP * tol * (1.0 + value))
 
