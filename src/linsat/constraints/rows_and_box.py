@@ -43,14 +43,30 @@ from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Self
 
     from linsat.compile.diagnosis import NamedBound
 
     Tensor = torch.Tensor
 
 
+_ARGUMENTS = ("A", "b", "C", "d", "E", "f", "lower", "upper", "names", "variables")
+
+
 class RowsAndBox:
     """Linear rows and a box, validated once and never changed afterwards; see `linsat.Constraints`."""
+
+    def __new__(cls, *unnamed: Any, **given: Any) -> Self:
+        """Reject arguments that there are none of, before Python does so in the name of this class."""
+        unknown = [name for name in given if name not in _ARGUMENTS]
+        if unnamed or unknown:
+            what = f"an argument {unknown[0]!r}" if unknown else f"{type(unnamed[0]).__name__} without a name"
+            raise ConstraintError(
+                f"Constraints got {what}; expected {', '.join(_ARGUMENTS)}, all by name. "
+                f"Fix: A x <= b, C x >= d, E x == f: a matrix and its right-hand side together, "
+                f"Constraints(A=A, b=b)."
+            )
+        return super().__new__(cls)
 
     @one_thread_after_a_fork
     def __init__(
