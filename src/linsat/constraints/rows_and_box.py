@@ -17,6 +17,7 @@ from linsat.constraints.arrays import (
     Shape,
     check_bound,
     check_finite,
+    check_side,
     followed,
     read_bound,
     read_right_side,
@@ -289,7 +290,7 @@ class RowsAndBox:
     def check_numbers(self) -> None:
         """Check again what may have changed since the set was made: tensors that were kept by reference."""
         for name, side in self._right_sides.items():
-            check_finite(name, side)
+            check_side(name, side)
         for name, matrix in self._matrices.items():
             check_finite(name, matrix.values())
         check_bound("lower", self._lower)
