@@ -38,6 +38,7 @@ def test_tau_must_be_positive(tau):
         ({"objective": "euclidean"}, "objective is 'euclidean'; expected"),
         ({"objective": linsat.Euclidean(weights=torch.zeros(3))}, "weights is 0.0; expected positive numbers"),
         ({"objective": linsat.Euclidean(weights=torch.ones(4))}, r"weights has shape \(4,\)"),
+        ({"objective": linsat.Euclidean(weights=torch.eye(3))}, r"weights has shape \(3, 3\).*Fix: weights=Q.diagonal"),
         ({"objective": linsat.Euclidean(weights="x")}, "weights is str"),
         ({"tau": "small"}, "tau is 'small'"),
         ({"tau": torch.tensor(1j)}, "tau has dtype torch.complex64"),
@@ -47,7 +48,7 @@ def test_tau_must_be_positive(tau):
         ({"on_failure": "explode"}, "on_failure is 'explode'; expected one of raise, warn, nan, ignore"),
         ({"tau": torch.ones(2)}, "tau has shape"),
         ({"start": torch.zeros(5)}, r"start has shape \(5,\).*Fix"),
-        ({"start": torch.tensor([float("nan")])}, "start has shape"),
+        ({"start": torch.tensor([float("nan")])}, r"start\[0\] is nan; expected finite duals.*Fix"),
     ],
 )
 def test_malformed_arguments_are_named(arguments, message):
@@ -191,3 +192,31 @@ def test_sinkhorn_solves_the_papers_program_only():
 def test_tau_of_a_call_needs_a_temperature():
     with pytest.raises(linsat.ConstraintError, match="has no temperature"):
         linsat.LinSAT(SIMPLEX, objective=linsat.Euclidean())(torch.zeros(3), tau=0.1)
+
+
+@pytest.mark.parametrize("arguments", [{"rhs": 1}, {"A": [[1.0]], "rhs": 1}])
+def test_unknown_arguments_of_a_set_are_named_with_those_there_are(arguments):
+    with pytest.raises(linsat.ConstraintError, match=r"Constraints got an argument 'rhs'; expected A, b, C,.*Fix"):
+        linsat.Constraints(**arguments)
+
+
+def test_arguments_of_a_set_go_by_name():
+    with pytest.raises(linsat.ConstraintError, match="Constraints got list without a name; expected A, b.*Fix"):
+        linsat.Constraints([[1.0]], [1.0])
+
+
+def test_a_whole_matrix_of_weights_has_the_way_out_that_its_message_names():
+    """min (x - y)' Q (x - y) / 2 over a row and a box, in the variables z = L' x: as cvxpy solves it."""
+    import cvxpy as cp
+
+    rng = np.random.default_rng(0)
+    half = rng.normal(size=(3, 3))
+    Q, y, a = half @ half.T + np.eye(3), rng.normal(size=3), np.array([[1.0, 2.0, -1.0]])
+    x = cp.Variable(3)
+    cp.Problem(cp.Minimize(cp.quad_form(x - y, Q)), [a @ x <= 0.3, x >= 0, x <= 1]).solve(solver="CLARABEL")
+    L = np.linalg.cholesky(Q)
+    back = np.linalg.inv(L.T)
+    rows = np.vstack([a, np.eye(3)]) @ back
+    cons = linsat.Constraints(A=rows, b=[0.3, 1, 1, 1], C=back, d=[0, 0, 0], lower=-np.inf, upper=np.inf)
+    z = linsat.project(L.T @ y, cons, objective=linsat.Euclidean())
+    np.testing.assert_allclose(back @ z, x.value, atol=1e-6)

@@ -148,3 +148,22 @@ class TestMixedBatch:
         assert solution.converged.all()
         assert float(solution.violation.max()) <= 1e-6
         assert float(solution.x[1, 2]) == 0.0
+
+
+def test_further_conflicts_do_not_repeat_the_one_just_shown():
+    """Each of the pairs of caps conflicts with the need: named one by one; with the same names, said to be others."""
+    caps = np.tile(np.eye(2), (3, 1))
+    numbered = linsat.Constraints(A=caps, b=0.4, C=[[1, 1]], d=[1], names=[*(f"cap[{i}]" for i in range(6)), "need"])
+    with pytest.raises(linsat.InfeasibleError) as caught:
+        numbered.check()
+    (line,) = [line for line in str(caught.value).splitlines() if line.startswith("Further conflicts")]
+    listed = line.removeprefix("Further conflicts remain after that: ").removesuffix(".").split(" | ")
+    for text in listed:
+        names = text.split(", ")
+        assert set(names) != set(caught.value.rows)
+        left = numbered.names.index("need")
+        rows = [numbered.names.index(name) for name in names]
+        assert left in rows and {i % 2 for i in rows if i != left} == {0, 1}  # a cap on each of the two variables
+    alike = linsat.Constraints(A=[[1, 1]] * 3, b=0.4, C=[[1, 1]], d=[1], names=["cap"] * 3 + ["need"])
+    with pytest.raises(linsat.InfeasibleError, match="Further conflicts among other rows of these names remain"):
+        alike.check()

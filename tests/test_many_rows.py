@@ -1,5 +1,9 @@
 """The torch path at scale: thousands of rows by conjugate gradients, and passes that never wait for the device."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ from linsat.backends import arrays
 from linsat.backends.arrays import Setting, _Loop, first_state, step
 from linsat.backends.run import settle
 from linsat.compile.compiled import compile_constraints
+from linsat.compile.rows import RowMatrix
 from linsat.solvers import linear_solve
 from linsat.solvers.linear_algebra import conjugate_gradients
 from linsat.solvers.linear_solve import MOST_DENSE_ROWS
@@ -161,3 +166,46 @@ def test_looking_rarely_changes_no_iterate(cold_problem):
     assert (rare.steps == each.steps).all()
     torch.testing.assert_close(rare.mu, each.mu, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(rare.x, each.x, rtol=0, atol=1e-10)
+
+
+def chain_with_a_full_column(length: int) -> sp.csr_array:
+    """Rows x_i - x_{i+1} + z, i < length: z has a coefficient in every one of them."""
+    i = np.arange(length)
+    where = np.concatenate([i, i, i]), np.concatenate([i, i + 1, np.full(length, length + 1)])
+    return sp.csr_array((np.repeat([1.0, -1.0, 1.0], length), where), shape=(length, length + 2))
+
+
+def test_a_column_in_every_row_does_not_ask_for_a_full_matrix():
+    """A D A' of 100,000 rows would have 1e10 entries, though A has 3 in a row; the address space ends long before."""
+    code = (
+        "import resource; import numpy as np; import linsat; from test_many_rows import chain_with_a_full_column\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
+        "cons = linsat.Constraints(A=chain_with_a_full_column(100_000), b=0.1)\n"
+        "y = np.random.default_rng(0).normal(size=cons.num_variables)\n"
+        "solution = linsat.solve(y, cons, objective=linsat.Euclidean())\n"
+        "assert solution.converged.all() and solution.violation.max() <= 1e-9, solution\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent, timeout=600)
+
+
+def test_a_column_in_every_row_agrees_with_clarabel():
+    A = chain_with_a_full_column(3000)
+    y = np.random.default_rng(1).normal(size=A.shape[1])
+    x = cp.Variable(len(y))
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(x - y)), [A @ x <= 0.1, x >= 0, x <= 1])
+    problem.solve(solver="CLARABEL")
+    assert problem.status == "optimal"
+    found = linsat.solve(y, linsat.Constraints(A=A, b=0.1), objective=linsat.Euclidean())
+    assert found.converged.all()
+    np.testing.assert_allclose(found.x, x.value, atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [300, 3000])
+def test_density_of_pairs_of_rows_is_counted(k):
+    """Blocks of ten rows over the same variables: a tenth of a percent to a few percent of the pairs, exactly known."""
+    rows = np.repeat(np.arange(k), 20)
+    cols = (np.arange(k)[:, None] // 10 * 20 + np.arange(20)).ravel()
+    row, col = torch.from_numpy(rows), torch.from_numpy(cols)
+    matrix = RowMatrix(row, col, torch.ones(1, len(row), dtype=F64), (k, 2 * k))
+    assert matrix._gram_density() == pytest.approx(10 / k)
+    assert matrix.sparse

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+import linsat
+
 from linsat.marginals import iteration_bound, multi_set_sinkhorn, sinkhorn
 from marginal_problems import by_hand, cuturi, entropic_program, multi_set_problem, single_set_problem
 
@@ -105,19 +107,22 @@ def test_set_without_any_mass_changes_nothing():
 def test_impossible_zero_pattern_is_reported_not_hidden():
     # Row 0 can only take from column 0, which holds 1, but asks for 1.5.
     S = torch.tensor([[1.0, 0.0], [1.0, 1.0]], dtype=F64)
-    result = sinkhorn(S, [1.0, 1.0], [1.5, 0.5], max_iter=50)
+    with pytest.warns(linsat.LinSATWarning, match="not converged"):
+        result = sinkhorn(S, [1.0, 1.0], [1.5, 0.5], max_iter=50)
     assert not result.converged
     assert result.iterations == 50
     assert float(result.l1[-1].max()) > 0.4
 
     # Both rows of a column must be empty: the column's mass is lost, and missed.
-    result = multi_set_sinkhorn([[1.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [1.0, 1.0]], [[0.0, 1.0], [2.0, 0.0]])
+    with pytest.warns(linsat.LinSATWarning, match="not converged"):
+        result = multi_set_sinkhorn([[1.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [1.0, 1.0]], [[0.0, 1.0], [2.0, 0.0]])
     assert not result.converged
     assert result.matrix[:, 1].tolist() == [0.0, 0.0]
 
     # Row 0 has no entry at all where its mass should come from: an infinite divergence, and no NaN.
     S = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=F64)
-    result = sinkhorn(S, [1.0, 1.0], [1.0, 1.0], max_iter=5)
+    with pytest.warns(linsat.LinSATWarning, match="not converged"):
+        result = sinkhorn(S, [1.0, 1.0], [1.0, 1.0], max_iter=5)
     assert not result.converged
     torch.testing.assert_close(result.matrix, S)
     assert math.isinf(float(result.kl[0, 0]))
@@ -161,8 +166,8 @@ def test_an_answer_does_not_depend_on_batch_mates():
 
 def test_leading_dimensions_and_marginals_per_instance():
     S, U, V = batch_of_problems()
-    flat = multi_set_sinkhorn(S, U.expand(6, -1, -1), V.expand(6, -1, -1), max_iter=200)
-    nested = multi_set_sinkhorn(S.reshape(2, 3, 3, 8), U, V.expand(3, -1, -1), max_iter=200)
+    flat = multi_set_sinkhorn(S, U.expand(6, -1, -1), V.expand(6, -1, -1), max_iter=2000)
+    nested = multi_set_sinkhorn(S.reshape(2, 3, 3, 8), U, V.expand(3, -1, -1), max_iter=2000)
     assert nested.matrix.shape == (2, 3, 3, 8)
     assert nested.l1.shape == (2, 3, flat.l1.shape[1], 2)
     assert nested.iterations.shape == nested.converged.shape == (2, 3)
@@ -220,7 +225,7 @@ def test_lists_and_integers_are_read_as_float64():
 def test_input_is_not_changed():
     S, U, V = batch_of_problems()
     before = [part.clone() for part in (S, U, V)]
-    multi_set_sinkhorn(S, U, V, max_iter=5)
+    multi_set_sinkhorn(S, U, V, max_iter=5, tol=0.0)
     for part, copy in zip((S, U, V), before, strict=True):
         torch.testing.assert_close(part, copy, rtol=0, atol=0)
 
@@ -269,7 +274,8 @@ def test_gradient_with_zeros_and_per_instance_stopping():
     S, U, V = batch_of_problems()
     S[:, 0, 0] = 0.0
     S.requires_grad_()
-    result = multi_set_sinkhorn(S, U, V, max_iter=300)
+    with pytest.warns(linsat.LinSATWarning, match="not converged"):
+        result = multi_set_sinkhorn(S, U, V, max_iter=300)
     assert len(set(result.iterations.tolist())) > 1
     weight = torch.linspace(-1, 1, S[0].numel(), dtype=F64).reshape(S[0].shape)
     (gradient,) = torch.autograd.grad((result.matrix * weight).sum(), S)
@@ -282,3 +288,18 @@ def test_gradient_with_zeros_and_per_instance_stopping():
         alone = multi_set_sinkhorn(one, U, V, max_iter=steps, tol=0.0).matrix
         (expected,) = torch.autograd.grad((alone * weight).sum(), one)
         torch.testing.assert_close(gradient[i], expected)
+
+
+def test_many_small_matrices_are_not_left_halfway_without_a_word():
+    """Of 8,192 matrices of 4x4 some need more than 1,000 iterations: said with their error, and not said once enough."""
+    S = (4 * torch.randn(8192, 4, 4, dtype=F64, generator=torch.Generator().manual_seed(0))).exp()
+    ones = torch.ones(4, dtype=F64)
+    with pytest.warns(linsat.LinSATWarning, match=r"\d+ of 8192 instances have not converged in max_iter = 1000") as said:
+        result = sinkhorn(S, ones, ones)
+    off = (result.matrix.sum(-1) - 1).abs().sum(-1)
+    assert torch.equal(off <= 1e-6, result.converged)
+    assert f"{int((off > 1e-6).sum())} of 8192" in str(said[0].message)
+    assert f"{float(off.max()):.1e}" in str(said[0].message)
+    assert said[0].filename == __file__
+    enough = sinkhorn(S[:64], ones, ones, max_iter=1_000_000)
+    assert enough.converged.all()

@@ -44,6 +44,10 @@ class _Arrays:
         self.at_least, self.at_most = module.maximum, module.minimum
         self.module, self.inf = module, math.inf
 
+    def known_false(self, which: Any) -> bool:
+        """Whether none holds, as far as the host may look."""
+        return not bool(which.any())
+
     def if_any(self, which: Any, then: Any, state: Any, look: bool) -> Any:
         """then(state) where any of ``which`` holds, else the state."""
         return then(state) if bool(which.any()) else state
@@ -121,6 +125,9 @@ class _Jax(_Arrays):
         x = self.broadcast_to(x, (max(len(x), len(terms)), x.shape[1]))
         return x.at[:, index].add(terms)
 
+    def known_false(self, which: Any) -> bool:
+        return not isinstance(which, self.jax.core.Tracer) and super().known_false(which)
+
     def repeat_while(self, state: Any, body: Any) -> Any:
         return self.jax.lax.while_loop(lambda now: now[-1], body, state)
 
@@ -186,6 +193,11 @@ class _Torch:
 
     def diagonal(self, H: Any) -> Any:
         return H.diagonal(dim1=-2, dim2=-1)
+
+    def known_false(self, which: Any) -> bool:
+        from linsat._transforms import mapped, tracing
+
+        return not (tracing(which) or mapped(which)) and not bool(which.any())
 
     def if_any(self, which: Any, then: Any, state: Any, look: bool) -> Any:
         """then(state), unless the host may look and sees that it would change nothing."""

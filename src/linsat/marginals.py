@@ -10,6 +10,7 @@ Malformed input raises `ConstraintError` at once.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from linsat.constraints.arrays import read_numbers, to_tensor
-from linsat.errors import ConstraintError
+from linsat.errors import ConstraintError, LinSATWarning
 
 Tensor = torch.Tensor
 _TOTALS_DIFFER = 1e-6  # relative; what float32 rounding explains, and no more
@@ -67,11 +68,14 @@ def sinkhorn(S: Any, u: Any, v: Any, *, max_iter: int = 1000, tol: float = 1e-6)
         u: column marginal (n,) or (..., n).
         v: row marginal (m,) or (..., m), of the same total as u.
         max_iter: most iterations, each one v- and one u-normalisation.
-        tol: an instance stops once its L1 error is at most this.
+        tol: an instance stops once its L1 error is at most this; 0 for exactly ``max_iter`` iterations.
 
     Returns:
         Normalized: the matrix and its error histories; ``matrix * u`` is the plan P in Cuturi's notation.
         Differentiable in S, u and v by autograd, through the iterations made.
+
+    Warns:
+        LinSATWarning: some instances (`Normalized.converged` says which) are not at ``tol`` after ``max_iter``.
     """
     return _alternate(_read_problem(S, ("u", u), ("v", v), single=True), max_iter, tol)
 
@@ -81,17 +85,21 @@ def multi_set_sinkhorn(S: Any, U: Any, V: Any, *, max_iter: int = 1000, tol: flo
 
     Columns with ``U[eta, j] = 0`` are left alone in the step of set eta. It converges when the sets weigh the
     columns they share in the same proportions (0/1 weights do) and some matrix within the zero pattern of S
-    satisfies all sets. Otherwise it may never do so; `Normalized.converged` then says false.
+    satisfies all sets. Otherwise it may never do so; it warns, and `Normalized.converged` says false.
 
     Args:
         S: non-negative scores (..., m, n). Zeros stay zero and get no gradient; no column may be all zero.
         U: column marginals (k, n) or (..., k, n).
         V: row marginals (k, m) or (..., k, m); each set's total must equal that of U.
         max_iter: most iterations, each one v- and one u-normalisation of one set.
-        tol: an instance stops after the first sweep that leaves the L1 error of every set at most this.
+        tol: an instance stops after the first sweep that leaves the L1 error of every set at most this; 0 for exactly
+            ``max_iter`` iterations.
 
     Returns:
         Normalized: the matrix and its error histories. Differentiable as `sinkhorn` is.
+
+    Warns:
+        LinSATWarning: as `sinkhorn` does.
     """
     return _alternate(_read_problem(S, ("U", U), ("V", V), single=False), max_iter, tol)
 
@@ -135,12 +143,15 @@ def _alternate(problem: _Problem, max_iter: int, tol: float) -> Normalized:
         if (t + 1) % k and t + 1 < max_iter:
             continue
         gamma = torch.where(alive, log_gamma.exp(), 0.0)
-        holds = _worst_l1(gamma.detach(), U.detach(), V.detach()) <= tol
+        worst = _worst_l1(gamma.detach(), U.detach(), V.detach())
+        holds = worst <= tol
         leaves = holds | (t + 1 == max_iter)
         matrices.append(gamma[leaves])
         owners.append(running[leaves])
         steps[running[leaves]] = t + 1
         converged[running[holds]] = True
+        if t + 1 == max_iter and tol > 0 and not bool(holds.all()):
+            _warn(count, worst[~holds], max_iter, tol)
         if not bool(leaves.any()):
             continue
         running, log_gamma, alive, U, V = (part[~leaves] for part in (running, log_gamma, alive, U, V))
@@ -154,6 +165,17 @@ def _alternate(problem: _Problem, max_iter: int, tol: float) -> Normalized:
         kl=problem.restore(kl),
         iterations=problem.restore(steps),
         converged=problem.restore(converged),
+    )
+
+
+def _warn(count: int, errors: Tensor, max_iter: int, tol: float) -> None:
+    """Say that some instances were still on their way; ``errors``: theirs."""
+    warnings.warn(
+        f"{len(errors)} of {count} instances have not converged in max_iter = {max_iter} iterations: the L1 error is "
+        f"{float(errors.max()):.1e} at most, above tol = {tol:g}. Fix: a larger max_iter; less extreme scores (a higher "
+        f"temperature); or linsat.project, whose rows hold to 1e-9. tol=0 asks for max_iter iterations, without this.",
+        LinSATWarning,
+        stacklevel=4,
     )
 
 

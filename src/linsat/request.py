@@ -263,9 +263,15 @@ def _read_start(start: Any, shape: tuple[int, ...], device: torch.device) -> Ten
         raise ConstraintError(
             f"start is {type(start).__name__}; expected duals of shape {shape}. Fix: pass Solution.duals."
         ) from None
-    if tuple(tensor.shape) != shape or not (tracing(tensor) or bool(torch.isfinite(tensor).all())):
+    if tuple(tensor.shape) != shape:
         raise ConstraintError(
-            f"start has shape {tuple(tensor.shape)}; expected finite duals of shape {shape}. "
+            f"start has shape {tuple(tensor.shape)}; expected duals of shape {shape}. "
             f"Fix: pass Solution.duals of a solve with the same rows and batch shape."
+        )
+    if not (tracing(tensor) or bool(torch.isfinite(tensor).all())):
+        index = tuple(int(i) for i in (~torch.isfinite(tensor)).nonzero()[0])
+        raise ConstraintError(
+            f"start[{', '.join(map(str, index))}] is {float(tensor[index])}; expected finite duals. "
+            f"Fix: 0 in its place, which starts that row afresh; or leave start out."
         )
     return tensor.reshape(math.prod(shape[:-1]), shape[-1])

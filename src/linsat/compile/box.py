@@ -53,8 +53,15 @@ class Box:
     def form(
         self, rhs: Tensor, price: Tensor | None, senses: Tensor, *, entropic: bool, gamma_shift: float = 0.0
     ) -> StandardForm:
-        """The standard form with right-hand sides and prices (., k); see `linsat.compile.standard_form`."""
+        """The standard form with right-hand sides and prices (., k); see `linsat.compile.standard_form`.
+
+        Rows with an infinite side hold for every x: their duals are 0, and `StandardForm.absent` knows them by that.
+        """
         xp = namespace(rhs)
+        absent = ((senses == LESS) & xp.isposinf(rhs)) | ((senses == GREATER) & xp.isneginf(rhs))
+        some_absent = not xp.known_false(absent)
+        if some_absent:  # a finite side that says nothing in its place, which arithmetic can bear
+            rhs = xp.where(absent, xp.where(senses == LESS, self.most, self.least), rhs)
         if entropic:
             covering = _covering_slack(rhs - self.least, self.most - self.least, gamma_shift)
             slack = xp.where(
@@ -73,6 +80,8 @@ class Box:
         signed = xp.isfinite(price) if entropic else xp.ones_like(price) > 0
         low = xp.where(signed & (senses == GREATER), 0.0, -price)
         high = xp.where(signed & (senses == LESS), 0.0, price)
+        if some_absent:
+            low, high = xp.where(absent, 0.0, low), xp.where(absent, 0.0, high)
         return StandardForm(self.rows, self.lower, self.upper, rhs, slack, self.scale, low, high)
 
 

@@ -20,7 +20,7 @@ from linsat.compile import (
     minimal_conflict,
     other_conflicts,
 )
-from linsat.compile.explanation import certificate_words, counted_names, row_lines
+from linsat.compile.explanation import certificate_words, listed_names, row_lines
 from linsat.constraints.numbers import of_instance, present
 from linsat.errors import InfeasibleError
 
@@ -184,8 +184,14 @@ def error_from(constraints: Constraints, found: Diagnosis, instance: int = 0, *,
     subject = "The row cannot hold" if one else "These rows cannot hold together"
     lines = [f"{subject} within the bounds{where}:", *explained(constraints, found, instance)]
     if found.others:
-        listed = " | ".join(dict.fromkeys(counted_names(constraints, rows) for rows in found.others))
-        lines.append(f"Further conflicts remain after that: {listed}.")
+        # Counted, rows of two conflicts may read alike; what reads like the one just shown says nothing.
+        texts = dict.fromkeys(listed_names(constraints, rows) for rows in found.others)
+        texts.pop(listed_names(constraints, found.rows), None)
+        lines.append(
+            f"Further conflicts remain after that: {' | '.join(texts)}."
+            if texts
+            else "Further conflicts among other rows of these names remain after that."
+        )
     lines.append(_fix(found))
     return InfeasibleError(
         "\n".join(lines),

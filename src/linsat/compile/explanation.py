@@ -48,6 +48,13 @@ def counted_names(constraints: Constraints, rows: Sequence[int]) -> str:
     return ", ".join(parts) + (f" and {len(groups) - _SHOWN} more names" if len(groups) > _SHOWN else "")
 
 
+def listed_names(constraints: Constraints, rows: Sequence[int]) -> str:
+    """The rows by name, one by one where they are few, else as `counted_names` does."""
+    if len(rows) > _SHOWN_OF_FAMILY * 2:
+        return counted_names(constraints, rows)
+    return ", ".join(constraints.names[row] for row in rows)
+
+
 def certificate_words(
     constraints: Constraints, system: LinearSystem, rows: Sequence[int], multipliers: Sequence[Number]
 ) -> str:

@@ -31,17 +31,25 @@ ROUNDING = 1e-15
 
 
 def everything_free(form: StandardForm) -> Presolved:
-    """Every variable free and every row active."""
+    """Every variable free, and every row active that an instance has."""
+    absent = form.absent
+    if namespace(absent).known_false(absent):
+        return _nothing_decided(form, 1)
+    blank = _nothing_decided(form, absent.shape[0])
+    return replace(blank, active=blank.active & ~absent)
+
+
+def _nothing_decided(form: StandardForm, count: int) -> Presolved:
     xp, like = namespace(form.rhs), form.rhs
     num_rows, num_variables = form.rows.shape
-    columns, rows = xp.zeros((1, num_variables), like), xp.zeros((1, num_rows), like)
+    columns, rows = xp.zeros((count, num_variables), like), xp.zeros((count, num_rows), like)
     return Presolved(
         free=columns == 0,
         at_upper=columns != 0,
         active=rows == 0,
         tight=rows != 0,
         tight_share=rows,
-        infeasible=xp.zeros((1,), like) != 0,
+        infeasible=xp.zeros((count,), like) != 0,
     )
 
 
@@ -74,7 +82,7 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
     at_least, at_most = (room.slight(VACUOUS, size) for size in sizes)
     holds = ((senses == LESS) & (side - box_most >= -at_most)) | ((senses == GREATER) & (box_least - side >= -at_least))
     live = _count(form, found.free) > 0
-    blank = everything_free(form)
+    blank = _nothing_decided(form, 1)
     num_rows = side.shape[1]
     return replace(
         blank,

@@ -77,8 +77,16 @@ class StandardForm:
     @property
     def soft(self) -> Tensor:
         """(1, k) bool: rows that may be broken at a price, which bounds their duals on both sides."""
-        xp = namespace(self.dual_lower)
-        return xp.isfinite(self.dual_lower[:1]) & xp.isfinite(self.dual_upper[:1])
+        xp, low, high = namespace(self.dual_lower), self.dual_lower, self.dual_upper
+        if low.shape[0] == 1 == high.shape[0]:
+            return xp.isfinite(low) & xp.isfinite(high) & (low < high)
+        # An instance without the row says nothing about the others.
+        return (xp.isfinite(low) & xp.isfinite(high) & (low < high)).any(0)[None]
+
+    @property
+    def absent(self) -> Tensor:
+        """(1 or N, k) bool: rows whose side is infinite, which every x satisfies."""
+        return (self.dual_lower == 0) & (self.dual_upper == 0)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Everything that may carry a gradient, in the order of the fields; `with_tensors` takes it back."""

@@ -21,6 +21,12 @@ _CHUNK_ENTRIES = 16_000_000
 # Beyond this many rows, where fewer than this share of the pairs of rows have a variable in common, a sparse
 # factorisation beats a dense one.
 _FEW_ROWS, _SPARSE = 256, 0.2
+# Beyond this many rows A D A' is never formed (it would have 4 million entries), nor are all pairs of rows looked at.
+_MANY_ROWS = 2000
+_LEAST_SAMPLE = 16  # rows whose partners are counted, however many rows there are
+# A column in more than this share of many rows fills A D A' alone; but the sparse factorisation is of [D A'; A -E],
+# where it is one column. As long as they are no more than this share of the rows, such columns do not count.
+_FULL_COLUMN, _FEW_COLUMNS = 0.1, 0.01
 
 
 class RowMatrix:
@@ -63,9 +69,19 @@ class RowMatrix:
         return self.cache["sparse"]
 
     def _gram_density(self) -> float:
-        row, col = self.row.cpu().numpy(), self.col.cpu().numpy()
+        """The share of pairs of rows with a variable in common: counted in a sample of many rows, or a lower bound."""
+        row, col, k = self.row.cpu().numpy(), self.col.cpu().numpy(), self.shape[0]
+        shares = np.bincount(col, minlength=self.shape[1]) / k
+        full = shares > _FULL_COLUMN
+        if k > _MANY_ROWS and full.sum() <= _FEW_COLUMNS * k:
+            row, col, shares = row[~full[col]], col[~full[col]], shares[~full]
+        least = float(shares.max(initial=0.0)) ** 2  # the rows of the fullest column are partners of each other
+        if least >= _SPARSE:
+            return least
         pattern = sp.csr_array((np.ones(len(row), dtype=np.float32), (row, col)), shape=self.shape)
-        return (pattern @ pattern.T).nnz / self.shape[0] ** 2
+        count = min(k, max(_LEAST_SAMPLE, _MANY_ROWS**2 // k))
+        sample = np.random.default_rng(0).choice(k, count, replace=False)
+        return (pattern[np.sort(sample)] @ pattern.T).nnz / (count * k)
 
     def matvec(self, x: Tensor) -> Tensor:
         """A x for x (N, l): (N, k)."""

@@ -112,9 +112,9 @@ def constant(tensor: Tensor) -> Numbers:
 
 
 def read_right_side(name: str, value: Any, matrix: Matrix) -> Numbers:
-    """Validate one right-hand side: a scalar, (rows,) or (batch..., rows)."""
+    """Validate one right-hand side: a scalar, (rows,) or (batch..., rows); infinite where a row holds for every x."""
     side, rows = read_numbers(name, value), matrix.shape[0]
-    check_finite(name, side)
+    check_side(name, side)
     if side.ndim > 0 and side.shape[-1] != rows:
         fix = f"{name}[:, None], if these are one number per instance" if rows == 1 == side.ndim else "one per row"
         raise ConstraintError(
@@ -175,13 +175,32 @@ def check_bound(name: str, numbers: Numbers) -> None:
     seen = visible(numbers)
     if seen is None:
         return
-    missing = -np.inf if name == "lower" else np.inf
+    _check_missing(name, seen, -np.inf if name == "lower" else np.inf, f"no {name} bound")
+
+
+def check_side(side: str, numbers: Numbers, name: str | None = None) -> None:
+    """Reject NaN, and infinities but ``b = inf`` and ``d = -inf``, which every x satisfies; not in a graph.
+
+    Args:
+        side: ``b``, ``d`` or ``f``.
+        name: what a message calls it, if not that.
+    """
+    seen = visible(numbers)
+    if seen is None:
+        return
+    if side == "f":
+        check_finite(name or side, numbers)
+    else:
+        _check_missing(name or side, seen, np.inf if side == "b" else -np.inf, "a row that is not meant to bind")
+
+
+def _check_missing(name: str, seen: Numbers, missing: float, what: str) -> None:
     bad = ~(namespace(seen).isfinite(seen) | (seen == missing))
     if bool(bad.any()):
         index = first_place(bad)
         raise ConstraintError(
-            f"{indexed(name, index)} is {float(seen[index])}; expected a finite number, or {missing} for no {name} "
-            f"bound. Fix: {name}={missing} where nothing is meant to bind."
+            f"{indexed(name, index)} is {float(seen[index])}; expected a finite number, or {missing} for {what}. "
+            f"Fix: {missing} where nothing is meant to bind."
         )
 
 

@@ -11,7 +11,7 @@ from linsat._optional import is_tensor
 from linsat.constraints.arrays import (
     Numbers,
     check_bound,
-    check_finite,
+    check_side,
     picked,
     read_bound,
     read_numbers,
@@ -54,7 +54,9 @@ def right_sides_by_name(constraints: RowsAndBox, values: Any) -> dict[str, Numbe
             count = sides[side].shape[-1] if side in sides else 0
             here = [i for i, row in enumerate(rows) if start <= row < start + count]
             if here:
-                sides[side] = _replaced(sides[side], [rows[i] - start for i in here], picked(numbers, here))
+                own = picked(numbers, here)
+                check_side(side, own, f"rhs[{name!r}]")
+                sides[side] = _replaced(sides[side], [rows[i] - start for i in here], own)
                 changed.add(side)
             start += count
     return {side: sides[side] for side in changed}
@@ -63,7 +65,6 @@ def right_sides_by_name(constraints: RowsAndBox, values: Any) -> dict[str, Numbe
 def _read_numbers(name: str, value: Any, rows: list[str]) -> Numbers:
     """(batch..., rows) numbers for the rows of one name."""
     numbers = read_numbers(f"rhs[{name!r}]", value)
-    check_finite(f"rhs[{name!r}]", numbers)
     if numbers.ndim == 0:
         return spread(numbers, (len(rows),))
     if numbers.shape[-1] == len(rows):

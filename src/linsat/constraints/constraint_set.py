@@ -35,7 +35,8 @@ class Constraints(RowsAndBox):
         A, C, E: coefficient matrices (rows, variables); any of them may be left out. numpy, scipy.sparse, torch (dense,
             COO, CSR), JAX or nested lists; any sign. ``(batch..., rows, variables)`` for instances that differ: dense,
             or CSR with one pattern for all.
-        b, d, f: right-hand sides, a scalar, ``(rows,)`` or ``(batch..., rows)`` for instances that differ.
+        b, d, f: right-hand sides, a scalar, ``(rows,)`` or ``(batch..., rows)`` for instances that differ. ``b = inf``
+            and ``d = -inf`` take a row out, for one instance or for all.
         lower, upper: the box, a scalar, ``(variables,)`` or ``(batch..., variables)``. ``-inf`` for lower and ``inf``
             for upper stand for no bound; the entropic objective needs finite bounds when it projects.
         names: one name per row (rows of A, then C, then E), used in every message; default ``A[0]``, ``C[2]``, ...

@@ -205,6 +205,28 @@ class Expression:
     def __pow__(self, other: Any) -> NoReturn:
         _refuse_nonlinear("A power of an expression")
 
+    def __abs__(self) -> NoReturn:
+        raise ConstraintError(
+            "abs(...) of an expression is not linear. Fix: for abs(w) <= r the two rows w <= r and w >= -r; where it "
+            "is part of a sum, a further Variable t in its place, with the rows w <= t and w >= -t."
+        )
+
+    abs = __abs__
+
+    def max(self, axis: Any = None, *, dim: Any = None) -> NoReturn:
+        """Rejected, with what to write instead."""
+        raise ConstraintError(
+            "max of an expression is not linear. Fix: for w.max() <= r the rows w <= r; where it is part of a sum, a "
+            "further Variable t in its place, with the rows w <= t."
+        )
+
+    def min(self, axis: Any = None, *, dim: Any = None) -> NoReturn:
+        """Rejected, with what to write instead."""
+        raise ConstraintError(
+            "min of an expression is not linear. Fix: for w.min() >= r the rows w >= r; where it is part of a sum, a "
+            "further Variable t in its place, with the rows w >= t."
+        )
+
     def __rmatmul__(self, other: Any) -> Expression:
         matrix = _read_factor(other)
         if self.ndim not in (1, 2) or matrix.ndim not in (1, 2) or matrix.shape[-1] != self.shape[0]:

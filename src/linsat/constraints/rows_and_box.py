@@ -17,6 +17,7 @@ from linsat.constraints.arrays import (
     Shape,
     check_bound,
     check_finite,
+    check_side,
     followed,
     read_bound,
     read_right_side,
@@ -43,14 +44,30 @@ from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Self
 
     from linsat.compile.diagnosis import NamedBound
 
     Tensor = torch.Tensor
 
 
+_ARGUMENTS = ("A", "b", "C", "d", "E", "f", "lower", "upper", "names", "variables")
+
+
 class RowsAndBox:
     """Linear rows and a box, validated once and never changed afterwards; see `linsat.Constraints`."""
+
+    def __new__(cls, *unnamed: Any, **given: Any) -> Self:
+        """Reject arguments that there are none of, before Python does so in the name of this class."""
+        unknown = [name for name in given if name not in _ARGUMENTS]
+        if unnamed or unknown:
+            what = f"an argument {unknown[0]!r}" if unknown else f"{type(unnamed[0]).__name__} without a name"
+            raise ConstraintError(
+                f"Constraints got {what}; expected {', '.join(_ARGUMENTS)}, all by name. "
+                f"Fix: A x <= b, C x >= d, E x == f: a matrix and its right-hand side together, "
+                f"Constraints(A=A, b=b)."
+            )
+        return super().__new__(cls)
 
     @one_thread_after_a_fork
     def __init__(
@@ -273,7 +290,7 @@ class RowsAndBox:
     def check_numbers(self) -> None:
         """Check again what may have changed since the set was made: tensors that were kept by reference."""
         for name, side in self._right_sides.items():
-            check_finite(name, side)
+            check_side(name, side)
         for name, matrix in self._matrices.items():
             check_finite(name, matrix.values())
         check_bound("lower", self._lower)

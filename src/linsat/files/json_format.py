@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import scipy.sparse as sp
 
+from linsat.constraints.arrays import as_array
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Layout
 from linsat.constraints.numbers import present
@@ -54,7 +55,7 @@ def read_json(path: Path) -> Model:
         if matrix in content:
             arguments[matrix] = _matrix(matrix, content[matrix], positions)
         if side in content:
-            arguments[side] = _numbers(side, content[side])
+            arguments[side] = _numbers(side, content[side], {"b": np.inf, "d": -np.inf}.get(side))
     names = content.get("names")
     if names is not None and not isinstance(names, list):
         raise ConstraintError(f"names is {_kind(names)}; expected a list of strings, one per row.")
@@ -91,7 +92,7 @@ def write_json(path: Path, constraints: Constraints) -> None:
         here = [row for row, found in zip(rows, constraints.senses, strict=True) if found == sense]
         if here:
             content[block] = here
-            content[MATRICES[block]] = constraints._sides()[MATRICES[block]].tolist()
+            content[MATRICES[block]] = _without_infinity(as_array(constraints._sides()[MATRICES[block]]))
     content |= {"lower": _without_infinity(numbers.lower), "upper": _without_infinity(numbers.upper)}
     content["names"] = list(constraints.names)
     if numbers.price is not None:
@@ -100,7 +101,7 @@ def write_json(path: Path, constraints: Constraints) -> None:
 
 
 def _without_infinity(bound: Any) -> Any:
-    """A bound or price as numbers and lists, with None where it is infinite."""
+    """A side, bound or price as numbers and lists, with None where it is infinite."""
 
     def plain(part: Any) -> Any:
         if isinstance(part, list):

@@ -122,7 +122,7 @@ def _compile(arguments: Arguments, options: Options) -> CompiledConstraints:
 def _usable(form: StandardForm, objective: Objective) -> bool:
     """Whether the numbers, which were unknown while the graph was traced, are those of a set."""
     good = torch.isfinite(form.rhs).all() & torch.isfinite(form.rows.values).all()
-    good = good & (form.lower <= form.upper).all() & (form.dual_lower < form.dual_upper).all()
+    good = good & (form.lower <= form.upper).all() & ((form.dual_lower < form.dual_upper) | form.absent).all()
     if objective.finite_box:
         good = good & torch.isfinite(form.lower).all() & torch.isfinite(form.upper).all()
     return bool(good)

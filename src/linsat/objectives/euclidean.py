@@ -62,10 +62,16 @@ class Euclidean(Objective):
             shape = (num_variables,) if weights.dim() <= 1 else (*batch_shape, num_variables)
             weights = weights.expand(shape).reshape(-1, num_variables)
         except RuntimeError:
-            raise ConstraintError(
-                f"weights has shape {tuple(weights.shape)}; expected ({num_variables},) or the batch shape "
-                f"{tuple(batch_shape)} and {num_variables}."
-            ) from None
+            wanted = f"expected ({num_variables},)"
+            if batch_shape:
+                wanted += f" or {(*batch_shape, num_variables)}"
+            fix = "one weight for each variable"
+            if tuple(weights.shape[-2:]) == (num_variables, num_variables):
+                fix = (
+                    "weights=Q.diagonal(); with a whole matrix Q = L L', project L' y in the variables z = L' x, whose "
+                    "rows are A @ inv(L'), the bounds of x among them, and take x = inv(L') z"
+                )
+            raise ConstraintError(f"weights has shape {tuple(weights.shape)}; {wanted}. Fix: {fix}.") from None
         return replace(self, weights=weights)
 
     def linear(self, y: Tensor) -> Tensor:
