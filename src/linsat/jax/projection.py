@@ -69,12 +69,14 @@ def project(
     """The point of the constraint set that fits the scores best: `linsat.project` in JAX.
 
     Args:
-        y: scores, floating: flat, (..., variables), in the shape of the set's variable, or a dict of arrays by name.
+        y: scores, floating: flat, (..., variables), in the shape of the set's variable, or a dict of arrays by name;
+            -inf: x at its lower bound.
         constraints: the rows and the box; a constant of the computation.
         tau: short for ``objective=linsat.Entropy(tau=tau)``, the paper's layer; default 0.1. A number or an array of
             the batch shape.
         objective: `linsat.Entropy` or `linsat.Euclidean`; tau and weights may be JAX arrays.
-        b, d, f: right-hand sides in place of the set's own, (rows,) or (batch..., rows).
+        b, d, f: right-hand sides in place of the set's own, (rows,) or (batch..., rows); a row whose b is inf, or d
+            -inf, is absent.
         A, C, E: coefficients in place of the set's own, (batch..., rows, variables); where the set has zeros, the
             values of its non-zeros instead, row by row, (batch..., non-zeros).
         lower, upper: bounds in place of the set's own, a number, (variables,) or (batch..., variables).
@@ -95,7 +97,8 @@ def project(
 
     Raises:
         InfeasibleError: the rows of the set contradict each other; outside of traces, also those of an instance.
-        ConstraintError: malformed arguments; NaN scores where JAX does not trace.
+        ConstraintError: malformed arguments; NaN scores where JAX does not trace, unless ``on_failure`` is ``"nan"`` or
+            ``"ignore"``.
         ConvergenceError: with ``on_failure="raise"``, where JAX does not trace.
     """
     check_options(constraints, solver, on_failure)
