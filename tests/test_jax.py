@@ -241,7 +241,7 @@ def test_malformed_calls():
         ({"objective": linsat.Euclidean(jnp.ones(5))}, r"weights has shape \(5,\)"),
         ({"b": jnp.ones(2)}, r"b has shape \(2,\); expected \(..., 1\)"),
         ({"b": jnp.ones((3, 1))}, "do not broadcast"),
-        ({"b": jnp.asarray([jnp.inf])}, "b holds NaN or infinity"),
+        ({"b": jnp.asarray([-jnp.inf])}, "b holds NaN or infinity"),
         ({"d": jnp.ones(1), "constraints": sparse}, "no rows of that kind"),
         ({"A": jnp.ones((1, 5))}, r"A has shape \(1, 5\); expected \(..., 1, 6\)"),
         ({"A": jnp.ones((1, 6)), "constraints": sparse}, "non-zeros where the set has zeros"),

@@ -14,7 +14,7 @@ from linsat.backends.arrays import ArrayBackend
 from linsat.compile.compiled import compile_constraints
 from linsat.solvers.step import Setting, first_state, step
 from linsat.status import Status
-from oracles import random_system
+from oracles import System, nearest_point, random_system
 
 pytest.importorskip("jax")
 
@@ -134,3 +134,21 @@ def test_sides_that_the_papers_slack_rounds_are_those_as_given():
     assert held.any()
     assert worst[held].max() <= 2e-6
     np.testing.assert_allclose(np.asarray(found.violation), worst, atol=2e-6)
+
+
+def test_absent_rows_masked_scores_and_a_bad_instance_in_single_precision():
+    """One instance without its first row, one with x[0] held at 0, beside one with a score of NaN."""
+    A, E = np.array([[3.0, 1, 4, 1]]), np.ones((1, 4))
+    cons = linsat.Constraints(A=A, b=4.0, E=E, f=2.0)
+    y = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    y[0, 0], y[2, 0] = np.nan, -np.inf
+    b = np.array([[4.0], [np.inf], [3.0]], np.float32)
+    found = jit(lambda y, b: linsat.jax.solve(y, cons, objective=linsat.Euclidean(), b=b))(y, b)
+    assert found.x.dtype == jnp.float32
+    assert np.asarray(found.status).tolist() == [Status.STALLED.code, 0, 0]
+    whole = System(E, ["=="], np.array([2.0]), np.zeros(4))
+    part = System(np.concatenate([A, E])[:, 1:], ["<=", "=="], np.array([3.0, 2.0]), np.zeros(3))
+    np.testing.assert_allclose(found.x[1], nearest_point(whole, y[1].astype(float)), atol=1e-5)
+    np.testing.assert_allclose(found.x[2, 1:], nearest_point(part, y[2, 1:].astype(float)), atol=1e-5)
+    assert float(found.x[2, 0]) == 0
+    assert float(found.violation[1:].max()) <= ROUNDED

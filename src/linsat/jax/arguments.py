@@ -17,6 +17,7 @@ from linsat.constraints.layout import expected_shape
 from linsat.constraints.modelling import not_a_set
 from linsat.constraints.statement import Statement
 from linsat.errors import ConstraintError
+from linsat.jax.numbers import unusable
 from linsat.jax.plan import Numbers, Plan, flat, flat_statement, plan_of
 from linsat.objectives import Entropy, Objective
 from linsat.solvers import Newton
@@ -64,6 +65,19 @@ def is_traced(*arrays: Any) -> bool:
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
+def _eagerly(function: Any, value: Any) -> Any:
+    """function(value), worked out now where the value is known, also while JAX traces something else."""
+    if is_traced(*jax.tree.leaves(value)):
+        return function(value)
+    with jax.ensure_compile_time_eval():
+        return function(value)
+
+
+def _may_hold(which: Any, array: Any) -> bool:
+    """Whether some number is as ``which`` says, or may be because JAX only traces it."""
+    return is_traced(array) or bool(_eagerly(lambda array: which(array).any(), array))
+
+
 def read_objective(objective: Any, tau: Any) -> Objective:
     """The objective of a call: ``tau=`` is short for the paper's entropy at that temperature."""
     if objective is None:
@@ -88,7 +102,13 @@ def check_options(constraints: Any, solver: Any, on_failure: Any) -> None:
 
 
 def read(
-    y: Any, constraints: Constraints, objective: Objective, solver: Newton | None, start: Any, given: Given
+    y: Any,
+    constraints: Constraints,
+    objective: Objective,
+    solver: Newton | None,
+    start: Any,
+    given: Given,
+    on_failure: str,
 ) -> Call:
     """Everything a call says, or a `ConstraintError` that names the argument."""
     scores, restore = _read_scores(y, constraints)
@@ -99,15 +119,29 @@ def read(
     stated = constraints.statement()
     own = {name: _floating(name, value) for name, value in given.items()}
     parts = _stated_anew(stated, own, width, constraints)
+    if not own:
+        plan.require_consistent(constraints)
     batch = _joint_batch(scores, parts, stated)
+    check = _Check(plan, stands_alone=on_failure in ("nan", "ignore"))
+    check.scores(scores, parts["box"].get("lower", stated.lower))
+    check.rows_and_box(parts, stated)
     work = jax.dtypes.canonicalize_dtype(np.float64)
-    numbers: Numbers = {"y": jnp.broadcast_to(scores, (*batch, width)).reshape(math.prod(batch), width).astype(work)}
+    numbers: Numbers = _flat_scores(scores, batch, work)
     numbers |= _form(plan, stated, parts, width, batch, work)
-    numbers |= _objective_numbers(objective, constraints, width, batch, work)
+    numbers |= _objective_numbers(objective, constraints, width, batch, check)
     if start is not None:
         numbers["start"] = _read_start(start, (*batch, len(stated.senses)), work)
-    _check(numbers, own, batch)
     return Call(plan, numbers, own, batch, scores.dtype, restore)
+
+
+def _flat_scores(scores: Array, batch: Batch, dtype: Any) -> Numbers:
+    """y (N, l); where a score is or may be -inf, 0 and a mark: x is held at its lower bound there."""
+    shape = (math.prod(batch), scores.shape[-1])
+    flat_scores = jnp.broadcast_to(scores, (*batch, shape[1])).reshape(shape).astype(dtype)
+    if not _may_hold(jnp.isneginf, scores):
+        return {"y": flat_scores}
+    held = jnp.isneginf(flat_scores)
+    return {"y": jnp.where(held, 0.0, flat_scores), "held": held}
 
 
 def _read_scores(y: Any, constraints: Constraints) -> tuple[Array, Any]:
@@ -116,13 +150,13 @@ def _read_scores(y: Any, constraints: Constraints) -> tuple[Array, Any]:
     if isinstance(y, Mapping):
         if layout is None or not layout.variables[0].name:
             raise ConstraintError(f"y is a dict, but the set has no named variables. Fix: one array (..., {width}).")
-        return _join(y, layout), lambda x: layout.restored(x, "by name")
-    scores = jnp.asarray(y)
+        return _eagerly(lambda parts: _join(parts, layout), dict(y)), lambda x: layout.restored(x, "by name")
+    scores = _eagerly(jnp.asarray, y)
     if not jnp.issubdtype(scores.dtype, jnp.floating):
         raise ConstraintError(f"y has dtype {scores.dtype}; expected floating scores. Fix: y.astype(float).")
     if scores.ndim and (width is None or scores.shape[-1] == width):
         return scores, lambda x: x
-    shaped = None if layout is None else layout.flattened(scores)
+    shaped = None if layout is None else _eagerly(layout.flattened, scores)
     if shaped is None:
         raise ConstraintError(f"y has shape {scores.shape}; expected {expected_shape(layout, width)}.")
     return shaped[0], lambda x: layout.restored(x, shaped[1])  # type: ignore[union-attr]
@@ -148,12 +182,12 @@ def _join(y: Mapping[str, Any], layout: Any) -> Array:
 
 def _floating(name: str, value: Any) -> Array:
     try:
-        array = jnp.asarray(value)
+        array = _eagerly(jnp.asarray, value)
     except (TypeError, ValueError):
         raise ConstraintError(f"{name} is a {type(value).__name__}; expected an array of numbers.") from None
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise ConstraintError(f"{name} has dtype {array.dtype}; expected real numbers.")
-    return array.astype(jax.dtypes.canonicalize_dtype(np.float64))
+    return _eagerly(lambda array: array.astype(jax.dtypes.canonicalize_dtype(np.float64)), array)
 
 
 def _stated_anew(
@@ -183,8 +217,8 @@ def _stated_anew(
 
 def _read_bound(name: str, array: Array, width: int, constraints: Constraints) -> Array:
     if array.ndim == 0 or array.shape[-1] == width:
-        return array if array.ndim else jnp.broadcast_to(array, (width,))
-    shaped = None if constraints.layout is None else constraints.layout.flattened(array)
+        return array if array.ndim else _eagerly(lambda array: jnp.broadcast_to(array, (width,)), array)
+    shaped = None if constraints.layout is None else _eagerly(constraints.layout.flattened, array)
     if shaped is None:
         raise ConstraintError(
             f"{name} has shape {array.shape}; expected a number or {expected_shape(constraints.layout, width)}."
@@ -201,7 +235,7 @@ def _read_price(array: Array, stated: Statement) -> Array:
             f"price has shape {array.shape}; expected a number or (..., {count}), one per row of the set; those of "
             f"hard rows are not used."
         )
-    return jnp.broadcast_to(array, (count,)) if array.ndim == 0 else array
+    return _eagerly(lambda array: jnp.broadcast_to(array, (count,)), array) if array.ndim == 0 else array
 
 
 def _read_coefficients(name: str, array: Array, stated: Statement, rows: int, width: int) -> Array:
@@ -214,12 +248,12 @@ def _read_coefficients(name: str, array: Array, stated: Statement, rows: int, wi
         if count < rows * width:
             outside = np.ones((rows, width), dtype=bool)
             outside[row, col] = False
-            if is_traced(array) or bool(jnp.any(jnp.where(outside, array, 0.0) != 0)):
+            if _may_hold(lambda array: jnp.where(outside, array, 0.0) != 0, array):
                 raise ConstraintError(
                     f"{name} may have non-zeros where the set has zeros. Fix: give the {count} values of the set's "
                     f"non-zeros, row by row, (..., {count}); or state the set with numbers everywhere."
                 )
-        return array[..., row, col]
+        return _eagerly(lambda array: array[..., row, col], array)
     if array.ndim and array.shape[-1] == count:
         return array
     raise ConstraintError(
@@ -269,10 +303,13 @@ def _side_by_side(pieces: list[Array]) -> Array:
     return jnp.concatenate([jnp.broadcast_to(piece, (count, piece.shape[-1])) for piece in pieces], -1)
 
 
-def _objective_numbers(objective: Objective, constraints: Constraints, width: int, batch: Batch, dtype: Any) -> Numbers:
+def _objective_numbers(
+    objective: Objective, constraints: Constraints, width: int, batch: Batch, check: _Check
+) -> Numbers:
     found = {}
     for name, value in objective.parameters().items():
-        array = _floating(name, value).astype(dtype)
+        array = _floating(name, value)
+        check.objective(name, array)
         if name == "tau":
             try:
                 found[name] = jnp.broadcast_to(array, batch).reshape(math.prod(batch), 1)
@@ -301,27 +338,71 @@ def _read_start(start: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     return jax.lax.stop_gradient(array.reshape(math.prod(shape[:-1]), shape[-1]))
 
 
-def _check(numbers: Numbers, own: dict[str, Array], batch: Batch) -> None:
-    """Reject numbers that the host can see; those of tracers are unknown, and the status reports them."""
-    for name, array in {"y": numbers["y"], **own}.items():
-        if is_traced(array):
-            continue
-        finite = jnp.isfinite(array) | (jnp.isinf(array) if name in ("lower", "upper", "price") else False)
-        if not bool(finite.all()):
-            raise ConstraintError(f"{name} holds NaN or infinity; expected finite numbers.")
-    for name in ("tau", "weights"):
-        if name in numbers and not is_traced(numbers[name]):
-            array = np.asarray(numbers[name])
-            wrong = ~np.isfinite(array) | (array <= 0)
-            if wrong.any():
-                expected = (
-                    "a positive, finite temperature. Fix: for example tau=0.1."
-                    if name == "tau"
-                    else "positive numbers."
-                )
-                raise ConstraintError(f"{name} is {array[wrong][0]}; expected {expected}")
-    if "price" in own and not is_traced(own["price"]) and not bool((own["price"] > 0).all()):
-        raise ConstraintError("price holds a number that is not positive; expected a price per unit of a row.")
-    low, high = numbers.get("lower"), numbers.get("upper")
-    if low is not None and not is_traced(low, high) and bool((low > high).any()):
-        raise ConstraintError("lower exceeds upper for some variable. Fix: lower <= upper everywhere.")
+@dataclass(frozen=True)
+class _Check:
+    """Rejects numbers that the host can see; those of tracers are unknown, and the status reports them."""
+
+    plan: Plan
+    stands_alone: bool  # the status reports those of single instances too, so that one does not stop a batch
+
+    def scores(self, scores: Array, lower: Array) -> None:
+        if self.stands_alone:
+            return
+        if self._wrong("y", scores):
+            raise ConstraintError(
+                "y holds NaN or infinity; expected finite scores, or -inf for x at its lower bound. "
+                'Fix: mend the scores, or on_failure="nan", which gives NaN for such instances alone.'
+            )
+        if is_traced(scores, lower) or not _may_hold(jnp.isneginf, scores):
+            return
+        if _may_hold(lambda y: jnp.isneginf(y) & jnp.isneginf(lower), scores):
+            raise ConstraintError(
+                "y is -inf, which puts x at its lower bound, where lower is -inf too. Fix: a finite lower= there."
+            )
+
+    def rows_and_box(self, parts: dict[str, dict[str, Array]], stated: Statement) -> None:
+        for kind, group in parts.items():
+            for name, array in group.items():
+                if not (self.stands_alone and array.ndim > 1):
+                    self._number(name, array, name if kind in ("box", "price") else kind)
+        low, high = (parts["box"].get(name, getattr(stated, name)) for name in ("lower", "upper"))
+        alone = self.stands_alone and max(low.ndim, high.ndim) > 1
+        if parts["box"] and not alone and not is_traced(low, high) and _may_hold(lambda low: low > high, low):
+            raise ConstraintError("lower exceeds upper for some variable. Fix: lower <= upper everywhere.")
+
+    def _number(self, name: str, array: Array, kind: str) -> None:
+        senses = _SENSE[name] if kind == "rhs" else self.plan.senses
+        if not self._wrong(kind, array, senses):
+            return
+        if kind == "price":
+            raise ConstraintError(
+                "price holds a number that is not positive and finite; expected the price of one unit of each soft "
+                "row. Fix: for example price=10.0."
+            )
+        if kind == "rhs" and name != "f":
+            open_end = "inf" if name == "b" else "-inf"
+            raise ConstraintError(
+                f"{name} holds NaN or infinity; expected finite numbers, or {open_end} for a row that is absent. "
+                f"Fix: mend them."
+            )
+        if kind in ("lower", "upper"):
+            objective = type(self.plan.objective).__name__
+            also = f" {objective} works inside finite bounds." if self.plan.objective.finite_box else ""
+            raise ConstraintError(f"{name} holds NaN or infinity; expected bounds.{also} Fix: give finite numbers.")
+        raise ConstraintError(f"{name} holds NaN or infinity; expected finite numbers. Fix: mend them.")
+
+    def objective(self, name: str, array: Array) -> None:
+        alone = self.stands_alone and array.ndim > (0 if name == "tau" else 1)
+        if alone or not self._wrong(name, array):
+            return
+        numbers = np.asarray(array)
+        first = numbers[~(np.isfinite(numbers) & (numbers > 0))][0]
+        expected = "a positive, finite temperature. Fix: for example tau=0.1."
+        if name != "tau":
+            expected = "positive, finite numbers. Fix: for example weights=1.0."
+        raise ConstraintError(f"{name} is {first}; expected {expected}")
+
+    def _wrong(self, kind: str, array: Array, senses: Any = 0) -> bool:
+        """Whether some number is seen to be unusable."""
+        soft, finite_box = self.plan.soft, self.plan.objective.finite_box
+        return not is_traced(array) and _may_hold(lambda it: unusable(kind, it, senses, soft, finite_box), array)

@@ -30,7 +30,9 @@ def project_by_kernel(
     """x of a call as JAX reads it: one solve forward; one solve and one adjoint solve backward."""
     width = call.numbers["y"].shape[-1]
     # Every array has the full batch shape, so that vmap may put its axis in front of each alike.
-    numbers = {"y": call.numbers["y"].reshape(*call.batch, width)}
+    y = call.numbers["y"]
+    y = jnp.where(call.numbers["held"], -jnp.inf, y) if "held" in call.numbers else y
+    numbers = {"y": y.reshape(*call.batch, width)}
     numbers |= {name: jnp.broadcast_to(side, (*call.batch, side.shape[-1])) for name, side in call.own.items()}
     for name in objective.parameters():
         given = call.numbers[name]

@@ -23,10 +23,10 @@ from jax.custom_derivatives import SymbolicZero
 
 from linsat._array_namespace import namespace
 from linsat._senses import GREATER, LESS
-from linsat.compile.feasibility import HOLDS
 from linsat.compile.problem import Problem
+from linsat.jax.numbers import repaired
 from linsat.jax.plan import Numbers, Plan
-from linsat.jax.single import refine
+from linsat.jax.single import refine, residuals
 from linsat.solvers import Newton
 from linsat.solvers import newton as constants
 from linsat.solvers.newton import precision_of
@@ -52,22 +52,39 @@ class Answer(NamedTuple):
 @functools.partial(jax.jit, static_argnums=0)
 def answer(plan: Plan, numbers: Numbers) -> Answer:
     """Solve, differentiably, with duals of the rows as written; compiled once for each plan and shapes."""
-    prepared = plan.prepare(numbers)
-    found = _answer(plan, prepared)
-    return found._replace(mu=found.mu / plan.problem(prepared).scale)
+    usable, codes = repaired(plan, numbers)
+    prepared = plan.prepare(usable)
+    rests = codes != Status.CONVERGED.code  # nothing of such an instance is worth a step
+    decided = prepared.get("infeasible", False if plan.presolved is None else plan.presolved.infeasible)
+    found = _answer(plan, prepared | {"infeasible": decided | rests})
+    return found._replace(
+        mu=found.mu / plan.problem(prepared).scale,
+        x=jnp.where(rests[:, None], jnp.nan, found.x),
+        codes=jnp.where(rests, codes, found.codes),
+    )
 
 
 def _confirmed(plan: Plan, problem: Problem, found: Answer, sides: Array) -> Answer:
-    """Without converged instances whose rows hold only with the sides that the paper's slack has rounded."""
-    worst = worst_row(plan, problem.rows.matvec(found.x) - sides, problem.row_sizes(found.x))
-    lost = (worst > max(plan.solver.tol, HOLDS)) & (found.codes == Status.CONVERGED.code)
+    """Without converged instances whose rows, as given, or bounds do not hold.
+
+    The solver sees a scaled system without what presolve has fixed, and sides that the paper's slack may have rounded.
+    """
+    rounding = problem.rows.pattern.padded[0].shape[1] * float(jnp.finfo(found.x.dtype).eps)  # of the longest row
+    lost = ~(worst_violation(plan, problem, found.x, sides) <= plan.solver.tol + rounding)
+    lost = lost & (found.codes == Status.CONVERGED.code)
     return found._replace(codes=jnp.where(lost, Status.STALLED.code, found.codes))
 
 
-def worst_row(plan: Plan, residual: Array, size: Array) -> Array:
-    """The largest violation of a hard row, relative to max(1, size), from residuals a x - b (N, k)."""
+def worst_violation(plan: Plan, problem: Problem, x: Array, sides: Array) -> Array:
+    """The largest violation of a hard row or a bound, relative to max(1, the size of its terms), (N,)."""
+    if precision_of(x).residual:
+        residual, size = residuals(problem, plan, x, sides)
+    else:
+        residual, size = problem.rows.matvec(x) - sides, problem.row_sizes(x)
     gaps = jnp.where(plan.senses == LESS, residual, jnp.where(plan.senses == GREATER, -residual, abs(residual)))
-    return jnp.max(jnp.where(plan.soft, 0.0, gaps) / jnp.maximum(size, 1.0), -1, initial=0.0)
+    rows = jnp.where(plan.soft, 0.0, gaps) / jnp.maximum(size, 1.0)
+    bounds = jnp.maximum(problem.lower - x, x - problem.upper) / jnp.maximum(abs(x), 1.0)
+    return jnp.maximum(rows.max(-1, initial=0.0), bounds.max(-1, initial=0.0))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -85,21 +102,21 @@ def _forward(plan: Plan) -> Any:
         sides = plan.given_sides(numbers)
         if precision_of(problem.scores).residual:
             return _refined(problem, plan, found, sides)
-        return _confirmed(plan, problem, found, sides) if plan.objective.entropic_slack else found
+        return _confirmed(plan, problem, found, sides)
 
     @forward.def_vmap
     def mapped(axis_size: int, batched: Any, numbers: Numbers) -> tuple[Answer, Answer]:
         count = numbers["y"].shape[1 if batched[0]["y"] else 0]
 
-        def join(array: Array, is_mapped: bool) -> Array:
-            """(B, n, ...) or (n, ...) as (B N, ...); (1, ...) where all share it."""
-            if not is_mapped and array.shape[0] == 1 and count * axis_size != 1:
+        def join(name: str, array: Array, is_mapped: bool) -> Array:
+            """(B, n, ...) or (n, ...) as (B N, ...); (1, ...) where all share it, but for y, whose length is N."""
+            if not is_mapped and array.shape[0] == 1 and name != "y":
                 return array
             whole = array if is_mapped else array[None]
             whole = jnp.broadcast_to(whole, (axis_size, count, *whole.shape[2:]))
             return whole.reshape(axis_size * count, *whole.shape[2:])
 
-        joined = {name: join(array, batched[0][name]) for name, array in numbers.items()}
+        joined = {name: join(name, array, batched[0][name]) for name, array in numbers.items()}
         found = forward(joined)
         apart = Answer(*(part.reshape(axis_size, count, *part.shape[1:]) for part in found))
         return apart, Answer(True, True, True, True)

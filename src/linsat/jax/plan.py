@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
+from linsat._array_namespace import namespace
 from linsat.compile.box import Box
 from linsat.compile.diagnosis import diagnose, error_from
 from linsat.compile.forced import presolve_by_program
@@ -43,6 +44,8 @@ class Plan:
     form: StandardForm | None  # of the box
     presolved: Presolved | None  # of the form
     sides: np.ndarray | None = None  # (1, k) right-hand sides as given, of the form
+    suspected: bool = False  # the rows of the set itself may contradict each other
+    cleared: list[bool] = field(default_factory=list)  # not empty: looked at, and not proved
 
     def given_sides(self, numbers: Numbers) -> Array:
         """The right-hand sides as given, (., k), which an entropic slack rounds; from prepared numbers."""
@@ -68,20 +71,62 @@ class Plan:
         if len(found) < len(numbers):
             box = self._box(numbers)
             kept = FORM if "values" in numbers else ("rhs", "slack", "dual_lower", "dual_upper")
-            form = box.form(
-                numbers["rhs"], numbers.get("price"), jnp.asarray(self.senses), entropic=self.objective.entropic_slack
-            )
+            rhs, absent = finite_sides(box, numbers["rhs"])
+            form = box.form(rhs, numbers.get("price"), jnp.asarray(self.senses), entropic=self.objective.entropic_slack)
             found |= {name: array for name, array in zip(FORM, form.tensors(), strict=True) if name in kept}
             decided = everything_free(form)
             if self.objective.interior:
                 held = [jax.lax.stop_gradient(array) for array in form.tensors()]
                 decided = propagate(form.with_tensors(tuple(held)), jnp.asarray(self.senses))
+            decided = replace(decided, active=decided.active & ~absent)
             found |= {name: jnp.asarray(getattr(decided, name)) for name in PRESOLVED}
             found["sides"] = jax.lax.stop_gradient(numbers["rhs"])
         if "start" in found:
             scale = found.get("scale", None if self.form is None else self.form.scale)
             found["start"] = found["start"] * jax.lax.stop_gradient(jnp.asarray(scale, dtype))
+        if "held" in found:
+            found |= self._hold(found, found.pop("held"))
         return found
+
+    def _hold(self, numbers: Numbers, held: Array) -> Numbers:
+        """What presolve decides where the variables ``held`` (N, l) sit at their lower bounds.
+
+        Slacks stay those of the whole box, so that x is the limit of ever smaller scores. An instance without such a
+        variable keeps what was decided.
+        """
+        import jax
+        import jax.numpy as jnp
+
+        problem = self.problem(numbers)
+        before, touched = problem.presolved, held.any(-1)
+        wide = problem.upper > problem.lower
+        at_upper = jnp.broadcast_to(before.at_upper & ~before.free, held.shape)
+        free = before.free & ~held
+        infeasible = before.infeasible | (held & at_upper & wide).any(-1)
+        if self.objective.interior:  # what is held may force others
+
+            def propagated() -> tuple[Array, Array, Array]:
+                values, lower, upper, *rest = (jax.lax.stop_gradient(tensor) for tensor in problem.tensors())
+                form = problem.with_tensors((values, lower, jnp.where(held, lower, upper), *rest))
+                found = propagate(form, jnp.asarray(self.senses))
+                return found.free, found.at_upper, found.infeasible
+
+            nothing = (jnp.ones_like(held), jnp.zeros_like(held), jnp.zeros_like(touched))
+            forced = jax.lax.cond(touched.any(), propagated, lambda: nothing)
+            at_upper = at_upper | (forced[1] & before.free & touched[:, None])
+            free = free & (forced[0] | ~touched[:, None])
+            infeasible = infeasible | (forced[2] & touched)
+        rows = problem.rows
+        live = rows.row_sums((free[:, rows.col] & (rows.values != 0)).astype(rows.values.dtype)) > 0
+        # Without an interior a row may be broken by what is fixed, and the solver is what proves it.
+        active = before.active & (live | ~touched[:, None]) if self.objective.interior else before.active
+        return {"free": free, "at_upper": at_upper, "active": active, "infeasible": infeasible}
+
+    def require_consistent(self, constraints: Constraints) -> None:
+        """Raise `InfeasibleError` where the rows of the set itself contradict each other; looked at once."""
+        if self.suspected and not self.cleared:
+            reject_infeasible(constraints)
+            self.cleared.append(True)
 
     def _box(self, numbers: Numbers) -> Box:
         import jax.numpy as jnp
@@ -116,11 +161,7 @@ _plans: weakref.WeakKeyDictionary[Constraints, dict[Any, Plan]] = weakref.WeakKe
 
 
 def plan_of(constraints: Constraints, width: int, objective: Objective, solver: Newton) -> Plan:
-    """The plan of a set, made once for each kind of objective and each solver.
-
-    Raises:
-        InfeasibleError: the rows of the set itself contradict each other.
-    """
+    """The plan of a set, made once for each kind of objective and each solver."""
     kept = _plans.setdefault(constraints, {})
     key = (width, type(objective), objective.entropic_slack, tuple(objective.parameters()), solver)
     if key not in kept:
@@ -146,11 +187,28 @@ def _make(constraints: Constraints, width: int, objective: Objective, solver: Ne
     numbers = [np.broadcast_to(np.asarray(part), (1, width)) for part in (stated.lower, stated.upper)]
     price = None if stated.price is None else stated.price[None]
     box = plan.make_box(stated.values[None], *numbers)
-    form = box.form(stated.rhs[None], price, stated.senses, entropic=kind.entropic_slack)
-    return replace(plan, box=box, form=form, presolved=_presolve(constraints, plan, form), sides=stated.rhs[None])
+    rhs, absent = finite_sides(box, stated.rhs[None])
+    form = box.form(rhs, price, stated.senses, entropic=kind.entropic_slack)
+    found = _presolve(plan, form)
+    suspected = bool(found.infeasible.any()) if kind.interior else not _surely_holds(form, stated.senses)
+    # Not infeasible until that is proved.
+    found = replace(found, active=found.active & ~absent, infeasible=np.zeros_like(found.infeasible))
+    return replace(plan, box=box, form=form, presolved=found, sides=stated.rhs[None], suspected=suspected)
 
 
-def _presolve(constraints: Constraints, plan: Plan, form: StandardForm) -> Presolved:
+def finite_sides(box: Box, rhs: Array) -> tuple[Array, Array]:
+    """Right-hand sides (., k), and which rows are absent: an infinite side becomes one that the whole box satisfies."""
+    xp = namespace(rhs)
+    absent = ~xp.isfinite(rhs)
+    return xp.where(absent, xp.where(rhs > 0, box.most, box.least), rhs), absent
+
+
+def _surely_holds(form: StandardForm, senses: np.ndarray) -> bool:
+    """Whether it takes no linear program to see that the rows can hold."""
+    return bool(np.isfinite(form.upper - form.lower).all()) and has_even_interior(form, senses)
+
+
+def _presolve(plan: Plan, form: StandardForm) -> Presolved:
     """What the rows force, decided once: by bounds, and by a linear program where that may not be all."""
     if not plan.objective.interior:
         return everything_free(form)
@@ -159,9 +217,6 @@ def _presolve(constraints: Constraints, plan: Plan, form: StandardForm) -> Preso
         return found
     if not found.infeasible.any():
         found = presolve_by_program(form, plan.senses, found, 0)
-    if found.infeasible.any():
-        reject_infeasible(constraints)
-        found = replace(found, infeasible=np.zeros_like(found.infeasible))
     return found
 
 

@@ -13,12 +13,11 @@ import numpy as np
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
 from linsat.jax.arguments import Array, Call, Given, check_options, is_traced, read, read_objective
-from linsat.jax.native import Answer, answer, worst_row
+from linsat.jax.native import Answer, answer, worst_violation
+from linsat.jax.numbers import repaired
 from linsat.jax.plan import Numbers, Plan, reject_infeasible
-from linsat.jax.single import residuals
 from linsat.objectives import Objective
 from linsat.solvers import Newton
-from linsat.solvers.newton import precision_of
 from linsat.status import Status
 
 OnFailure = Literal["raise", "warn", "nan", "ignore"]
@@ -70,12 +69,14 @@ def project(
     """The point of the constraint set that fits the scores best: `linsat.project` in JAX.
 
     Args:
-        y: scores, floating: flat, (..., variables), in the shape of the set's variable, or a dict of arrays by name.
+        y: scores, floating: flat, (..., variables), in the shape of the set's variable, or a dict of arrays by name;
+            -inf: x at its lower bound.
         constraints: the rows and the box; a constant of the computation.
         tau: short for ``objective=linsat.Entropy(tau=tau)``, the paper's layer; default 0.1. A number or an array of
             the batch shape.
         objective: `linsat.Entropy` or `linsat.Euclidean`; tau and weights may be JAX arrays.
-        b, d, f: right-hand sides in place of the set's own, (rows,) or (batch..., rows).
+        b, d, f: right-hand sides in place of the set's own, (rows,) or (batch..., rows); a row whose b is inf, or d
+            -inf, is absent.
         A, C, E: coefficients in place of the set's own, (batch..., rows, variables); where the set has zeros, the
             values of its non-zeros instead, row by row, (batch..., non-zeros).
         lower, upper: bounds in place of the set's own, a number, (variables,) or (batch..., variables).
@@ -96,7 +97,8 @@ def project(
 
     Raises:
         InfeasibleError: the rows of the set contradict each other; outside of traces, also those of an instance.
-        ConstraintError: malformed arguments; NaN scores where JAX does not trace.
+        ConstraintError: malformed arguments; NaN scores where JAX does not trace, unless ``on_failure`` is ``"nan"`` or
+            ``"ignore"``.
         ConvergenceError: with ``on_failure="raise"``, where JAX does not trace.
     """
     check_options(constraints, solver, on_failure)
@@ -104,7 +106,7 @@ def project(
     if backend not in ("auto", "kernel"):
         raise ConstraintError(f"backend is {backend!r}; expected 'auto' or 'kernel'.")
     objective = read_objective(objective, tau)
-    call = read(y, constraints, objective, solver, start, given)
+    call = read(y, constraints, objective, solver, start, given, on_failure)
     if backend == "kernel":
         return _by_kernel(call, constraints, objective, solver, on_failure)
     found = answer(call.plan, call.numbers)
@@ -136,7 +138,7 @@ def solve(
     """
     check_options(constraints, solver, on_failure)
     given = Given(b, d, f, A, C, E, lower, upper, price)
-    call = read(y, constraints, read_objective(objective, tau), solver, start, given)
+    call = read(y, constraints, read_objective(objective, tau), solver, start, given, on_failure)
     found = answer(call.plan, call.numbers)
     x = _reported(call, constraints, found, on_failure)
     return Solution(
@@ -152,7 +154,7 @@ def _reported(call: Call, constraints: Constraints, found: Answer, on_failure: s
     """x (batch..., l) in the dtype of the scores; raises, warns or puts NaN where an instance was not solved."""
     failed = found.codes != Status.CONVERGED.code
     x = found.x
-    if not is_traced(found.codes) and on_failure in ("raise", "warn") and bool(failed.any()):
+    if not is_traced(found.codes, found.x) and on_failure in ("raise", "warn") and bool(failed.any()):
         _report(call, constraints, np.asarray(found.codes), on_failure)
     elif on_failure in ("raise", "nan"):
         x = jnp.where(failed[:, None], jnp.nan, x)
@@ -183,6 +185,10 @@ def _one_instance(call: Call, constraints: Constraints, instance: int) -> tuple[
         stated = getattr(stated, change)(**some) if some else stated
     some = {name: own[name] for name in ("lower", "upper") if name in own}
     stated = stated.with_bounds(**some) if some else stated
+    if "held" in call.numbers:  # at their lower bounds, by scores of -inf
+        numbers, held = stated.statement(), np.asarray(call.numbers["held"])
+        upper = np.where(held.reshape(*call.batch, -1), numbers.lower, numbers.upper)
+        stated = stated.with_bounds(lower=numbers.lower, upper=upper)
     shape = tuple(stated.batch_shape)
     if not shape:
         return stated, None
@@ -195,15 +201,10 @@ def _one_instance(call: Call, constraints: Constraints, instance: int) -> tuple[
 @functools.partial(jax.jit, static_argnums=0)
 def _violation(plan: Plan, numbers: Numbers, x: Array) -> Array:
     """The worst violation of any hard row or bound at x (batch..., l), of the batch shape."""
-    prepared = plan.prepare(numbers)
-    problem, sides = plan.problem(prepared), plan.given_sides(prepared)
-    point = jax.lax.stop_gradient(x.reshape(-1, x.shape[-1]).astype(problem.scores.dtype))
-    if precision_of(point).residual:
-        residual, size = residuals(problem, plan, point, sides)
-    else:
-        residual, size = problem.rows.matvec(point) - sides, problem.row_sizes(point)
-    outside = jnp.maximum(problem.lower - point, point - problem.upper) / jnp.maximum(abs(point), 1.0)
-    worst = jnp.maximum(worst_row(plan, residual, size), jnp.max(outside, -1, initial=0.0))
+    prepared = plan.prepare(repaired(plan, numbers)[0])
+    problem = plan.problem(prepared)
+    point = jax.lax.stop_gradient(x.reshape(problem.scores.shape).astype(problem.scores.dtype))
+    worst = worst_violation(plan, problem, point, plan.given_sides(prepared))
     worst = jnp.where(jnp.isnan(point).any(-1), jnp.nan, worst)
     return jax.lax.stop_gradient(worst).reshape(x.shape[:-1])
 

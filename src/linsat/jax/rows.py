@@ -117,7 +117,7 @@ class PatternRows:
     def _make_dense(self) -> Array:
         k, l = self.shape
         flat = self.xp.zeros((self.values.shape[0], k * l), self.values)
-        return self.xp.index_add(flat, self.row * l + self.col, self.values).reshape(-1, k, l)
+        return self.xp.index_add(flat, self.row * l + self.col, self.values).reshape(len(self.values), k, l)
 
     def groups(self) -> list[np.ndarray]:
         return self.pattern.groups

@@ -37,7 +37,7 @@ def refine(problem: Problem, plan: Any, found: Any, sides: Array) -> tuple[Array
         better = trial_worst < worst
         x = jnp.where(better[:, None], trial, x)
         worst, gaps = jnp.where(better, trial_worst, worst), jnp.where(better[:, None], trial_gaps, gaps)
-    return x, worst <= _HOLDS
+    return x, worst <= max(plan.solver.tol, _HOLDS)
 
 
 def _gaps(problem: Problem, plan: Any, x: Array, sides: Array) -> tuple[Array, Array]:
@@ -51,13 +51,14 @@ def _gaps(problem: Problem, plan: Any, x: Array, sides: Array) -> tuple[Array, A
 
 
 def residuals(problem: Problem, plan: Any, x: Array, sides: Array) -> tuple[Array, Array]:
-    """A x - sides and sum_j |a_ij x_j|, (N, k) each; summed in two floats."""
+    """A x - sides and sum_j |a_ij x_j|, (N, k) each; summed in two floats. Sides of absent rows are infinite."""
     table, columns = plan.pattern.padded
     values: Array = problem.rows.values
     padded = jnp.concatenate([values, jnp.zeros((len(values), 1), values.dtype)], -1)[:, table]  # (., k, m)
     high, low = _product(padded, x[:, columns])
     size = abs(high).sum(-1)
-    last = jnp.broadcast_to(-sides, size.shape)[:, :, None]
+    absent = jnp.isinf(sides)
+    last = jnp.broadcast_to(jnp.where(absent, 0.0, -sides), size.shape)[:, :, None]
     high, low = jnp.concatenate([high, last], -1), jnp.concatenate([low, jnp.zeros_like(last)], -1)
     while high.shape[-1] > 1:
         half = (high.shape[-1] + 1) // 2
@@ -65,7 +66,7 @@ def residuals(problem: Problem, plan: Any, x: Array, sides: Array) -> tuple[Arra
         high, low = jnp.pad(high, rest), jnp.pad(low, rest)
         total, lost = _sum(high[..., :half], high[..., half:])
         high, low = _sum(total, lost + (low[..., :half] + low[..., half:]))
-    return (high + low)[..., 0], size
+    return jnp.where(absent, -sides, (high + low)[..., 0]), size
 
 
 def _sum(a: Array, b: Array) -> tuple[Array, Array]:
