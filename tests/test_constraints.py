@@ -185,6 +185,42 @@ def test_repr_can_be_read():
     assert "(one of 2 right-hand sides)" in repr(cons.with_rhs(b=[[1], [2]]))
 
 
+@pytest.mark.parametrize("kind", ["dense", "sparse", "one number for all", "per instance"])
+def test_what_a_set_hands_out_does_not_change_it(kind):
+    """Everything written to after a first projection; the point and its violation are then as a fresh set has them."""
+
+    def stated():
+        rows = sp.csr_array(MATRIX) if kind == "sparse" else MATRIX
+        b = {"one number for all": 0.9, "per instance": [[0.9, 0.9], [0.5, 0.6]]}.get(kind, [0.9, 0.9])
+        cons = Constraints(A=rows, b=b, E=[[1.0, 1.0, 1.0]], f=[1.2], lower=[0.0, 0.1, 0.0], upper=1.0)
+        return cons.soften("A[1]", price=3.0)
+
+    cons, fresh, y = stated(), stated(), torch.tensor([0.3, 1.0, -0.2], dtype=torch.float64)
+    x = linsat.project(y, cons)
+    given = [cons.lower, cons.upper, cons.rhs, cons.price, cons.matrix.values(), cons.soft]
+    given += [*cons.right_sides.values(), *cons.coefficients.values()]
+    numbers, stated_numbers = cons.numbers(), cons.statement()
+    given += [numbers.values, numbers.rhs, numbers.lower, numbers.upper, numbers.price]
+    for tensor in given:
+        tensor.fill_(0.5)
+    for name in ("row", "col", "senses", "values", "rhs", "lower", "upper", "price"):
+        getattr(stated_numbers, name)[...] = 0
+    for point in (x, torch.full((3,), 0.7, dtype=torch.float64)):
+        assert torch.equal(cons.violation(point), fresh.violation(point))
+        assert torch.equal(cons.row_violation(point), fresh.row_violation(point))
+    for derived in (cons, cons.with_rhs(f=1.2)):
+        assert torch.equal(linsat.project(y, derived), linsat.project(y, fresh))
+    assert repr(cons) == repr(fresh)
+
+
+def test_learned_numbers_that_a_set_hands_out_are_the_users_own():
+    upper, b = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))
+    cons = Constraints(A=MATRIX, b=b, upper=upper)
+    assert cons.upper is upper
+    assert cons.right_sides["b"].data_ptr() == b.data_ptr()
+    assert cons.learned_tensors() == {"b": b, "upper": upper}
+
+
 def test_check_returns_the_set():
     cons = linsat.constraints.simplex(3)
     assert cons.check() is cons

@@ -136,6 +136,96 @@ def test_batches_layers_and_learned_numbers():
     assert torch.allclose(together, torch.stack([layer(row) for row in y]), atol=1e-12)
 
 
+@dataclass(frozen=True, eq=False)
+class Thrifty(linsat.Objective):
+    """``Omega(x) = sum_j (x_j - center_j)^2 / 2 + price |x_j - center_j|``: what a user writes, and no more."""
+
+    price: Any = 0.3
+    center: Any = 0.0
+
+    def point(self, u, lower, upper):
+        x = self.center + u.sign() * torch.relu(u.abs() - self.price)
+        return torch.where(x <= lower, lower, torch.where(x >= upper, upper, x))
+
+    def conjugate(self, u, lower, upper):
+        x = self.point(u, lower, upper)
+        return u * x - (x - self.center) ** 2 / 2 - self.price * (x - self.center).abs()
+
+    def slope(self, u, lower, upper):
+        x = self.point(u, lower, upper)
+        return ((x > lower) & (x < upper) & (x != self.center)).to(u.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class NamesItsNumbers(Thrifty):
+    def parameters(self):
+        return {"price": self.price, "center": self.center}
+
+
+TRADES = linsat.Constraints(A=[[1.0, 1.0, 1.0, 1.0]], b=[0.5], lower=-1.0, upper=1.0)
+SIGNALS = torch.tensor([[0.9, 0.2, -0.1, -0.8], [0.9, 0.6, 0.5, 0.4]], dtype=F64)
+
+
+@pytest.mark.parametrize("kind", [Thrifty, NamesItsNumbers])
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (2, 1), (2, 4)])
+def test_a_learned_number_of_an_own_objective_needs_no_further_code(kind, shape):
+    """Registered by the layer, with the gradient that finite differences have; eager, in a graph and in transforms."""
+    price = torch.nn.Parameter(torch.full(shape, 0.3, dtype=F64))
+    center = torch.tensor([0.0, -0.05, 0.02, 0.0], dtype=F64)  # negative numbers are numbers too
+    weights = torch.tensor([[1.0, -2.0, 0.5, 3.0], [0.7, 1.5, -1.0, 2.0]], dtype=F64)
+
+    def loss(price):
+        return (linsat.project(SIGNALS, TRADES, objective=kind(price, center)) * weights).sum()
+
+    expected = torch.zeros(price.numel(), dtype=F64)
+    for i in range(len(expected)):
+        step = (1e-6 * torch.eye(len(expected), dtype=F64)[i]).reshape(shape)
+        expected[i] = (loss(price.detach() + step) - loss(price.detach() - step)) / 2e-6
+    layer = linsat.LinSAT(TRADES, objective=kind(price, center))
+    assert dict(layer.named_parameters()) == {"price": price}
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="eager")
+    for run in (layer, compiled):
+        price.grad = None
+        (run(SIGNALS) * weights).sum().backward()
+        torch.testing.assert_close(price.grad.reshape(-1), expected, atol=1e-6, rtol=0)
+    found = torch.func.grad(loss)(price.detach())
+    torch.testing.assert_close(found.reshape(-1), expected, atol=1e-6, rtol=0)
+    assert float(expected.abs().max()) > 0.1
+
+
+def test_a_learned_number_that_no_gradient_would_reach_is_rejected():
+    @dataclass(frozen=True, eq=False)
+    class LeavesOut(NamesItsNumbers):
+        extra: Any = None
+
+    class NoDataclass(linsat.Objective):
+        point, conjugate, slope = Thrifty.point, Thrifty.conjugate, Thrifty.slope
+
+        def __init__(self, price):
+            self.price, self.center = price, 0.0
+
+    class KeepsItsShape(NamesItsNumbers):
+        def spread(self, *_):
+            return self
+
+    price = torch.nn.Parameter(torch.tensor(0.3, dtype=F64))
+    for objective, message in (
+        (LeavesOut(extra=price), r"extra of LeavesOut requires gradients.*Fix: "),
+        (LeavesOut(extra=[price]), r"extra of LeavesOut requires gradients.*Fix: "),
+        (LeavesOut(extra=torch.nn.Linear(1, 1)), r"extra of LeavesOut requires gradients.*Fix: "),
+        (NoDataclass(price), r"price of NoDataclass requires gradients.*Fix: make every such tensor a field"),
+        (
+            KeepsItsShape(price),
+            r"price of KeepsItsShape has shape \(\) after KeepsItsShape.spread.*Fix: leave `spread`",
+        ),
+        (Thrifty(torch.ones(3)), r"price of Thrifty has shape \(3,\); expected one number, \(4,\).*Fix: "),
+        (NamesItsNumbers("much"), r"price of NamesItsNumbers is str; expected a number.*Fix: "),
+    ):
+        with pytest.raises(linsat.ConstraintError, match=message):
+            linsat.project(SIGNALS, TRADES, objective=objective)
+
+
 def test_which_back_ends_run_it():
     cons, y = linsat.constraints.simplex(3), np.array([0.3, 0.1, -0.4])
     spread = Huber().spread(torch.Size([1]), 3, torch.device("cpu"))

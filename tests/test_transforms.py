@@ -1,11 +1,13 @@
 """The layer inside everything PyTorch does with functions and modules."""
 
 import copy
+import io
 import os
 import pickle
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from torch import nn
 
@@ -133,6 +135,58 @@ def test_module_copies_pickles_and_keeps_its_state():
     other.load_state_dict(layer.state_dict())
     assert torch.equal(other(scores), expected)
     assert "2 variables in [0, 1], 1 row: 1 <=" in repr(layer)
+
+
+def test_the_state_of_a_layer_with_other_rules_is_rejected():
+    def layer(**rules):
+        return nn.Sequential(nn.Linear(2, 3), linsat.LinSAT(linsat.Constraints(**rules)))
+
+    A, b = np.array([[1.0, 0.0, 2.0]]), nn.Parameter(torch.tensor([0.8]))
+    saved = layer(A=A, b=b).state_dict()
+    assert "linsat" not in "".join(saved)  # no tensor of its own: models of older versions keep their keys
+    stream = io.BytesIO()
+    torch.save(saved, stream)
+    stream.seek(0)
+    loaded = torch.load(stream, weights_only=True)
+    others = {
+        "A": {"A": [[1.0, 0.0, 2.5]]},
+        "A, E, f": {"A": None, "E": A, "f": [1.0]},
+        "upper": {"upper": 2.0},
+        "lower": {"lower": [0.0, 0.0, -1.0]},
+    }
+    for differs, changed in others.items():
+        rules = {"A": A, "b": nn.Parameter(torch.tensor([0.1]))} | changed
+        other = layer(**(rules if rules["A"] is not None else {k: v for k, v in rules.items() if k not in ("A", "b")}))
+        for state in (saved, loaded):
+            with pytest.raises(RuntimeError, match="of '1' was saved by a layer with other rules") as error:
+                other.load_state_dict(state)
+            assert set(differs.split(", ")) <= set(str(error.value).split("differs: ")[1].split(")")[0].split(", "))
+            assert "Fix: build the layer with the rules" in str(error.value)
+    softened = nn.Sequential(nn.Linear(2, 3), linsat.LinSAT(linsat.Constraints(A=A, b=b).soften(price=2.0)))
+    with pytest.raises(RuntimeError, match="differs: price"):
+        softened.load_state_dict(saved)
+    other = layer(A=[[1.0, 0.0, 2.5]], b=nn.Parameter(torch.tensor([0.1])))
+    other.load_state_dict(dict(saved))  # on purpose
+    assert torch.equal(other[1].get_parameter("b"), b)
+
+
+def test_the_same_rules_stated_otherwise_take_the_state():
+    A, b = np.array([[1.0, 0.0, 2.0]]), nn.Parameter(torch.tensor([0.8]))
+    layer = linsat.LinSAT(linsat.Constraints(A=A, b=b))
+    stated = {
+        "A": A,
+        "b": nn.Parameter(torch.tensor([0.1])),
+        "lower": np.zeros(3),
+        "upper": [1.0] * 3,
+        "names": ["cap"],
+    }
+    other = linsat.LinSAT(linsat.Constraints(**stated))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other.get_parameter("b"), b)
+    constant = linsat.LinSAT(linsat.Constraints(A=A, b=1.0))
+    constant.load_state_dict(linsat.LinSAT(linsat.Constraints(A=sp.csr_array(A), b=[1.0])).state_dict())
+    b.requires_grad_(False)  # frozen after training, as for use
+    other.load_state_dict(layer.state_dict())
 
 
 def test_layer_takes_right_sides_bounds_and_tau_per_call():

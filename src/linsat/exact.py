@@ -40,15 +40,19 @@ def argmax(y: Scores, constraints: Constraints) -> Scores:
 
     Raises:
         InfeasibleError: no point satisfies the rows of some instance.
-        ConstraintError: malformed arguments; NaN or infinite scores; an infinite bound in the direction of the scores.
+        ConstraintError: malformed arguments; NaN or +inf among the scores (-inf keeps a variable at its lower bound);
+            an infinite bound in the direction of the scores.
     """
-    request = Request.read(y, constraints, Euclidean(), None, "raise", None)
+    asked = Request.read(y, constraints, Euclidean(), None, "raise", None)
+    request = asked.forbidding() if bool(torch.isneginf(asked.scores).any()) else asked
+    constraints = request.constraints
     scores = request.scores.detach().cpu().to(torch.float64).reshape(-1, request.scores.shape[-1]).numpy()
     if not np.isfinite(scores).all():
         instance, variable = np.argwhere(~np.isfinite(scores))[0]
         raise ConstraintError(
             f"y holds {scores[instance, variable]} (instance {instance}, variable "
-            f"{constraints.variable_name(int(variable))}); expected finite scores. Fix: clamp or mask the scores."
+            f"{constraints.variable_name(int(variable))}); expected finite scores, or -inf to keep a variable at its "
+            f"lower bound. Fix: find out where it comes from."
         )
     best = np.empty_like(scores)
     programs: dict[int, _Program] = {}
@@ -57,7 +61,7 @@ def argmax(y: Scores, constraints: Constraints) -> Scores:
         if own not in programs:
             programs[own] = _Program.of(constraints, own, scores.shape[-1])
         best[i] = programs[own].solve(row, constraints, own)
-    return request.answer(torch.from_numpy(best))
+    return asked.answer(torch.from_numpy(best))
 
 
 def regret(
@@ -88,6 +92,11 @@ def regret(
     if predicted.shape != true.shape:
         raise ConstraintError(
             f"y has shape {tuple(predicted.shape)} and truth {tuple(true.shape)}; expected the same shape."
+        )
+    if bool(torch.isneginf(true).any()):
+        raise ConstraintError(
+            "truth holds -inf, with which deciding otherwise costs infinitely much or nothing; expected finite scores. "
+            "Fix: forbid the variables by constraints.with_bounds(upper=...)."
         )
     best = (true * argmax(true, constraints)).sum(-1)
     lost = best - (true * argmax(predicted, constraints)).sum(-1)

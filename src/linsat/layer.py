@@ -12,12 +12,15 @@ from torch import nn
 
 from linsat._transforms import recorded
 from linsat.constraints import Constraints
+from linsat.constraints.fingerprint import fingerprint
 from linsat.constraints.modelling import not_a_set
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.projection import compile_ahead, project
 from linsat.request import OnFailure, Solver, check_options, read_objective
 from linsat.solution import Scores
+
+_RULES = "linsat_rules"  # in the metadata that torch keeps beside the tensors of a state
 
 
 class LinSAT(nn.Module):
@@ -31,7 +34,8 @@ class LinSAT(nn.Module):
 
     The layer adds no parameters. ``nn.Parameter`` right-hand sides, coefficients or bounds inside the constraint set,
     and those of the objective (``tau``, ``weights``), are registered under their names, so optimisers, ``state_dict``
-    and ``.to(device)`` see them.
+    and ``.to(device)`` see them. A ``state_dict`` knows the rules of its layer: a layer with other rules rejects it and
+    names what differs. A plain dictionary, such as ``dict(state)``, knows of no rules and is taken.
 
     Example::
 
@@ -120,6 +124,26 @@ class LinSAT(nn.Module):
                 )
             objective = objective.at(tau)
         return project(y, constraints, objective=objective, solver=self.solver, on_failure=self.on_failure)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]][_RULES] = fingerprint(self.constraints)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: Any, missing: Any, unexpected: Any, errors: Any
+    ) -> None:
+        """Reject the state of a layer with other rules: its numbers, learned or of layers before, are for those."""
+        own = fingerprint(self.constraints)
+        saved = local_metadata.get(_RULES, own)
+        differ = ", ".join(name for name in own | saved if own.get(name) != saved.get(name))
+        if differ:
+            errors.append(
+                f"the state{f' of {prefix[:-1]!r}' if prefix else ''} was saved by a layer with other rules (what "
+                f"differs: {differ}); expected those of {repr(self.constraints).splitlines()[0]}. Fix: build the layer "
+                f"with the rules it was saved with, or load_state_dict(dict(state)) to take the numbers to other rules."
+            )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
 
     if TYPE_CHECKING:  # nn.Module declares that a call may return anything
 

@@ -34,7 +34,7 @@ from linsat.errors import ConstraintError
 from linsat.exact import argmax
 from linsat.objectives import Entropy, Euclidean, Objective
 from linsat.request import OnFailure, Request, Solver, read_objective
-from linsat.solving import Solve
+from linsat.solving import ForbiddenVariables, Solve, saying_what_is_forbidden
 from linsat.status import Status
 
 Reduction = Literal["mean", "sum", "none"]
@@ -76,8 +76,9 @@ def fenchel_young_loss(
         Cost: one forward projection; the backward pass is a subtraction.
 
     Raises:
-        ConstraintError: malformed arguments; a target outside the set; an objective that is neither `Entropy` nor
-            `Euclidean`; constraints with tensors that require gradients (use `linsat.project` and your own loss).
+        ConstraintError: malformed arguments; a target outside the set, or above its lower bound where y is -inf,
+            which would cost infinitely much; an objective that is neither `Entropy` nor `Euclidean`; constraints
+            with tensors that require gradients (use `linsat.project` and your own loss).
         InfeasibleError, ConvergenceError: as in `linsat.project`.
     """
     _check_reduction(reduction)
@@ -87,9 +88,21 @@ def fenchel_young_loss(
             f"objective is {type(objective).__name__}; expected linsat.Entropy or linsat.Euclidean, whose Omega is "
             f"known at the target. Fix: one of these, or your own loss on linsat.project."
         )
-    request = Request.read(y, constraints, objective, solver, on_failure, None)
+    asked = Request.read(y, constraints, objective, solver, on_failure, None)
     _reject_learned(constraints)
-    t, solve = _read_target(target, request), _solve_of(request)
+    t = _read_target(target, asked)
+    try:
+        loss = _losses(t, asked)
+    except ForbiddenVariables:
+        _reject_forbidden(t, asked)
+        with saying_what_is_forbidden():
+            loss = _losses(t, asked.forbidding())
+    return _finished(loss, asked, reduction)
+
+
+def _losses(t: Tensor, request: Request) -> Tensor:
+    """One loss for each instance, (N,)."""
+    solve = _solve_of(request)
     form = request.form(solve.compiled)
     room = form.rhs - form.rows.matvec(t)  # B - A t
     if not _surely_inside(t, room, form):
@@ -97,8 +110,10 @@ def fenchel_young_loss(
     with torch.no_grad():
         detached = request.scores.detach().reshape(t.shape)
         result, solved = solve(form, detached, request.objective)
-    problem = form.problem(_flat_scores(request), request.objective, solved.presolved)
-    failed = None if result.solved else result.codes != Status.CONVERGED.code
+    scores, failed = _flat_scores(request), None if result.solved else result.codes != Status.CONVERGED.code
+    if failed is not None:  # they may be NaN, and times a gradient of zero stay so
+        scores = scores.masked_fill(failed[:, None] & ~torch.isfinite(scores), 0.0)
+    problem = form.problem(scores, request.objective, solved.presolved)
     if any(getattr(number, "requires_grad", False) for number in request.objective.parameters().values()):
         loss = _loss_at(result.mu, t, room, problem)
     else:
@@ -108,8 +123,9 @@ def fenchel_young_loss(
                 direction = direction.masked_fill(failed[:, None], 0.0)  # where x may be NaN
         loss = _with_gradient(value, problem.objective.linear(problem.scores), direction)
     if failed is not None:
-        loss = torch.where(failed, torch.nan if on_failure == "nan" else loss.detach(), loss)
-    return _finished(loss, request, reduction)
+        loss = torch.where(failed, torch.nan if request.on_failure == "nan" else loss.detach(), loss)
+        loss = loss.masked_fill(result.codes == Status.NOT_FINITE.code, torch.nan)
+    return loss
 
 
 def perturbed_fenchel_young_loss(
@@ -144,18 +160,22 @@ def perturbed_fenchel_young_loss(
         raise ConstraintError(f"sigma is {sigma!r}; expected a positive number. Fix: for example sigma=1.0.")
     if not isinstance(samples, int) or samples < 1:
         raise ConstraintError(f"samples is {samples!r}; expected a positive integer. Fix: samples=1.")
-    request = Request.read(y, constraints, Euclidean(), None, "raise", None)
-    t = _read_target(target, request)
+    asked = Request.read(y, constraints, Euclidean(), None, "raise", None)
+    t, request = _read_target(target, asked), asked
+    if bool(torch.isneginf(asked.scores.detach()).any()):
+        _reject_forbidden(t, asked)
+        request = asked.forbidding()
     _reject_outside(t, request)
     scores = _flat_scores(request)
     with torch.no_grad():
         noise = torch.randn((samples, *scores.shape), generator=generator, dtype=torch.float64).to(scores.device)
         perturbed = scores + sigma * noise
-        x = argmax(perturbed.reshape(samples, *request.batch_shape, -1), constraints).reshape(perturbed.shape)
+        drawn = perturbed.reshape(samples, *request.batch_shape, -1)
+        x = argmax(drawn, request.constraints).reshape(perturbed.shape)
         best = (perturbed * x).sum(-1).mean(0)
         direction = x.mean(0) - t
         value = best - (scores * t).sum(-1)
-    return _finished(_with_gradient(value, scores, direction), request, reduction)
+    return _finished(_with_gradient(value, scores, direction), asked, reduction)
 
 
 def _with_gradient(value: Tensor, scores: Tensor, direction: Tensor) -> Tensor:
@@ -253,6 +273,21 @@ def _surely_inside(t: Tensor, room: Tensor, form: StandardForm) -> bool:
     below = (room <= form.slack + _FEASIBLE) | torch.isfinite(form.dual_upper)
     boxed = (t >= form.lower - _FEASIBLE) & (t <= form.upper + _FEASIBLE)
     return bool((above & below).all()) and bool(boxed.all())
+
+
+def _reject_forbidden(t: Tensor, request: Request) -> None:
+    """Raise where a target leaves the lower bound at a score of -inf: there the loss is infinite."""
+    numbers = request.constraints.numbers(t.device)
+    lower = numbers.lower.detach().expand(request.scores.shape).reshape(t.shape)
+    forbidden = torch.isneginf(request.scores.detach()).reshape(t.shape)
+    wrong = forbidden & ~(t <= lower + _FEASIBLE)
+    if bool(wrong.any()):
+        instance, variable = wrong.nonzero()[0].tolist()
+        raise ConstraintError(
+            f"target of instance {instance} has {request.constraints.variable_name(variable)} = "
+            f"{float(t[instance, variable]):g} where y is -inf, so the loss is infinite; expected the lower bound, "
+            f"{float(lower[instance, variable]):g}. Fix: a finite score there, or a target that respects the mask."
+        )
 
 
 def _reject_outside(t: Tensor, request: Request) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from linsat.request import OnFailure, Request, Solver, read_objective, read_scor
 from linsat.solution import Scores, Solution
 from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.result import SolverResult
-from linsat.solving import Solve, check_numbers, report
+from linsat.solving import ForbiddenVariables, Solve, report, saying_what_is_forbidden, unusable
 from linsat.status import Status
 
 
@@ -69,18 +69,25 @@ def project(
     objective = read_objective(objective, tau)
     key = _key(y, constraints, objective, solver, on_failure) if start is None else None
     call = None if key is None else constraints.recent_calls.get(key)
-    if call is not None:
-        return point(call, y)
+    if call is not None and not _forbids(constraints, y):
+        try:
+            return point(call, y)
+        except ForbiddenVariables:
+            pass
+
+    def solved(request: Request) -> Tensor:
+        compiled = request.compiled()
+        form = request.form(compiled)
+        if _unrolls(request.solver):
+            return _unrolled(compiled, request, form).x
+        call = _call(compiled, request, form)
+        x = point(call, request.scores, traced=request.traced)
+        if key is not None and call.cache is not None and request.scores is y:
+            _keep(constraints.recent_calls, key, call)
+        return x
+
     request = Request.read(y, constraints, objective, solver, on_failure, start)
-    compiled = request.compiled()
-    form = request.form(compiled)
-    if _unrolls(request.solver):
-        return request.answer(_unrolled(compiled, request, form).x)
-    call = _call(compiled, request, form)
-    x = point(call, request.scores, traced=request.traced)
-    if key is not None and call.cache is not None and request.scores is y:
-        _keep(constraints.recent_calls, key, call)
-    return request.answer(x)
+    return request.answer(_with_forbidden(request, solved))
 
 
 @recorded
@@ -99,13 +106,16 @@ def solve(
 
     As the status says which instances were not solved, the default is to warn.
     """
+
+    def solved(request: Request) -> tuple[SolverResult, StandardForm]:
+        compiled = request.compiled()
+        form = request.form(compiled)
+        if _unrolls(request.solver):
+            return _unrolled(compiled, request, form), form
+        return point_and_duals(_call(compiled, request, form), request.scores, traced=request.traced), form
+
     request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
-    compiled = request.compiled()
-    form = request.form(compiled)
-    if _unrolls(request.solver):
-        return request.solution(_unrolled(compiled, request, form), form)
-    result = point_and_duals(_call(compiled, request, form), request.scores, traced=request.traced)
-    return request.solution(result, form)
+    return request.solution(*_with_forbidden(request, solved))
 
 
 def compile_ahead(constraints: Constraints, objective: Objective) -> None:
@@ -127,6 +137,32 @@ def compile_ahead(constraints: Constraints, objective: Objective) -> None:
         )
 
 
+Result = TypeVar("Result")
+
+
+def _with_forbidden(request: Request, solved: Callable[[Request], Result]) -> Result:
+    """What ``solved`` makes of a call; of the one that forbids variables, where some scores are -inf.
+
+    That is seen by the solve, which looks at the scores anyway; a set that has met -inf is asked first from then on.
+    """
+    if request.traced:  # the operator sees the numbers, and does the same
+        return solved(request)
+    if not _forbids(request.constraints, request.scores):
+        try:
+            return solved(request)
+        except ForbiddenVariables:
+            request.constraints.box_cache[_FORBIDS] = True
+    with saying_what_is_forbidden():
+        return solved(request.forbidding())
+
+
+def _forbids(constraints: Constraints, scores: Tensor) -> bool:
+    """Whether some scores are -inf, of a set that has met such scores before."""
+    known = not transforming() and _FORBIDS in constraints.box_cache
+    return known and bool(torch.isneginf(scores.detach()).any())
+
+
+_FORBIDS = "forbids"
 _RECENT = 64  # calls of one set
 
 
@@ -176,7 +212,9 @@ def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardFor
             "Fix: gradient='implicit', or linsat.Newton()."
         )
     scores = request.scores.reshape(request.batch_shape.numel(), request.scores.shape[-1]).to(torch.float64)
-    check_numbers(scores, request.objective, form, request.constraints.variable_name)
+    bad = unusable(form, scores, request.objective, request.constraints, request.on_failure)
+    if bad is not None:
+        scores = scores.masked_fill(bad[:, None], 0.0)
     presolved = compiled.presolve(form)
     problem = form.problem(scores, request.objective, presolved, senses=compiled.senses)
     start = None if request.start is None else request.start * form.scale.detach()
@@ -184,6 +222,8 @@ def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardFor
     result = request.solver.unrolled(problem, start)
     confirm(problem, result, request.solver)
     result.codes[presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code
+    if bad is not None:
+        result.codes[bad] = Status.NOT_FINITE.code
     report(result, request.on_failure, request.constraints, request.own_instance)
     return result
 

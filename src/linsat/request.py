@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,10 +16,12 @@ from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten, holds_tensors
 from linsat.constraints.modelling import not_a_set
 from linsat.errors import ConstraintError
-from linsat.objectives import Entropy, Objective
+from linsat.objectives import Entropy, Euclidean, Objective
+from linsat.objectives.base import check_spread
 from linsat.solution import Solution
 from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.result import SolverResult
+from linsat.solving import check_lower
 
 Solver = Newton | Sinkhorn
 DEFAULT = Newton()
@@ -99,7 +101,7 @@ class Request:
             scores = scores.expand(*batch_shape, like.shape[-1])
         return cls(
             constraints=constraints,
-            objective=objective.spread(batch_shape, like.shape[-1], device),
+            objective=_spread(objective, batch_shape, like.shape[-1], device),
             solver=solver,
             on_failure=on_failure,
             scores=scores,
@@ -143,6 +145,27 @@ class Request:
             return unflat.expand(*self.batch_shape, -1).reshape(math.prod(self.batch_shape), tensor.shape[-1])
 
         return form.with_tensors(tuple(spread(t) for t in form.tensors()))
+
+    def forbidding(self) -> Request:
+        """The same call for scores of which some are -inf: those variables have no room above their lower bounds.
+
+        A batch of at least one dimension, whose instances have bounds of their own, and so their own verdicts.
+
+        Raises:
+            ConstraintError: such a variable has no lower bound.
+        """
+        constraints, scores = self.constraints, self.scores
+        forbidden = torch.isneginf(scores.detach())
+        lower, upper = (bound.to(scores.device) for bound in (constraints.lower, constraints.upper))
+        check_lower((forbidden & torch.isneginf(lower)).reshape(-1, scores.shape[-1]), constraints)
+        batch = self.batch_shape or torch.Size([1])
+        own = torch.where(forbidden, lower, upper).reshape(*batch, scores.shape[-1])
+        return replace(
+            self,
+            constraints=constraints.with_bounds(upper=own),
+            scores=scores.masked_fill(forbidden, 0.0).reshape(own.shape),
+            batch_shape=batch,
+        )
 
     def answer(self, x: Tensor) -> Any:
         """x (N, l) in the shape (or dict of shapes), dtype and device of the scores."""
@@ -189,6 +212,14 @@ def _reject_onnx() -> None:
             "ONNX has no operator for a projection. Fix: export the network that makes the scores, and call "
             "linsat.project on its output; or torch.export.export(model, (y,)), which keeps the projection."
         )
+
+
+def _spread(objective: Objective, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Objective:
+    """The objective with its numbers over the flattened batch."""
+    made = objective.spread(batch_shape, num_variables, device)
+    if type(objective) is not Entropy and type(objective) is not Euclidean:
+        check_spread(objective, made, math.prod(batch_shape))
+    return made
 
 
 def _check_bounds(dtype: torch.dtype, constraints: Constraints, objective: Objective) -> None:

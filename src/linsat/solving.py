@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,8 +17,8 @@ from linsat.compile.diagnosis import linear_system
 from linsat.compile.feasibility import HOLDS
 from linsat.compile.problem import Problem, StandardForm, Tensor
 from linsat.constraints.constraint_set import Constraints
-from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
-from linsat.objectives import Objective
+from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATWarning
+from linsat.objectives import Entropy, Euclidean, Objective
 from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
@@ -42,13 +43,19 @@ class Solve:
         problem = form.problem(scores, objective, presolved, compiled.cache if constant else None, compiled.senses)
         start = None if self.start is None else self.start * form.scale
         first = first_backend(problem, self.solver)
+        unusable = None
         if first.name != "kernel":  # which looks at the numbers as it reads them
-            check_numbers(scores, objective, form, self._variable_name)
+            unusable = self._unusable(form, scores, objective)
+            if unusable is not None:  # zeros solve, and do not get into the way of the others
+                problem = replace(problem, scores=scores.masked_fill(unusable[:, None], 0.0))
         result = run(problem, self.solver, start, first)
+        if unusable is not None:
+            result.codes[unusable], result.known_solved = Status.NOT_FINITE.code, False
         if objective.entropic_slack and isinstance(self.solver, Newton) and self._rounds_sides(form, constant):
             self._check_rows(result, scores.dtype)
         if not result.solved:
-            check_numbers(scores, objective, form, self._variable_name)
+            if unusable is None:
+                self._unusable(form, scores, objective)
             self._failed(problem, result)
         if not objective.finite_box and scores.dtype is not torch.float64:
             check_reach(result, scores.dtype)
@@ -83,8 +90,8 @@ class Solve:
             result.known_solved = False
             result.codes[lost] = Status.STALLED.code
 
-    def _variable_name(self, index: int) -> str:
-        return self.compiled.constraints.variable_name(index)
+    def _unusable(self, form: StandardForm, scores: Tensor, objective: Objective) -> Tensor | None:
+        return unusable(form, scores, objective, self.compiled.constraints, self.on_failure)
 
     def _failed(self, problem: Problem, result: SolverResult) -> None:
         judge_failures(problem, result)
@@ -96,7 +103,12 @@ class Solve:
 def report(result: SolverResult, on_failure: str, constraints: Constraints, own_instance: Callable[[int], int]) -> None:
     """Raise, warn or put NaN where an instance was not solved, as the caller asked."""
     failed = result.codes != Status.CONVERGED.code
-    if on_failure == "ignore" or not bool(failed.any()):
+    if not bool(failed.any()):
+        return
+    without_x = result.codes == Status.NOT_FINITE.code
+    if bool(without_x.any()):  # no scores, no point, whoever asks
+        result.x = result.x.masked_fill(without_x[:, None], torch.nan)
+    if on_failure == "ignore":
         return
     if on_failure == "nan":
         result.x = result.x.masked_fill(failed[:, None], torch.nan)
@@ -134,31 +146,75 @@ def check_reach(result: SolverResult, dtype: torch.dtype) -> None:
         )
 
 
-def check_numbers(
-    scores: Tensor, objective: Objective, form: StandardForm, variable_name: Callable[[int], str]
-) -> None:
-    """Reject scores and numbers of the objective that no solver could use."""
+class ForbiddenVariables(Exception):  # noqa: N818 - a signal to whoever can change the box, which no user sees
+    """Some scores are -inf: those variables stay at their lower bounds, `linsat.request.Request.forbidding`."""
+
+
+@contextmanager
+def saying_what_is_forbidden() -> Iterator[None]:
+    """Have an error about rows that cannot hold say that scores of -inf count as bounds."""
+    try:
+        yield
+    except InfeasibleError as error:
+        found, _, fix = str(error).rpartition("Fix:")
+        error.args = (f"{found}A variable with a score of -inf stays at its lower bound.\nFix:{fix}",)
+        raise
+
+
+def unusable(
+    form: StandardForm, scores: Tensor, objective: Objective, constraints: Constraints, on_failure: str
+) -> Tensor | None:
+    """(N,) instances whose scores no solver could use; None: there are none.
+
+    Raises:
+        ForbiddenVariables: some scores are -inf.
+        ConstraintError: numbers of the objective that no solver could use, and scores where a failure is to raise.
+    """
+    _check_objective(objective)
     scores = scores.detach()
-    largest = float(scores.abs().amax()) if scores.numel() else 0.0
-    if not math.isfinite(largest):
-        instance, variable = (int(i) for i in (~torch.isfinite(scores)).nonzero()[0])
-        raise ConstraintError(
-            f"y holds {float(scores[instance, variable])} (instance {instance}, variable "
-            f"{variable_name(variable)}); expected finite scores. Fix: clamp or mask the scores; to forbid "
-            f"a variable set its upper bound to its lower bound."
-        )
+    largest = scores.abs().amax(-1) if scores.numel() else scores.new_zeros(scores.shape[:1])
+    largest = largest.to(torch.float64)
     width = float((form.upper - form.lower).amax()) if objective.finite_box and form.lower.numel() else 0.0
-    if not math.isfinite(largest * width):
-        instance = int(scores.abs().amax(-1).argmax())
+    bad = ~torch.isfinite(largest * width)  # infinity times 0 is not finite either
+    if not bool(bad.any()):
+        return None
+    if bool(torch.isneginf(scores).any()):
+        raise ForbiddenVariables
+    if on_failure != "raise":
+        return bad
+    instance = int(bad.nonzero()[0])
+    if math.isfinite(float(largest[instance])):
         raise ConstraintError(
             f"y of instance {instance}, times the width of the box, is beyond the range of float64. "
             f"Fix: smaller scores, or a narrower box."
         )
+    variable = int((~torch.isfinite(scores[instance])).nonzero()[0])
+    raise ConstraintError(
+        f"y holds {float(scores[instance, variable])} (instance {instance}, variable "
+        f"{constraints.variable_name(variable)}); expected finite scores, or -inf to keep a variable at its lower "
+        f'bound. Fix: find out where it comes from; to go on without such instances: on_failure="nan".'
+    )
+
+
+def check_lower(wrong: Tensor, constraints: Constraints) -> None:
+    """Reject scores of -inf for variables without a lower bound, (N, l) bool."""
+    if bool(wrong.any()):
+        instance, variable = wrong.nonzero()[0].tolist()
+        raise ConstraintError(
+            f"y holds -inf (instance {instance}, variable {constraints.variable_name(variable)}), which keeps a "
+            f"variable at its lower bound; that is -inf too. Fix: a finite lower bound, or a finite score."
+        )
+
+
+def _check_objective(objective: Objective) -> None:
+    positive = isinstance(objective, (Entropy, Euclidean))  # one's own may have numbers of any sign
     for name, value in objective.parameters().items():
-        wrong = ~torch.isfinite(value) | (value <= 0)
+        wrong = ~torch.isfinite(value) | ((value <= 0) if positive else False)
         if bool(wrong.any()):
             index = tuple(int(i) for i in wrong.nonzero()[0])
             expected = (
                 "a positive, finite temperature. Fix: for example tau=0.1." if name == "tau" else "positive numbers."
             )
+            if not positive:
+                expected = "finite numbers. Fix: find out where it comes from."
             raise ConstraintError(f"{name} is {float(value[index])}; expected {expected}")

@@ -12,6 +12,7 @@ class Status(str, Enum):
     STEP_LIMIT = "step_limit"
     STALLED = "stalled"
     INFEASIBLE = "infeasible"
+    NOT_FINITE = "not_finite"
 
     @property
     def advice(self) -> str:
@@ -30,7 +31,7 @@ class Status(str, Enum):
         return str(self.value)
 
 
-_ORDER = tuple(Status)
+_ORDER = tuple(Status)  # the kernel's too
 _ADVICE = {
     Status.CONVERGED: "The rows hold to tolerance.",
     Status.STEP_LIMIT: (
@@ -47,5 +48,9 @@ _ADVICE = {
     Status.INFEASIBLE: (
         "No point of the box satisfies this instance's rows. "
         "Change its right-hand sides or bounds, or let rows be broken at a price: constraints.soften(rows, price=10.0)."
+    ),
+    Status.NOT_FINITE: (
+        "Its scores hold NaN or +inf, or are beyond the range of float64 times the width of the box; x is NaN. "
+        "Find out where they come from; -inf is the score of a variable that stays at its lower bound."
     ),
 }

@@ -142,13 +142,13 @@ def _made_from(job: Job, objective: Objective, scores: ScoreFile, chunk: int) ->
 
 
 def _solve(piece: np.ndarray, constraints: Constraints, objective: Objective, scores: Path, first: int) -> Solution:
-    bad = np.argwhere(~np.isfinite(piece))
+    bad = np.argwhere(np.isnan(piece) | np.isposinf(piece))
     if len(bad):
         row, column = (int(i) for i in bad[0])
         raise ConstraintError(
             f"{scores}: instance {first + row}, variable {constraints.variable_name(column)} is "
-            f"{piece[row, column]}; expected finite scores. Fix: clamp or mask the scores; to forbid a variable set "
-            f"its upper bound to its lower bound."
+            f"{piece[row, column]}; expected finite scores, or -inf to keep a variable at its lower bound. "
+            f"Fix: find out where it comes from."
         )
     here = constraints.instances(first, first + len(piece)) if constraints.batch_shape else constraints
     return solve(piece, here, objective=objective, on_failure="ignore")

@@ -10,6 +10,7 @@ import torch
 
 from linsat._transforms import plain, plain_tensors
 from linsat.compile.box import Box
+from linsat.compile.presolve import row_sides
 from linsat.compile.problem import StandardForm, Tensor
 from linsat.compile.rows import RowMatrix
 from linsat.constraints.arrays import Shape
@@ -63,6 +64,20 @@ def standard_form(
     rhs = _flatten(values.rhs, pattern.num_rows, batch_shape)
     price = None if values.price is None else _flatten(values.price, pattern.num_rows, batch_shape)
     return box.form(rhs, price, senses, entropic=objective.entropic_slack, gamma_shift=gamma_shift)
+
+
+def forbid(
+    form: StandardForm, forbidden: Tensor, senses: Tensor, objective: Objective, *, gamma_shift: float = 0.0
+) -> StandardForm:
+    """The standard form of the same rows where some variables, (N, l) bool, have their lower bound as upper bound."""
+    upper = torch.where(forbidden, form.lower, form.upper)
+    if not objective.finite_box:  # then nothing else follows from the bounds
+        return replace(form, upper=upper)
+    rows = form.rows
+    box = Box.of(rows, form.lower, upper, True, (form.lower[:, rows.col], upper[:, rows.col]))
+    price = torch.where(form.soft, torch.maximum(-form.dual_lower, form.dual_upper), math.inf)
+    sides, entropic = row_sides(form, senses), objective.entropic_slack
+    return box.form(sides, price, senses, entropic=entropic, gamma_shift=gamma_shift)
 
 
 def _box(pattern: SparsityPattern, values: Values, num_variables: int, batch_shape: Shape, finite: bool) -> Box:

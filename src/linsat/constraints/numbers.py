@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from linsat._optional import is_tensor
-from linsat.constraints.arrays import Array, Numbers, as_array, side_by_side, spread, to_tensor
+from linsat.constraints.arrays import Array, Numbers, as_array, followed, side_by_side, spread, to_tensor
 from linsat.constraints.soft import full_price
 from linsat.constraints.statement import Statement
 from linsat.constraints.structure import SparsityPattern, Values
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def values_on(constraints: RowsAndBox, device: torch.device | str | None) -> Values:
     """The numbers on a device, by default that of the coefficients, with gradients where asked for."""
     values = [to_tensor(matrix.values(), device) for matrix in constraints.blocks.values()]
-    lower, upper = (to_tensor(bound, device) for bound in constraints._bounds().values())
+    lower, upper = (to_tensor(own_tensor(bound), device) for bound in constraints._bounds().values())
     if device is None:
         device = values[0].device if values else lower.device
     price = full_price(constraints._soft, len(constraints))
@@ -48,16 +48,16 @@ def _stacked(parts: Sequence[Tensor], device: torch.device | str) -> Tensor:
 
 
 def right_sides(constraints: RowsAndBox) -> dict[str, Tensor]:
-    """The right-hand sides (batch..., rows) by name, as tensors; the user's own where they are followed."""
+    """The right-hand sides (batch..., rows) by name, as tensors: the user's own where they are followed."""
     return {
-        name: spread(own_tensor(side), (*side.shape[:-1], constraints._rows_of(name)))
+        name: own_tensor(spread(side, (*side.shape[:-1], constraints._rows_of(name))))
         for name, side in constraints._right_sides.items()
     }
 
 
 def own_tensor(numbers: Numbers) -> Tensor:
-    """Numbers of a set as a tensor: the user's own where it is followed."""
-    return numbers if is_tensor(numbers) else to_tensor(numbers)
+    """Numbers of a set as a tensor: the user's own where it is followed, else a copy: writing to it changes no set."""
+    return numbers if followed(numbers) else to_tensor(numbers).clone()
 
 
 def present(constraints: RowsAndBox) -> Statement:
@@ -84,14 +84,16 @@ def _stacked_arrays(parts: Sequence[Numbers]) -> Array:
 
 
 def statement(constraints: RowsAndBox) -> Statement:
-    """See `Constraints.statement`."""
+    """See `Constraints.statement`; all of it copied."""
     if not constraints.fixed:
         held = ", ".join(constraints.learned_tensors()) or "of a graph or a function transform"
         raise ConstraintError(
             f"The set holds tensors that torch follows ({held}); expected constants. Fix: build the set from arrays, "
             f"or from tensor.detach()."
         )
-    return present(constraints)
+    stated = present(constraints)
+    arrays = {f.name: getattr(stated, f.name) for f in fields(stated)}
+    return replace(stated, **{name: part.copy() for name, part in arrays.items() if isinstance(part, np.ndarray)})
 
 
 def of_instance(numbers: Array, batch_shape: Sequence[int], instance: int) -> Array:

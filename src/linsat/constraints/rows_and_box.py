@@ -197,12 +197,12 @@ class RowsAndBox:
 
     @property
     def lower(self) -> Tensor:
-        """The lower bounds: a scalar, (variables,) or (batch..., variables)."""
+        """The lower bounds: a scalar, (variables,) or (batch..., variables); a copy unless it is learned."""
         return own_tensor(self._lower)
 
     @property
     def upper(self) -> Tensor:
-        """The upper bounds: a scalar, (variables,) or (batch..., variables)."""
+        """The upper bounds: a scalar, (variables,) or (batch..., variables); a copy unless it is learned."""
         return own_tensor(self._upper)
 
     @property
@@ -245,7 +245,7 @@ class RowsAndBox:
         return values_on(self, device)
 
     def statement(self) -> Statement:
-        """All numbers as plain numpy arrays, which may share memory with the set: do not write to them.
+        """All numbers as plain numpy arrays, copies of those of the set.
 
         Raises:
             ConstraintError: a number is a tensor that requires gradients, or belongs to a graph or transform of torch.

@@ -220,9 +220,17 @@ class Solved:
     def problem(self) -> Problem:
         return self.call.problem(self.tensors, self.presolved)
 
+    def usable(self) -> Solved:
+        """With scores 0 where an instance was not solved: they may be NaN, and times a gradient of zero stay so."""
+        scores, *others = self.tensors
+        return replace(self, tensors=(torch.where(self._converged(), scores, 0.0), *others))
+
     def masked(self, gradient: Tensor) -> Tensor:
         """Zero for instances that were not solved; in float64."""
-        return torch.where((self.codes == Status.CONVERGED.code)[:, None], gradient, 0.0).to(self.mu.dtype)
+        return torch.where(self._converged(), gradient, 0.0).to(self.mu.dtype)
+
+    def _converged(self) -> Tensor:
+        return (self.codes == Status.CONVERGED.code)[:, None]
 
     def explicit(self, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x, residual and duals as functions of everything but the duals strictly inside their bounds."""
@@ -237,6 +245,7 @@ def gradients(
     solved: Solved, grad_mu: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """Gradients to scores and `Call.tensors`, where needed, from those of the duals and of x."""
+    solved = solved.usable()
     problem = solved.problem()
     if grad_x is None:
         grad_x = torch.zeros_like(problem.scores)

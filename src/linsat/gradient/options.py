@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from linsat._transforms import constant_field, constant_in_graphs
@@ -30,6 +30,7 @@ class Options:
     constant: bool  # whether rows and box are the same numbers in every call
     presolves: bool
     names: Sequence[str] | None  # of the rows, where the user gave any
+    forbids: bool = False  # whether some variables were taken out, those with a score of -inf
 
     def build_objective(self, numbers: list[Any]) -> Objective:
         kind = (_objective_class(self.objective), tuple(self.fields.items()), tuple(self.numbers))
@@ -60,6 +61,12 @@ def _written(objective: Kind, solver: str, settings: Any, *others: Any) -> str:
             f"the objective {made.__name__} has the fields {listed}; a graph keeps plain numbers and texts only. "
             f"Fix: return tensors from `parameters`."
         ) from None
+
+
+@functools.lru_cache(maxsize=256)
+def forbidding(text: str) -> str:
+    """The options of the same call with an upper bound for each instance."""
+    return json.dumps(asdict(replace(read(text), constant=False, forbids=True)))
 
 
 @functools.lru_cache(maxsize=256)

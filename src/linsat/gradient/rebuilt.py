@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._recent import MadeFrom
-from linsat.backends.run import settle
+from linsat._transforms import plain
+from linsat.backends.run import presolve, settle
 from linsat.compile.compiled import CompiledConstraints
 from linsat.compile.presolve import everything_free, row_sides
 from linsat.compile.problem import Presolved, StandardForm, Tensor
 from linsat.compile.rows import RowMatrix
+from linsat.compile.standard_form import forbid
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.structure import BLOCKS
 from linsat.errors import ConstraintError
 from linsat.gradient.implicit import Call, Solved, gradients
 from linsat.gradient.operator import Answers, Arguments
-from linsat.gradient.options import Options, read
+from linsat.gradient.options import Options, forbidding, read
 from linsat.objectives import Objective
-from linsat.solving import Solve
+from linsat.solving import ForbiddenVariables, Solve, check_lower, saying_what_is_forbidden
 
 _KEPT = 32  # patterns and sets
 _patterns: MadeFrom[dict[str, Any]] = MadeFrom(_KEPT)
@@ -44,8 +47,14 @@ class Point(NamedTuple):
 def project(arguments: Arguments) -> Answers:
     """The operator itself; what it returns shares no memory with anything that is kept."""
     call = _call(arguments)
-    with torch.no_grad():
-        result, problem = call.solve(call.form, arguments.scores, call.objective)
+    try:
+        with torch.no_grad():
+            result, problem = call.solve(call.form, arguments.scores, call.objective)
+    except ForbiddenVariables:
+        shape = arguments.decided_shape  # of the box as given; what was decided in the other is found again
+        decided = torch.zeros(shape, dtype=torch.bool, device=arguments.scores.device)
+        with saying_what_is_forbidden():
+            return project(_Forbidding.of(arguments).arguments)._replace(decided=decided)
     return Answers(
         x=result.x.to(arguments.scores.dtype).contiguous(),
         mu=result.mu.contiguous(),
@@ -58,13 +67,19 @@ def project(arguments: Arguments) -> Answers:
 
 def pull_back(arguments: Arguments, point: Point, grads: Gradients, needed: Sequence[bool]) -> list[Tensor]:
     """Gradients to scores, form and numbers, those that are needed."""
+    if _forbids(arguments):
+        changed, others = _Forbidding.of(arguments), any(needed[1:])
+        found = pull_back(changed.arguments, point, grads, [True, *[others] * (len(needed) - 1)])
+        if not others:
+            return [found[0].masked_fill(changed.variables, 0.0)]
+        pulled = torch.func.vjp(changed.change, *_tensors(arguments))[1](tuple(found))
+        return [g.contiguous() for g, wants in zip(pulled, needed, strict=True) if wants]
     call = _call(arguments)
-    presolved = settle(call.solve.compiled) if call.cache is not None else _unpack(point.decided, arguments)
+    presolved = _decided(call, point, arguments)
     solved = Solved(call, (arguments.scores, *call.tensors()), point.mu, point.codes, presolved)
     with torch.no_grad():
         found = gradients(solved, grads[1], grads[0], tuple(needed))
-    tensors = (arguments.scores, *arguments.form, *arguments.numbers)
-    wanted = [(g, t) for g, t, wants in zip(found, tensors, needed, strict=True) if wants]
+    wanted = [(g, t) for g, t, wants in zip(found, _tensors(arguments), needed, strict=True) if wants]
     return [torch.zeros_like(t) if g is None else g.to(t.dtype).reshape(t.shape).contiguous() for g, t in wanted]
 
 
@@ -72,21 +87,80 @@ def differentiate(
     arguments: Arguments, point: Point, grads: Gradients, needed: Sequence[bool], cotangents: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """Gradients to those of x and the duals, the duals, scores, form and numbers: `pull_back` in torch operations."""
-    call = _call(arguments)
-    presolved = _unpack(point.decided, arguments)
+    changes = _Forbidding.of(arguments) if _forbids(arguments) else None
+    here = arguments if changes is None else changes.arguments
+    call = _call(here)
+    presolved = _unpack(point.decided, arguments) if changes is None else _decided(call, point, here)
     given = [g for g in grads if g is not None]
 
     def again(mu: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         given = iter(tensors)
         grad_x, grad_mu = (None if g is None else next(given) for g in grads)
-        solved = Solved(call, tuple(given), mu, point.codes, presolved)
-        found = gradients(solved, grad_mu, grad_x, tuple(needed))
+        own = tuple(given)
+        if changes is None:
+            found = gradients(Solved(call, own, mu, point.codes, presolved), grad_mu, grad_x, tuple(needed))
+        else:
+            changed, pull = torch.func.vjp(changes.change, *own)
+            solved = Solved(call, changed, mu, point.codes, presolved)
+            found = pull(gradients(solved, grad_mu, grad_x, (True,) * len(own)))
         return tuple(g for g, wants in zip(found, needed, strict=True) if wants and g is not None)
 
-    inputs = (*given, arguments.scores, *arguments.form, *arguments.numbers)
+    inputs = (*given, *_tensors(arguments))
     to_mu, *others = torch.func.vjp(again, point.mu, *inputs)[1](tuple(cotangents))
     rest = iter(others)
     return [*(None if g is None else next(rest) for g in grads), to_mu, *rest]
+
+
+def _tensors(arguments: Arguments) -> tuple[Tensor, ...]:
+    return arguments.scores, *arguments.form, *arguments.numbers
+
+
+def _decided(call: Call, point: Point, arguments: Arguments) -> Presolved:
+    """What presolve decided in the forward pass."""
+    if call.cache is not None:
+        return settle(call.solve.compiled)
+    if read(arguments.options).forbids:  # decided for each instance, and not kept
+        with torch.no_grad():
+            return presolve(call.solve.compiled, call.form)
+    return _unpack(point.decided, arguments)
+
+
+def _forbids(arguments: Arguments) -> bool:
+    """Whether a variable is to stay at its lower bound: its score is -inf."""
+    return bool(torch.isneginf(plain(arguments.scores)).any())
+
+
+class _Forbidding(NamedTuple):
+    """A call with scores of -inf as one without them: where these are, the upper bound is the lower one."""
+
+    variables: Tensor  # (N, l) bool
+    change: Callable[..., tuple[Tensor, ...]]  # of scores, form and numbers, differentiable
+    arguments: Arguments
+
+    @classmethod
+    def of(cls, arguments: Arguments) -> _Forbidding:
+        options, length = read(arguments.options), len(arguments.form)
+        seen = Arguments(*tree_map_only(torch.Tensor, plain, tuple(arguments)))  # presolve looks at numbers
+        if seen.scores.shape != arguments.scores.shape:
+            raise ConstraintError(
+                "y holds -inf, and linsat has no second derivatives there of scores that torch.func.vmap maps over. "
+                "Fix: pass the batch as it is, or forbid variables by constraints.with_bounds(upper=...)."
+            )
+        form, senses = _form(seen), seen.pattern[2]
+        objective, shift = options.build_objective(seen.numbers), options.build_solver().gamma_shift
+        variables = torch.isneginf(seen.scores)
+        open_below = variables & torch.isneginf(form.lower)
+        if bool(open_below.any()):
+            check_lower(open_below, _constraints(form, senses, options.names))
+
+        def change(scores: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+            own = forbid(form.with_tensors(others[:length]), variables, senses, objective, gamma_shift=shift)
+            return torch.where(variables, 0.0, scores), *own.tensors(), *others[length:]
+
+        with torch.no_grad():
+            scores, *changed = change(*_tensors(seen))
+        given = {"scores": scores, "form": changed[:length], "numbers": changed[length:]}
+        return cls(variables, change, seen._replace(**given, options=forbidding(arguments.options)))
 
 
 def _call(arguments: Arguments) -> Call:
@@ -95,21 +169,25 @@ def _call(arguments: Arguments) -> Call:
     make = functools.partial(_compile, arguments, options)
     key = (text, scores.shape[1])
     compiled = _constant.get_or_make(key, (row, col, senses, *form), make) if options.constant else make()
-    per_instance = any(tensor.shape[0] != 1 for tensor in form)
+    per_instance = options.forbids or any(tensor.shape[0] != 1 for tensor in form)
     solve = Solve(compiled, options.build_solver(), options.on_failure, start, lambda i: i if per_instance else 0)
     objective = options.build_objective(numbers)
     return Call(compiled.form, objective, solve, compiled.cache if options.constant else None)
 
 
-def _compile(arguments: Arguments, options: Options) -> CompiledConstraints:
-    """As `linsat.compile.compiled`, from a standard form."""
+def _form(arguments: Arguments) -> StandardForm:
     row, col, senses = arguments.pattern
     values, *others = arguments.form
     shape = (senses.shape[0], arguments.scores.shape[1])
     cache = _patterns.get_or_make(shape, (row, col), dict)
-    form = StandardForm(RowMatrix(row, col, values, shape, cache), *others)
+    return StandardForm(RowMatrix(row, col, values, shape, cache), *others)
+
+
+def _compile(arguments: Arguments, options: Options) -> CompiledConstraints:
+    """As `linsat.compile.compiled`, from a standard form."""
+    senses, form = arguments.pattern[2], _form(arguments)
     objective = options.build_objective(arguments.numbers).probe(form.lower)
-    owner = functools.partial(_constraints, form, senses, options.names)
+    owner = functools.partial(_constraints, form, senses, options.names, options.forbids)
     if not _usable(form, objective):
         found = owner()  # says what is wrong with which number
         if objective.finite_box:
@@ -128,11 +206,15 @@ def _usable(form: StandardForm, objective: Objective) -> bool:
     return bool(good)
 
 
-def _constraints(form: StandardForm, senses: Tensor, names: Sequence[str] | None) -> Constraints:
-    """The set that a standard form came from, for a message about rows that contradict each other."""
+def _constraints(form: StandardForm, senses: Tensor, names: Sequence[str] | None, batch: bool = False) -> Constraints:
+    """The set that a standard form came from, for a message about rows that contradict each other.
+
+    ``batch``: bounds of their own for all instances, also where there is only one.
+    """
     rows, sides, hard = form.rows, row_sides(form, senses), ~form.soft[0]  # soft ones contradict nothing
     kept = None if names is None else [name for name, counts in zip(names, hard.tolist(), strict=True) if counts]
-    arguments: dict[str, Any] = {"lower": form.lower.squeeze(0), "upper": form.upper.squeeze(0), "names": kept}
+    upper = form.upper if batch else form.upper.squeeze(0)
+    arguments: dict[str, Any] = {"lower": form.lower.squeeze(0), "upper": upper, "names": kept}
     coefficients = {}
     for matrix_name, side_name, sense in BLOCKS:
         members = (senses == sense) & hard

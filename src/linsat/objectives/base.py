@@ -15,11 +15,14 @@ the fused kernel and the interior-point method know those of linsat only, and sa
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import fields, replace
+import sys
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from linsat._array_namespace import Tensor, namespace
+from linsat._optional import is_tensor
+from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
     import torch
@@ -63,8 +66,12 @@ class Objective:
         return replace(self, **numbers) if numbers else self  # type: ignore[type-var]
 
     def parameters(self) -> dict[str, Any]:
-        """The numbers of the objective by field name; they may be tensors that require gradients."""
-        return {}
+        """The numbers of the objective by field name; they may be tensors that require gradients.
+
+        By default every field that holds a tensor. An override may name others, such as a field that is a number now.
+        """
+        names = [f.name for f in fields(self)] if is_dataclass(self) else []
+        return {name: value for name, value in ((name, getattr(self, name)) for name in names) if is_tensor(value)}
 
     @property
     def constant_key(self) -> Hashable:
@@ -80,8 +87,15 @@ class Objective:
         return type(self), tuple((name, constant_field(getattr(self, name))) for name in others), numbers
 
     def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Objective:
-        """The same objective with its numbers as float64 tensors over the flattened batch, (N, 1) or (N or 1, l)."""
-        return self
+        """The same objective with its numbers as float64 tensors over the flattened batch, (N, 1) or (N or 1, l).
+
+        By default a number is one for all, (variables,), or (batch..., 1 or variables).
+
+        Raises:
+            ConstraintError: a number of another shape.
+        """
+        own = {name: _spread_one(self, name, batch_shape, num_variables, device) for name in self.parameters()}
+        return replace(self, **own) if own else self  # type: ignore[type-var]
 
     def flat(self, layout: Layout) -> Objective:
         """The same objective, its numbers per variable in one vector where they came in the shape of a variable."""
@@ -102,6 +116,66 @@ class Objective:
     def slope(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         """psi''(u), how fast x moves with u."""
         raise NotImplementedError
+
+
+def _spread_one(
+    objective: Objective, name: str, batch: torch.Size, num_variables: int, device: torch.device
+) -> torch.Tensor:
+    """One number of an objective over the flattened batch."""
+    import torch
+
+    value, name = objective.parameters()[name], f"{name} of {type(objective).__name__}"
+    try:
+        tensor = value if is_tensor(value) else torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConstraintError(
+            f"{name} is {type(value).__name__}; expected a number or a tensor. Fix: a float, or a tensor of floats."
+        ) from None
+    tensor = tensor.to(device, torch.float64)
+    try:
+        if not tensor.shape or tensor.shape[-1] == 1:
+            return tensor.reshape(tensor.shape or (1,)).expand(*batch, 1).reshape(batch.numel(), 1)
+        shape = (num_variables,) if tensor.dim() == 1 else (*batch, num_variables)
+        return tensor.expand(shape).reshape(-1, num_variables)
+    except RuntimeError:
+        raise ConstraintError(
+            f"{name} has shape {tuple(tensor.shape)}; expected one number, ({num_variables},), or the batch shape "
+            f"{tuple(batch)} and 1 or {num_variables}. Fix: one of these shapes, or a `spread` of its own."
+        ) from None
+
+
+def check_spread(given: Objective, made: Objective, count: int) -> None:
+    """Reject an objective whose own `parameters` or `spread` would lose a gradient, or leave a number no one can use.
+
+    Raises:
+        ConstraintError: names the field, and what to return.
+    """
+    kind, numbers = type(given).__name__, made.parameters()
+    for name, value in vars(given).items():
+        if name not in numbers and _is_learned(value):
+            raise ConstraintError(
+                f"{name} of {kind} requires gradients, and none would reach it: {kind}.parameters() has no {name!r}. "
+                f"Fix: make every such tensor a field of a frozen dataclass, and let parameters() name it."
+            )
+    for name, number in numbers.items():
+        if not is_tensor(number) or number.ndim != 2 or number.shape[0] not in (1, count):
+            shape = f"shape {tuple(number.shape)}" if is_tensor(number) else f"type {type(number).__name__}"
+            raise ConstraintError(
+                f"{name} of {kind} has {shape} after {kind}.spread(); expected a tensor (1 or {count}, .). "
+                f"Fix: leave `spread` to linsat.Objective, or spread every number that parameters() names."
+            )
+
+
+def _is_learned(value: Any) -> bool:
+    """Whether a tensor that requires gradients is there, alone, among others or in a module."""
+    if is_tensor(value):
+        return value.requires_grad
+    if isinstance(value, Mapping):
+        return any(map(_is_learned, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_learned, value))
+    modules = sys.modules.get("torch.nn")
+    return modules is not None and isinstance(value, modules.Module) and any(map(_is_learned, value.parameters()))
 
 
 def of_kind(kind: Kind, numbers: Sequence[Any]) -> Objective:

@@ -1,0 +1,43 @@
+"""A fingerprint of a set: short texts by argument name that are equal where the rules are, for comparison only."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from linsat.constraints.arrays import Array, Numbers, as_array, spread
+from linsat.constraints.soft import full_price
+
+if TYPE_CHECKING:
+    from linsat.constraints.rows_and_box import RowsAndBox
+
+
+def fingerprint(constraints: RowsAndBox) -> dict[str, str]:
+    """How many variables, and each argument that states rows or box: a hash of its numbers, or that it is learned.
+
+    However the same numbers were stated, densely or sparsely, as one number or one for each; names do not count.
+    """
+    learned, width = constraints._followed, constraints.num_variables  # also those that were frozen since
+    found = {"variables": str(width)}
+    for name, matrix in constraints.blocks.items():
+        values = as_array(matrix.values())
+        filled = values.reshape(-1, len(matrix.row)).any(0) | (name in learned)
+        parts = [np.array(matrix.shape, dtype=np.int64), matrix.row[filled], matrix.col[filled]]
+        found[name] = _hashed(*parts) if name in learned else _hashed(*parts, values[..., filled])
+    numbers: dict[str, Numbers] = dict(constraints._sides())
+    for name, bound in constraints._bounds().items():
+        numbers[name] = bound if width is None else spread(bound, (*bound.shape[:-1], width))
+    price = full_price(constraints._soft, len(constraints))
+    if price is not None:
+        numbers["price"] = price
+    return found | {name: "learned" if name in learned else _hashed(as_array(n)) for name, n in numbers.items()}
+
+
+def _hashed(*arrays: Array) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:  # + 0: the zero with a minus sign is another one in bytes only
+        digest.update(str((array.shape, array.dtype.str)).encode())
+        digest.update((array + 0).tobytes())
+    return digest.hexdigest()
