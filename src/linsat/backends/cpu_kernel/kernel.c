@@ -152,10 +152,15 @@ INLINE int64_t claim(int64_t *counter) { return __atomic_fetch_add(counter, 1, _
 #undef LANES
 
 #ifdef LINSAT_X86
+static int known = -1; /* whether there is AVX2; two threads that find out at once write the same answer */
+
 static int has_avx2(void) {
-    static int known = -1; /* two threads that find out at once write the same answer */
-    if (known < 0) known = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    return known;
+    int found = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (found < 0) {
+        found = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        __atomic_store_n(&known, found, __ATOMIC_RELAXED);
+    }
+    return found;
 }
 #define DISPATCH(name, ...) return has_avx2() ? name##_avx2(__VA_ARGS__) : name##_plain(__VA_ARGS__)
 #else
@@ -183,6 +188,14 @@ EXPORT int linsat_run(Task task, const void *layout, const void *problem, const 
 
 EXPORT int64_t linsat_claim(Team *team) { return claim(&team->counter); }
 
+/* From now on, the variant that every processor can run. */
+EXPORT void linsat_use_plain(void) {
+#ifdef LINSAT_X86
+    __atomic_store_n(&known, 0, __ATOMIC_RELAXED);
+#endif
+}
+
+/* The instruction set of the variant in use. */
 EXPORT const char *linsat_instructions(void) {
 #ifdef LINSAT_X86
     return has_avx2() ? "AVX2" : "SSE2";

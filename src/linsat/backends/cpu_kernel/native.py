@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from linsat.compile import presolve
+from linsat.errors import ConstraintError
 from linsat.solvers import linear_algebra, newton
 
 # Raised together with the version in kernel.c whenever the meaning of an argument changes.
 _ABI_VERSION = 5
-_OFF = ("off", "0", "no")
+_ON, _PLAIN, _OFF = ("on", "1", "yes", ""), ("plain",), ("off", "0", "no")  # values of LINSAT_KERNEL
 
 _Whole, _Real, _Address = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
@@ -131,9 +132,21 @@ class Library:
 
 @functools.cache
 def load() -> Library | str:
-    """The library, or the reason why it cannot be used. ``LINSAT_KERNEL=off`` in the environment turns it off."""
-    if os.environ.get("LINSAT_KERNEL", "on").lower() in _OFF:
+    """The library, or the reason why it cannot be used.
+
+    ``LINSAT_KERNEL=off`` in the environment turns it off, ``plain`` has it run without AVX2.
+
+    Raises:
+        ConstraintError: LINSAT_KERNEL has another value.
+    """
+    wanted = os.environ.get("LINSAT_KERNEL", "on").lower()
+    if wanted in _OFF:
         return "turned off by LINSAT_KERNEL"
+    if wanted not in _ON + _PLAIN:
+        raise ConstraintError(
+            f"the environment variable LINSAT_KERNEL is {wanted!r}; expected on, plain (without AVX2) or off. "
+            "Fix: one of these, or leave it out."
+        )
     path = _path(Path(__file__).parent)
     if path is None:
         return (
@@ -142,6 +155,8 @@ def load() -> Library | str:
     try:
         functions = ctypes.CDLL(str(path))
         differs = _differs(functions)
+        if wanted in _PLAIN:
+            functions.linsat_use_plain()
     except (OSError, AttributeError) as error:
         return f"its library cannot be loaded ({error}); reinstall linsat"
     if differs:
