@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -45,25 +44,30 @@ class Solution(Generic[Scores]):
     solver_codes: Any
     constraints: Constraints
 
-    @functools.cached_property
+    @property
     def violation(self) -> Any:
         """The worst violation of any hard row or bound at ``x``, of the batch shape; see `Constraints.violation`.
 
         On ``x`` as it is returned, in its dtype; worked out when first asked for. A broken soft row is none.
         """
-        with torch.no_grad():
-            return self.constraints.violation(self.x)
+        return self._once("_violation", lambda: self.constraints.violation(self.x))
 
-    @functools.cached_property
+    @property
     def broken(self) -> Any:
         """By how much each soft row is broken at ``x``, (batch..., rows) in the units of the row.
 
         Zero for hard rows, and where a soft row holds: to 1e-8, or to the rounding of x, relative to its size there.
         Differentiable; worked out when first asked for.
         """
-        x = self.x if isinstance(self.x, torch.Tensor) else torch.from_numpy(np.asarray(self.x))
-        found = self.constraints.soft_violation(x, max(_HOLDS, 4 * torch.finfo(x.dtype).eps))
-        return found if isinstance(self.x, torch.Tensor) else found.cpu().numpy()
+        x = next(iter(self.x.values())) if isinstance(self.x, Mapping) else self.x
+        eps = (torch.finfo if isinstance(x, torch.Tensor) else np.finfo)(x.dtype).eps
+        return self._once("_broken", lambda: self.constraints.soft_violation(self.x, max(_HOLDS, 4 * float(eps))))
+
+    def _once(self, name: str, work_out: Callable[[], Any]) -> Any:
+        """What is worked out when first asked for; `functools.cached_property` has a lock, which no graph can enter."""
+        if name not in self.__dict__:
+            object.__setattr__(self, name, work_out())
+        return self.__dict__[name]
 
     @property
     def converged(self) -> Any:

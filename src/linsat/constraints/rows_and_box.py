@@ -265,7 +265,7 @@ class RowsAndBox:
         """
         return violation(self, x)
 
-    def soft_violation(self, x: Tensor, tol: float) -> Tensor:
+    def soft_violation(self, x: Any, tol: float) -> Any:
         """`row_violation` of the soft rows, 0 for the others and where it is at most ``tol`` times the row's size."""
         return soft_violation(self, x, tol)
 

@@ -50,14 +50,13 @@ def violation(constraints: RowsAndBox, x: Any) -> Any:
     return worst.detach() if is_tensor(worst) else np.asarray(worst)
 
 
-def soft_violation(constraints: RowsAndBox, x: Tensor, tol: float) -> Tensor:
+def soft_violation(constraints: RowsAndBox, x: Any, tol: float) -> Any:
     """See `Constraints.soft_violation`."""
-    import torch
-
     point = read_point(constraints, x)
+    xp = namespace(point)
     gap, size = _row_gaps(constraints, point, _numbers(constraints, point))
-    held = gap.detach() <= tol * size.clamp_min(1.0)  # not for NaN, which stays
-    return torch.where(held | positions_on(gap, ~constraints._soft_mask()), 0.0, gap)
+    held = gap <= tol * xp.clip(size, 1.0, None)  # not for NaN, which stays
+    return xp.where(held | positions_on(gap, ~constraints._soft_mask()), 0.0, gap)
 
 
 def read_point(constraints: RowsAndBox, x: Any) -> Numbers:
