@@ -141,7 +141,10 @@ def _feasible(rng: Rng, family: str, rows: Rows, number: int, *, many: bool) -> 
 
 
 def soften(rng: Rng, case: Case) -> None:
-    """Make some rows soft, at prices of 0.01 to 1e6; in half of the cases their sides leave the known point, so that not all can hold."""
+    """Make some rows soft, at prices of 0.01 to 1e6.
+
+    In half of the cases their sides leave the known point, so that not all can hold.
+    """
     soft = rng.random(len(case.senses)) < rng.choice([0.3, 0.7])
     soft[rng.integers(len(soft))] = True
     case.price = np.where(soft, 10.0 ** rng.uniform(-2, 6, len(soft)), np.inf)

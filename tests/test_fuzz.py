@@ -192,6 +192,32 @@ class TestLiarsAreCaught:
         beyond = changed(lambda s: {"duals": 0 * s.duals - 11.0})
         assert "duals" in kinds(nearest_case(price=np.array([10.0])), solve=beyond)
 
+    def test_a_soft_row_of_a_high_price_broken_within_the_tolerance_of_a_hard_one(self) -> None:
+        """By 3e-10, at a price of 1e6: 3e-4 more than the best value. A hard row may be off by that."""
+        slightly = changed(lambda s: {"x": s.x + 1e-10, "violation": s.violation})
+        dear = nearest_case(price=np.array([1e6]))
+        assert kinds(dear) == set()
+        assert kinds(dear, solve=slightly) == {"optimum"}
+        off = changed(lambda s: {"x": s.x + 1e-10})
+        hard = judging.judge(nearest_case(), None, SimpleNamespace(**{**NOTHING_ELSE, "solve": off}))
+        assert not any(text.startswith("optimum") for text in hard.findings)
+
+    def test_prices_are_drawn_to_1e6(self) -> None:
+        cases = [systems.draw(1, number) for number in range(200)]
+        prices = np.concatenate([case.price[np.isfinite(case.price)] for case in cases if case.price is not None])
+        assert prices.min() < 0.1
+        assert 1e5 < prices.max() <= 1e6
+
+    def test_a_row_dropped_in_a_wide_box(self) -> None:
+        """The lower ends of a box of 1e9, where x0 + x1 + x2 = 1."""
+        alike = simple_case(
+            matrix=np.ones((1, 3)), senses=["=="], sides=np.array([[1.0]]), upper=np.full(3, 1e9), shared=True,
+            points=[np.full(3, 1 / 3)],
+        )  # fmt: skip
+        assert kinds(alike) == set()
+        dropped = changed(lambda s: {"x": 0 * s.x, "violation": 0 * s.violation + 1.0})
+        assert "silent violation" in kinds(alike, solve=dropped)
+
     def test_an_unbounded_contradiction_accepted(self) -> None:
         """x0 + x1 + x2 <= 1 and >= 2 in the whole space, called converged half way between."""
         case = nearest_case(

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
@@ -615,3 +616,29 @@ def test_solver_files_hold_no_soft_rows(tmp_path):
     cons = linsat.Constraints(A=np.eye(2), b=1.0, names=["a", "b"]).soften("b")
     with pytest.raises(linsat.ConstraintError, match=r"row 'b' is soft; LP, MPS and HiGHS models hold hard rows only"):
         linsat.save(cons, tmp_path / "soft.mps")
+
+
+@pytest.mark.parametrize("price", [1e1, 1e4, 1e6])
+@pytest.mark.parametrize("seed", [5, 32])
+def test_the_value_is_the_best_at_any_price(seed, price):
+    """Where duals stay below the price soft rows hold as hard ones do, for which Clarabel has the best value.
+
+    A row that is broken by 1e-12 costs 1e-6 at a price of 1e6: more than a value may be off.
+    """
+    rng = np.random.default_rng(seed)
+    l, k = int(rng.integers(3, 9)), int(rng.integers(1, 6))
+    matrix = rng.normal(size=(k, l))
+    sides, y = matrix @ rng.random(l), rng.normal(size=(200, l)) * 10 ** rng.uniform(-1, 1.5)
+    best, scores, x = np.zeros(len(y)), cp.Parameter(l), cp.Variable(l)
+    rows = matrix @ x == sides
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(x - scores) / 2), [rows, x >= 0, x <= 1])
+    for i in range(len(y)):
+        scores.value = y[i]
+        problem.solve(solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+        best[i] = problem.value if np.abs(rows.dual_value).max() < 0.9 * price else np.inf
+    assert np.isfinite(best).sum() > (len(y) / 2 if price > 100 else 0)
+    cons = linsat.Constraints(E=matrix, f=sides).soften([*range(k)], price=price)
+    found = linsat.solve(y, cons, objective=linsat.Euclidean())
+    assert found.converged.all()
+    value = ((found.x - y) ** 2).sum(-1) / 2 + price * np.abs(found.x @ matrix.T - sides).sum(-1)
+    assert (value <= best + 2e-8 * (1 + np.abs(y * found.x).sum(-1))).all()

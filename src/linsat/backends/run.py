@@ -124,7 +124,7 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None, fi
 
 @torch.no_grad()
 def confirm(problem: Problem, result: SolverResult, solver: Newton | Sinkhorn) -> None:
-    """Take back that an instance has converged where its rows, as given, do not hold at x, whatever its dtype rounds."""
+    """Take back that an instance has converged where its rows, as given, do not hold at x, to tolerance."""
     x = result.x.detach()
     worst, allowed = problem.violation(x.to(torch.float64)), solver.holds + torch.finfo(x.dtype).eps
     lost = ~(worst <= allowed) & (result.codes == Status.CONVERGED.code)

@@ -14,7 +14,6 @@ from linsat.compile.presolve import row_sides
 from linsat.compile.problem import Presolved, StandardForm
 from linsat.compile.system import LinearSystem
 
-
 _HELD = 1e-10  # violation of a row that holds when all its variables are fixed, relative to its size
 _SMALLEST = 1e-12  # unit of a variable, relative to where it is
 _PASSES = 10  # over all rows, to tighten the bounds

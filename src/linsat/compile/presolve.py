@@ -19,7 +19,7 @@ from linsat.compile.problem import Presolved, StandardForm
 CONTRADICTION = 1e-9
 VACUOUS = 1e-12
 # A variable is forced to its end where the room a row leaves it is less than this share of its box, or of one unit, and
-# moves no row by more than so many units: in a box of 1e9 a share of 1e-9 is not nothing, nor with a coefficient of 1e9.
+# moves no row by more than so many units: in a box of 1e9 a share of 1e-9 is not nothing, nor with a factor of 1e9.
 FORCED = 1e-10
 UNNOTICED = 1e-13
 # How far inside, in shares of the box and of what a row can reach, a point must be to prove an interior.

@@ -43,7 +43,7 @@ ROUNDING = 1e-14  # of theta, relative to the sum of its terms
 HELD = 1e-6  # a dual this close to its bound counts as at it
 LARGEST_STRIDE = 1e6
 GAP = 10.0  # duality gap allowed, in units of tol (1 + |<y, x>|)
-SUM_ROUNDING = 8.0  # of a row, in units of the precision of its terms
+SUM_ROUNDING = 2.0  # of a row, in units of the precision of its terms
 SWEEPS = 3  # of Sinkhorn before the first step
 MOST_GROUPS = 4  # a sweep evaluates everything once per group of disjoint rows; beyond this it does not pay
 FINE = 1e-4  # of tol: an error that the last step, taken when e <= tol, need not make smaller

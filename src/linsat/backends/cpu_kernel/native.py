@@ -36,7 +36,10 @@ def _structure(name: str, *groups: tuple[Any, str]) -> type[ctypes.Structure]:
 Constants = _structure(
     "Constants",
     (_Real, "loose_residual cooling start_temperature least_damping first_damping largest_damping"),
-    (_Real, "first_ridge largest_ridge refined_ridge shorten decrease rounding held largest_stride gap fine sum_rounding"),
+    (
+        _Real,
+        "first_ridge largest_ridge refined_ridge shorten decrease rounding held largest_stride gap fine sum_rounding",
+    ),
     (_Real, "contradiction vacuous forced unnoticed row_rounding"),
     (_Whole, "backtracks certificate_every sweeps"),
 )
