@@ -152,3 +152,13 @@ def test_absent_rows_masked_scores_and_a_bad_instance_in_single_precision():
     np.testing.assert_allclose(found.x[2, 1:], nearest_point(part, y[2, 1:].astype(float)), atol=1e-5)
     assert float(found.x[2, 0]) == 0
     assert float(found.violation[1:].max()) <= ROUNDED
+
+
+@pytest.mark.parametrize("objective", [linsat.Entropy(0.3), pytest.param(linsat.Euclidean(), marks=pytest.mark.slow)])
+def test_one_set_in_both_precisions(objective: linsat.Objective):
+    """Equal scores share the sums evenly, by symmetry; single, double and single again in one process."""
+    cons = linsat.constraints.doubly_stochastic(3)
+    for double in (False, True, False):
+        with jax.enable_x64(double):
+            x = jit(lambda y: linsat.jax.project(y, cons, objective=objective))(jnp.zeros((2, 9)))
+        np.testing.assert_allclose(x, 1 / 3, atol=1e-9 if double else 1e-6)

@@ -69,7 +69,7 @@ def _confirmed(plan: Plan, problem: Problem, found: Answer, sides: Array) -> Ans
 
     The solver sees a scaled system without what presolve has fixed, and sides that the paper's slack may have rounded.
     """
-    rounding = problem.rows.pattern.padded[0].shape[1] * float(jnp.finfo(found.x.dtype).eps)  # of the longest row
+    rounding = plan.pattern.padded[0].shape[1] * float(jnp.finfo(found.x.dtype).eps)  # of the longest row
     lost = ~(worst_violation(plan, problem, found.x, sides) <= plan.solver.tol + rounding)
     lost = lost & (found.codes == Status.CONVERGED.code)
     return found._replace(codes=jnp.where(lost, Status.STALLED.code, found.codes))

@@ -20,15 +20,19 @@ _DENSE_ENTRIES = 4_000_000
 
 
 class Pattern:
-    """Where the non-zeros are, and what follows from that: static while JAX traces."""
+    """Where the non-zeros are, and what follows from that: static while JAX traces.
+
+    Positions are int32, which JAX has with and without float64: it remembers what it made of an array of int64, and
+    cannot use that in the other precision.
+    """
 
     def __init__(self, row: np.ndarray, col: np.ndarray, shape: tuple[int, int]) -> None:
-        self.row, self.col, self.shape = row, col, shape
+        self.row, self.col, self.shape = row.astype(np.int32), col.astype(np.int32), shape
 
     @functools.cached_property
     def groups(self) -> list[np.ndarray]:
         """The rows in groups of disjoint supports."""
-        return [np.array(members) for members in disjoint_groups(self.row, self.col, self.shape[0])]
+        return [np.array(members, np.int32) for members in disjoint_groups(self.row, self.col, self.shape[0])]
 
     @property
     def small(self) -> bool:
@@ -56,10 +60,10 @@ class Pattern:
         first, second, target = first[by_target], second[by_target], target[by_target]
         found = np.bincount(target, minlength=k * k)
         place = np.arange(len(target)) - (np.cumsum(found) - found)[target]
-        tables = [np.full((k * k, max(1, int(found.max(initial=1)))), nnz) for _ in range(2)]
+        tables = [np.full((k * k, max(1, int(found.max(initial=1)))), nnz, np.int32) for _ in range(2)]
         for table, position in zip(tables, (first, second), strict=True):
             table[target, place] = position
-        return tables[0], tables[1], np.append(self.col, 0)[tables[0]]
+        return tables[0], tables[1], self._variables(tables[0])
 
     @functools.cached_property
     def gathers(self) -> bool:
@@ -75,11 +79,15 @@ class Pattern:
     def padded(self) -> tuple[np.ndarray, np.ndarray]:
         """Positions of the coefficients of each row, (k, m), padded with one behind the last; and their variables."""
         counts = np.bincount(self.row, minlength=self.shape[0])
-        table = np.full((self.shape[0], max(1, int(counts.max(initial=1)))), len(self.row))
+        table = np.full((self.shape[0], max(1, int(counts.max(initial=1)))), len(self.row), np.int32)
         order = np.argsort(self.row, kind="stable")
         within = np.arange(len(order)) - (np.cumsum(counts) - counts)[self.row[order]]
         table[self.row[order], within] = order
-        return table, np.append(self.col, 0)[table]
+        return table, self._variables(table)
+
+    def _variables(self, table: np.ndarray) -> np.ndarray:
+        """The variables of coefficients by position, 0 of those behind the last."""
+        return np.append(self.col, np.int32(0))[table]
 
 
 class PatternRows:
