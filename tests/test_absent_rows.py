@@ -57,7 +57,8 @@ def by_cvxpy(scores: np.ndarray, instance: int, kind: str) -> np.ndarray:
 def test_instances_of_a_batch_may_lack_rows(kind, backend):
     cons = linsat.Constraints(A=A, b=B_EACH, C=C, d=D_EACH, E=E, f=F)
     found = linsat.solve(SCORES, cons, objective=OBJECTIVES[kind], solver=linsat.Newton(backend=backend))
-    assert found.converged.all() and found.violation.max() <= 1e-9
+    assert found.converged.all()
+    assert found.violation.max() <= 1e-9
     assert (found.duals[:, :5][np.hstack([NO_A, NO_C])] == 0).all()
     for i in range(4):
         if kind != "entropic slack":
@@ -103,8 +104,11 @@ def test_sides_of_a_call_and_learned_ones_may_be_infinite(kind):
     y = scores.clone().requires_grad_()
     weights = torch.tensor(RNG.normal(size=(4, 6)))
     (weights * linsat.project(y, cons.with_rhs(b=b, d=d), objective=objective)).sum().backward()
-    assert (b.grad[torch.tensor(NO_A)] == 0).all() and (d.grad[torch.tensor(NO_C)] == 0).all()
-    assert torch.isfinite(b.grad).all() and torch.isfinite(d.grad).all() and torch.isfinite(y.grad).all()
+    assert (b.grad[torch.tensor(NO_A)] == 0).all()
+    assert (d.grad[torch.tensor(NO_C)] == 0).all()
+    assert torch.isfinite(b.grad).all()
+    assert torch.isfinite(d.grad).all()
+    assert torch.isfinite(y.grad).all()
     step, present = 1e-5, np.argwhere(~NO_A)
     for i, row in present[:3]:
         ends = []

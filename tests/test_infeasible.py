@@ -163,7 +163,8 @@ def test_further_conflicts_do_not_repeat_the_one_just_shown():
         assert set(names) != set(caught.value.rows)
         left = numbered.names.index("need")
         rows = [numbered.names.index(name) for name in names]
-        assert left in rows and {i % 2 for i in rows if i != left} == {0, 1}  # a cap on each of the two variables
+        assert left in rows
+        assert {i % 2 for i in rows if i != left} == {0, 1}
     alike = linsat.Constraints(A=[[1, 1]] * 3, b=0.4, C=[[1, 1]], d=[1], names=["cap"] * 3 + ["need"])
     with pytest.raises(linsat.InfeasibleError, match="Further conflicts among other rows of these names remain"):
         alike.check()

@@ -193,7 +193,7 @@ def test_a_column_in_every_row_agrees_with_clarabel():
     y = np.random.default_rng(1).normal(size=A.shape[1])
     x = cp.Variable(len(y))
     problem = cp.Problem(cp.Minimize(cp.sum_squares(x - y)), [A @ x <= 0.1, x >= 0, x <= 1])
-    problem.solve(solver="CLARABEL")
+    problem.solve(solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-14, tol_feas=1e-12)
     assert problem.status == "optimal"
     found = linsat.solve(y, linsat.Constraints(A=A, b=0.1), objective=linsat.Euclidean())
     assert found.converged.all()

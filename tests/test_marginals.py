@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import linsat
-
 from linsat.marginals import iteration_bound, multi_set_sinkhorn, sinkhorn
 from marginal_problems import by_hand, cuturi, entropic_program, multi_set_problem, single_set_problem
 
@@ -291,10 +290,12 @@ def test_gradient_with_zeros_and_per_instance_stopping():
 
 
 def test_many_small_matrices_are_not_left_halfway_without_a_word():
-    """Of 8,192 matrices of 4x4 some need more than 1,000 iterations: said with their error, and not said once enough."""
+    """Of 8,192 matrices of 4x4 some need more than 1,000 iterations: said with their error, not said once enough."""
     S = (4 * torch.randn(8192, 4, 4, dtype=F64, generator=torch.Generator().manual_seed(0))).exp()
     ones = torch.ones(4, dtype=F64)
-    with pytest.warns(linsat.LinSATWarning, match=r"\d+ of 8192 instances have not converged in max_iter = 1000") as said:
+    with pytest.warns(
+        linsat.LinSATWarning, match=r"\d+ of 8192 instances have not converged in max_iter = 1000"
+    ) as said:
         result = sinkhorn(S, ones, ones)
     off = (result.matrix.sum(-1) - 1).abs().sum(-1)
     assert torch.equal(off <= 1e-6, result.converged)

@@ -172,8 +172,9 @@ def _warn(count: int, errors: Tensor, max_iter: int, tol: float) -> None:
     """Say that some instances were still on their way; ``errors``: theirs."""
     warnings.warn(
         f"{len(errors)} of {count} instances have not converged in max_iter = {max_iter} iterations: the L1 error is "
-        f"{float(errors.max()):.1e} at most, above tol = {tol:g}. Fix: a larger max_iter; less extreme scores (a higher "
-        f"temperature); or linsat.project, whose rows hold to 1e-9. tol=0 asks for max_iter iterations, without this.",
+        f"{float(errors.max()):.1e} at most, above tol = {tol:g}. Fix: a larger max_iter; a higher temperature, for "
+        f"less extreme scores; or linsat.project, whose rows hold to 1e-9. (tol=0 asks for max_iter iterations, and "
+        f"does not warn.)",
         LinSATWarning,
         stacklevel=4,
     )

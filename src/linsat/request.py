@@ -190,7 +190,8 @@ class Request:
             fields = {name: value.detach().cpu().numpy() for name, value in fields.items()}
         solution = Solution(**fields, x=self.answer(result.x), constraints=self.constraints)
         if not self.constraints.fixed:
-            _ = solution.violation, solution.broken  # now: an optimiser may change the numbers before anyone asks
+            # Now: an optimiser may change the numbers before anyone asks.
+            _ = solution.violation, solution.broken, solution.adjusted
         return solution
 
 

@@ -53,6 +53,20 @@ class Solution(Generic[Scores]):
         return self._once("_violation", lambda: self.constraints.violation(self.x))
 
     @property
+    def adjusted(self) -> Any:
+        """By how much, relatively, a right-hand side was changed at most before solving, of the batch shape; mostly 0.
+
+        Sides given in less than float64 whose equalities contradict each other by no more than the rounding of that
+        dtype are replaced by the nearest consistent ones, which is what `x`, `violation` and `duals` are about; see
+        `Constraints.adjusted`. Sides given in float64 are never changed.
+        """
+        batch = self.codes.shape
+        amount = self.constraints.adjusted.detach()
+        if isinstance(self.codes, torch.Tensor):
+            return amount.to(self.codes.device).expand(batch)
+        return np.broadcast_to(amount.cpu().numpy(), batch)
+
+    @property
     def broken(self) -> Any:
         """By how much each soft row is broken at ``x``, (batch..., rows) in the units of the row.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from linsat._optional import is_tensor
-from linsat._transforms import tracing
+from linsat._transforms import Kept, tracing
 from linsat.constraints.arrays import (
     Array,
     Numbers,
@@ -47,6 +47,7 @@ class Matrix:
     source: Numbers  # the (batch..., nnz) values themselves, or the user's tensor where ``live``
     sparse: bool  # stated by its non-zeros, as new values for it are
     live: bool = False  # read from the user's tensor each time: it required gradients, or was mapped over
+    kept: Kept = field(default_factory=Kept, init=False, repr=False, compare=False)  # what follows from the numbers
 
     @property
     def batch_shape(self) -> Shape:

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from linsat._transforms import tracing
 from linsat.constraints.arrays import (
     Numbers,
@@ -15,6 +17,7 @@ from linsat.constraints.arrays import (
 from linsat.constraints.by_name import read_bound_of, right_sides_by_name
 from linsat.constraints.coefficients import Matrix
 from linsat.constraints.joining import joined
+from linsat.constraints.rounded import rounding_of
 from linsat.constraints.rows_and_box import RowsAndBox
 from linsat.constraints.soft import SoftRows, from_full_price, repriced, softened
 from linsat.constraints.structure import BLOCKS
@@ -79,8 +82,11 @@ class Constraints(RowsAndBox):
             if matrix_name not in self._matrices:
                 raise ConstraintError(f"{name} was given but the set has no {matrix_name} rows. Fix: leave {name} out.")
             sides[name] = read_right_side(name, value, self._matrices[matrix_name])
-        made = self._derived(sides=sides)
-        return made if by_name is None else made._derived(sides=right_sides_by_name(made, by_name))
+        made = self._derived(sides=sides, rounding=rounding_of(f))
+        if by_name is None:
+            return made
+        named = right_sides_by_name(made, by_name)
+        return made._derived(sides=named, rounding=max(made._rounding, *map(rounding_of, by_name.values())))
 
     def with_coefficients(self, *, A: Any = None, C: Any = None, E: Any = None) -> Constraints:
         """The same rows with other coefficients, which may have leading batch dimensions and require gradients.
@@ -142,7 +148,7 @@ class Constraints(RowsAndBox):
         def cut(numbers: Numbers) -> Numbers:
             return numbers[start:stop] if numbers.ndim > 1 else numbers
 
-        return self._derived(
+        made = self._derived(
             sides={name: cut(side) for name, side in self._right_sides.items()},
             bounds={name: cut(bound) for name, bound in self._bounds().items() if bound.ndim > 1},
             matrices={
@@ -151,7 +157,10 @@ class Constraints(RowsAndBox):
                 if matrix.batch_shape
             },
             soft=tuple(SoftRows(block.rows, cut(block.price)) for block in self._soft),
+            rounding=self._rounding,
         )
+        made._adjusted = self._adjusted[start:stop] if self._adjusted.ndim else self._adjusted
+        return made
 
     def _derived(
         self,
@@ -160,8 +169,12 @@ class Constraints(RowsAndBox):
         bounds: dict[str, Numbers] | None = None,
         matrices: dict[str, Matrix] | None = None,
         soft: tuple[SoftRows, ...] | None = None,
+        rounding: float = 0.0,
     ) -> Constraints:
-        """A set with the same rows: it shares the pattern, and with it everything derived from the pattern alone."""
+        """A set with the same rows: it shares the pattern, and with it everything derived from the pattern alone.
+
+        ``rounding`` is that of the ``sides``, see `linsat.constraints.rounded`.
+        """
         sides, bounds, matrices = sides or {}, bounds or {}, matrices or {}
         soft = self._soft if soft is None else soft
         if not self.learned_tensors().keys() >= set(self._followed):  # some were frozen since: from now on copies
@@ -173,6 +186,9 @@ class Constraints(RowsAndBox):
         made._matrices = self._matrices | matrices
         made._right_sides = self._right_sides | sides
         made._lower, made._upper = (self._bounds() | bounds).values()
+        if "f" in sides:
+            made._rounding, made._adjusted = rounding, np.zeros(())
+            made._free_constants()
         moved = any(matrix.row is not self._matrices[name].row for name, matrix in made._matrices.items())
         if moved or (bounds and made._width() != self.num_variables):
             made._structure = made._stacked()

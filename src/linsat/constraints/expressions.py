@@ -17,6 +17,7 @@ from linsat._optional import is_tensor
 from linsat.constraints.constants import Array, read_constant
 from linsat.constraints.labels import Labels, index_text, labels_at, numbered_index
 from linsat.constraints.layout import Shape
+from linsat.constraints.rounded import rounding_of
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -272,6 +273,7 @@ class Relation:
     difference: Expression
     sense: str
     names: tuple[str, ...] | None = None  # one per entry, row by row
+    rounding: float = 0.0  # of the right-hand side as given, see `linsat.constraints.rounded`
 
     def named(self, name: str | Sequence[str]) -> Relation:
         """The same relation with names for its rows.
@@ -342,4 +344,4 @@ def _compare(left: Expression, right: Any, sense: str) -> Relation:
     difference = left - right
     if difference.size == 0:
         raise ConstraintError(f"A relation '{sense}' of shape {difference.shape} has no rows. Fix: check the index.")
-    return Relation(difference, sense)
+    return Relation(difference, sense, rounding=0.0 if isinstance(right, Expression) else rounding_of(right))

@@ -79,7 +79,9 @@ def subject_to(
             arguments[matrix] = sp.vstack([coefficients for coefficients, _, _ in blocks])
             arguments[side] = np.concatenate([right_side for _, right_side, _ in blocks])
             names += [name for _, _, block_names in blocks for name in block_names]
-    return Constraints(**arguments, names=names)
+    made = Constraints(**arguments, names=names)
+    rounding = max((relation.rounding for relation in relations if relation.sense == "=="), default=0.0)
+    return made._derived(sides={"f": made._right_sides["f"]}, rounding=rounding) if rounding else made
 
 
 # ------------------------------------------------------------------ checks

@@ -32,7 +32,7 @@ def values_on(constraints: RowsAndBox, device: torch.device | str | None) -> Val
     price = full_price(constraints._soft, len(constraints))
     return Values(
         values=_stacked(values, device),
-        rhs=_stacked(list(right_sides(constraints).values()), device),
+        rhs=_stacked([to_tensor(side, device) for side in constraints._consistent_sides().values()], device),
         lower=lower.to(device),
         upper=upper.to(device),
         price=None if price is None else to_tensor(price, device),
@@ -70,7 +70,7 @@ def present(constraints: RowsAndBox) -> Statement:
         col=pattern.col,
         senses=pattern.senses,
         values=_stacked_arrays([matrix.values() for matrix in constraints.blocks.values()]),
-        rhs=_stacked_arrays(list(constraints._sides().values())),
+        rhs=_stacked_arrays(list(constraints._consistent_sides().values())),
         lower=bounds["lower"],
         upper=bounds["upper"],
         price=None if price is None else as_array(price),

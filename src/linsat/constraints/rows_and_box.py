@@ -34,6 +34,7 @@ from linsat.constraints.checks import (
 from linsat.constraints.coefficients import Matrix, read_matrix
 from linsat.constraints.layout import Layout
 from linsat.constraints.numbers import own_tensor, right_sides, sparse_matrix, statement, values_on
+from linsat.constraints.rounded import consistent, keep_dependencies, rounding_of
 from linsat.constraints.soft import SoftRows, check_price, learned_price
 from linsat.constraints.statement import Statement
 from linsat.constraints.structure import BLOCKS, SparsityPattern, Values, joint_width, stack_rows
@@ -98,6 +99,8 @@ class RowsAndBox:
             matrix = read_matrix(matrix_name, given[matrix_name])
             self._matrices[matrix_name] = matrix
             self._right_sides[side_name] = read_right_side(side_name, given[side_name], matrix)
+        self._rounding = rounding_of(f)  # of the equalities' sides as given
+        self._adjusted: Numbers = np.zeros(())
         self._lower = read_bound("lower", lower)
         self._upper = read_bound("upper", upper)
         self._layout = read_layout(variables)
@@ -105,6 +108,7 @@ class RowsAndBox:
         self._names = check_names(names, len(self))
         self._named_bounds: tuple[NamedBound, ...] = ()
         self._soft: tuple[SoftRows, ...] = ()
+        self._free_constants()
         self._settle()
 
     def _bounds(self) -> dict[str, Numbers]:
@@ -116,6 +120,39 @@ class RowsAndBox:
     def _sides(self) -> dict[str, Numbers]:
         """The right-hand sides (batch..., rows) as they are kept."""
         return {n: spread(side, (*side.shape[:-1], self._rows_of(n))) for n, side in self._right_sides.items()}
+
+    def _consistent_sides(self) -> dict[str, Numbers]:
+        """The right-hand sides (batch..., rows) as they are solved for: learned ones freed of rounding as well."""
+        sides = self._sides()
+        if "f" in sides and followed(sides["f"]):
+            sides["f"] = self._freed(sides["f"])[0]
+        return sides
+
+    def _freed(self, f: Numbers) -> tuple[Numbers, Numbers]:
+        """Sides of the equalities without what only rounding makes a contradiction, and their largest change."""
+        if self._rounding and not self._matrices["E"].live:
+            N = getattr(self._matrices["E"].kept, keep_dependencies(self._matrices["E"]))
+            if N.shape[1]:
+                return consistent(f, N, self._rounding)
+        return f, np.zeros(f.shape[:-1])
+
+    def _free_constants(self) -> None:
+        """Sides that are constants are freed of rounding once, when they come in."""
+        f = self._right_sides.get("f")
+        if self._rounding and f is not None and not followed(f):
+            freed, self._adjusted = self._freed(self._sides()["f"])
+            self._right_sides = self._right_sides | {"f": freed}
+
+    @property
+    def adjusted(self) -> Tensor:
+        """The largest relative change of a right-hand side that was given in less than float64, per instance.
+
+        Equalities that contradict each other by no more than the rounding of that dtype (row and column sums from two
+        softmaxes in float32) get the nearest sides that do not. 0 where sides are taken as given: (batch...), or ().
+        """
+        f = self._right_sides.get("f")
+        amount = self._adjusted if f is None or not followed(f) else self._freed(self._sides()["f"])[1]
+        return to_tensor(np.asarray(amount)) if not is_tensor(amount) else amount
 
     def _stacked(self) -> SparsityPattern:
         return stack_rows(self._matrices, self._width())
