@@ -1,6 +1,6 @@
 """Shared set-up: one thread, so that timings and batch sizes never change what a test sees.
 
-``LINSAT_TEST_THREADS=4`` in the environment asks for more: no verdict may depend on them (scripts/test_machines.py).
+``LINSAT_TEST_THREADS=4`` in the environment asks for more: no verdict may depend on them (scripts/machines.py).
 """
 
 import os

@@ -8,6 +8,7 @@ import torch
 from scipy.optimize import minimize
 
 import linsat
+from arithmetic import NEWTON_BACKENDS
 from linsat.backends import run
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
@@ -83,7 +84,7 @@ def test_others_serve_what_it_declines(toy):
     assert toy.solved == 0
 
 
-@pytest.mark.parametrize("name", ["kernel", "torch", "interior_point"])
+@pytest.mark.parametrize("name", [*NEWTON_BACKENDS, "interior_point"])
 def test_each_back_end_gives_the_same_point(name):
     cons = linsat.constraints.matching(4, 3)
     y = torch.randn(3, 12, dtype=F64, generator=torch.Generator().manual_seed(0))

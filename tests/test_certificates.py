@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import linsat
+from arithmetic import needs_kernel
 from linsat.backends import run
 from oracles import System, random_system
 
@@ -68,6 +69,7 @@ class TestCertificate:
         assert pickle.loads(pickle.dumps(caught.value)).certificate == caught.value.certificate != ()
 
 
+@needs_kernel
 def test_an_instance_is_the_same_to_the_last_bit_in_any_batch() -> None:
     """Infeasible batch mates, other numbers of mates, none: the same bits from the CPU kernel."""
     rng = np.random.default_rng(3)

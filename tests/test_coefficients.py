@@ -12,7 +12,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import linsat
-from bits import assert_same_answer
+from arithmetic import NEWTON_BACKENDS, assert_same_answer
 from linsat import ConstraintError, Status
 from linsat.cli import main
 from oracles import System, entropic_optimum, nearest_point, slack_free_optimum
@@ -72,7 +72,7 @@ class TestValues:
         assert vouched >= 4
 
     @pytest.mark.parametrize("objective", OBJECTIVES)
-    @pytest.mark.parametrize("backend", ["kernel", "torch", "interior_point"])
+    @pytest.mark.parametrize("backend", [*NEWTON_BACKENDS, "interior_point"])
     def test_a_batch_is_a_loop_of_singles(self, objective, backend):
         systems = _systems(5, seed=2)
         y, numbers = _scores(systems), _numbers(systems)
@@ -128,7 +128,7 @@ class TestValues:
 
 class TestGradients:
     @pytest.mark.parametrize("objective", OBJECTIVES)
-    @pytest.mark.parametrize("backend", ["kernel", "torch"])
+    @pytest.mark.parametrize("backend", NEWTON_BACKENDS)
     def test_finite_differences(self, objective, backend):
         systems = _systems(3, l=3, seed=5, share_of_zeros=0.0)
         numbers = _numbers(systems)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import linsat
-from bits import assert_same_answer
+from arithmetic import assert_same_answer
 
 F64 = torch.float64
 OBJECTIVES = {

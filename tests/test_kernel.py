@@ -4,6 +4,7 @@ import copy
 import ctypes
 import multiprocessing
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -585,6 +586,25 @@ def test_the_kernel_can_be_turned_off_and_required():
     )
     done = _python(script, LINSAT_KERNEL="off")
     assert "turned off by LINSAT_KERNEL" in done.stdout
+
+
+def test_the_plain_variant_can_be_asked_for():
+    """And says that it is what runs. By symmetry every share of a simplex is 1/5 at equal scores."""
+    script = (
+        "import torch, linsat\nfrom linsat.backends.cpu_kernel import native\n"
+        "x = linsat.project(torch.zeros(2, 5, dtype=torch.float64), linsat.constraints.simplex(5))\n"
+        "print(native.load().instructions, float((x - 0.2).abs().max()) < 1e-12)\n"
+    )
+    expected = "SSE2" if platform.machine() in ("x86_64", "AMD64") else "generic vectors"
+    for value in ("plain", "PLAIN"):
+        done = _python(script, LINSAT_KERNEL=value)
+        assert done.stdout == f"{expected} True\n", done.stderr
+
+
+def test_another_value_of_the_switch_is_rejected():
+    script = "import torch, linsat; linsat.project(torch.zeros(3), linsat.constraints.simplex(3))"
+    last = _python(script, LINSAT_KERNEL="plan").stderr.strip().splitlines()[-1]
+    assert "LINSAT_KERNEL is 'plan'; expected on, plain (without AVX2) or off. Fix: " in last
 
 
 def test_structures_have_the_layout_of_the_library():

@@ -1,5 +1,7 @@
 """The kernel's ways through large, dense and unbounded problems: against conditions of optimality and other solvers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -157,3 +159,19 @@ def test_numbers_of_each_instance_in_a_dense_batch(bound):
             np.testing.assert_allclose(x[i], expected, atol=1e-6)
         _, other_gradient = _gradient(each, scores, Euclidean(weights=q), TORCH)
         torch.testing.assert_close(gradient, other_gradient, rtol=0, atol=1e-7)
+
+
+def test_the_documented_size_is_where_the_promise_of_bits_ends():
+    """Windows of two variables: every second row leads, the others count. Beyond, torch operations may serve."""
+
+    def windows(rows):
+        return linsat.Constraints(A=np.eye(rows, rows + 1) + np.eye(rows, rows + 1, 1), b=0.6)
+
+    scores = torch.randn(3, 513, dtype=F64)
+    together = linsat.project(scores, windows(512), solver=KERNEL)  # 256 others
+    assert torch.equal(together[1], linsat.project(scores[1], windows(512), solver=KERNEL))
+    with pytest.raises(linsat.ConstraintError, match="257 rows share variables with other rows, more than 256"):
+        linsat.project(torch.zeros(515), windows(514), solver=KERNEL)
+    page = (Path(__file__).parents[1] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert "up to 256 rows beside a group of" in page
+    assert "which begins at 257 such rows" in page

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import linsat
-from bits import assert_same_answer
+from arithmetic import assert_same_answer
 from linsat.constraints.names import family_shape, rows_named
 from oracles import System, nearest_point
 

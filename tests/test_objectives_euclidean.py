@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import linsat
-from bits import assert_same_answer
+from arithmetic import assert_same_answer
 from oracles import System, nearest_point, open_system
 
 KINDS = ("signed", "positive", "boundary", "unbounded", "dependent")

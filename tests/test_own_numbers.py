@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import linsat
-from bits import assert_same_answer
+from arithmetic import assert_same_answer
 from oracles import System, entropic_optimum, random_system
 
 F64 = torch.float64

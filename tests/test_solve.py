@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import linsat
+from arithmetic import NEWTON_BACKENDS
 from oracles import entropic_optimum, linear_optimum, random_system
 
 TAUS = (1.0, 0.1, 0.01, 0.001)
@@ -240,7 +241,7 @@ def test_project_each_joins_sets_that_differ_in_right_sides_only():
         np.testing.assert_allclose(x, linsat.project(y, cons, tau=0.1), atol=1e-8)
 
 
-@pytest.mark.parametrize("backend", ["kernel", "torch"])
+@pytest.mark.parametrize("backend", NEWTON_BACKENDS)
 @pytest.mark.parametrize(
     ("lower", "upper"), [((5,), (4, 5)), ((4, 5), (5,)), ((4, 5), (4, 5)), ((), (4, 1)), ((4, 1), ())]
 )
@@ -255,7 +256,7 @@ def test_shared_and_per_instance_bounds_in_every_mix(lower, upper, backend):
     assert (solution.x <= high + 1e-12).all()
 
 
-@pytest.mark.parametrize("backend", ["kernel", "torch"])
+@pytest.mark.parametrize("backend", NEWTON_BACKENDS)
 @pytest.mark.parametrize("gap", [1e-2, 1e-3, 1e-4])
 def test_nearly_parallel_rows(gap, backend):
     matrix = np.array([[1.0, 1, 1], [1, 1, 1 + gap]])
@@ -271,7 +272,7 @@ def test_systems_that_once_took_too_many_steps(seed, kind):
     system = random_system(rng, kind, largest=15, rows=14)
     scores = rng.standard_normal(len(system.point))
     cons = linsat.Constraints(**system.arguments())
-    for backend in ("kernel", "torch"):
+    for backend in NEWTON_BACKENDS:
         solution = linsat.solve(scores, cons, tau=0.001, solver=linsat.Newton(backend=backend))
         assert solution.converged
         assert system.violation(solution.x) <= 1e-6
@@ -280,7 +281,7 @@ def test_systems_that_once_took_too_many_steps(seed, kind):
 def test_a_useless_warm_start_is_not_used():
     cons = linsat.constraints.doubly_stochastic(5)
     scores = torch.rand(3, 25, dtype=torch.float64)
-    for backend in ("kernel", "torch"):
+    for backend in NEWTON_BACKENDS:
         wild = linsat.solve(scores, cons, start=torch.randn(3, 10) * 1e6, solver=linsat.Newton(backend=backend))
         assert wild.converged.all()
         assert torch.allclose(wild.x, linsat.project(scores, cons), atol=1e-8)

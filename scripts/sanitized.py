@@ -1,11 +1,11 @@
 """``make test-sanitized``: the kernel's tests on a kernel that checks itself.
 
-    python scripts/test_sanitized.py                      both builds
-    python scripts/test_sanitized.py thread               one of memory, thread
+    python scripts/sanitized.py                      both builds
+    python scripts/sanitized.py thread               one of memory, thread
 
 ``memory`` is compiled with gcc's -fsanitize=address,undefined and ``thread`` with -fsanitize=thread, each beside a copy
 of the package in a temporary folder, which the tests import. Both variants of the kernel are tested. Only the kernel is
-instrumented, not Python and not torch: what the sanitizers say is about the kernel, and about memory that others hand to it.
+instrumented, not Python and not torch: what the sanitizers say is about the kernel and the memory it was handed.
 Exit code 0: nothing was found and the tests passed; 1: else; 2: the command was not understood, or there is no gcc.
 """
 
@@ -29,7 +29,7 @@ FILES = ["tests/test_kernel.py", "tests/test_kernel_structures.py", "tests/test_
 LEFT_OUT = "not first_call_of_a_fresh_process and not batch_that_does_not_fit"
 # Leaks are those of Python and torch, which free little at exit.
 MEMORY = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
-# Tests fork while worker threads sleep; the kernel hires new ones in the child, which this sanitizer forbids unless told.
+# Tests fork while worker threads sleep, and the kernel hires new ones in the child: forbidden unless told otherwise.
 THREAD = {"TSAN_OPTIONS": "die_after_fork=0 ignore_noninstrumented_modules=1"}
 BUILDS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     "memory": ("address,undefined", ["libasan.so", "libubsan.so"], MEMORY),
@@ -63,7 +63,7 @@ def test(kind: str, variant: str, folder: Path, files: list[str]) -> bool:
         "PYTHONPATH": path,
         "LD_PRELOAD": " ".join(map(library, preloaded)),
         "LINSAT_KERNEL": variant,
-        "LINSAT_TEST_THREADS": "4",
+        "LINSAT_TEST_THREADS": "4" if kind == "thread" else "1",
         **{name: f"{value} log_path={reports / 'report'}" for name, value in options.items()},
     }
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", LEFT_OUT, *files]
@@ -81,7 +81,7 @@ def test(kind: str, variant: str, folder: Path, files: list[str]) -> bool:
 
 def main() -> int:
     """Read the command line; build and test."""
-    parser = argparse.ArgumentParser(prog="python scripts/test_sanitized.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python scripts/sanitized.py", description=__doc__)
     parser.add_argument("kinds", nargs="*", help="of memory, thread; both without any")
     parser.add_argument("--tests", nargs="+", default=FILES, help="test files, in place of the kernel's")
     arguments = parser.parse_args()

@@ -1,12 +1,12 @@
 """``make test-machines``: the tests that depend on arithmetic, as other processors compute.
 
-    python scripts/test_machines.py                       every setting
-    python scripts/test_machines.py "kernel off"          one, or some, by name
-    python scripts/test_machines.py --tests tests studies/tests       all tests, in place of those below
+    python scripts/machines.py                       every setting
+    python scripts/machines.py "kernel off"          one, or some, by name
+    python scripts/machines.py --tests tests studies/tests       all tests, in place of those below
 
 A setting is a few environment variables: which instructions torch (ATEN_CPU_CAPABILITY), MKL (MKL_ENABLE_INSTRUCTIONS)
-and the kernel (LINSAT_KERNEL) use, and how many threads the tests set (LINSAT_TEST_THREADS). Settings that the processor
-cannot run are left out, and said so. Prints one line per setting at the end.
+and the kernel (LINSAT_KERNEL) use, and how many threads the tests set (LINSAT_TEST_THREADS). Settings that the
+processor cannot run are left out, and said so. Prints one line per setting at the end.
 Exit code 0: all passed; 1: something failed; 2: the command was not understood.
 """
 
@@ -31,7 +31,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "MKL AVX2": {"MKL_ENABLE_INSTRUCTIONS": "AVX2"},
     "4 threads": {"LINSAT_TEST_THREADS": "4"},
 }
-# Not bound by this list: the variables of every setting, so that none is inherited from the caller.
+# None of these is inherited from the caller.
 VARIABLES = sorted({name for setting in SETTINGS.values() for name in setting})
 TESTS = [
     f"tests/test_{name}.py"
@@ -108,7 +108,7 @@ def possible(setting: dict[str, str], found: str) -> bool:
 
 def main() -> int:
     """Read the command line; run the tests under each setting."""
-    parser = argparse.ArgumentParser(prog="python scripts/test_machines.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python scripts/machines.py", description=__doc__)
     parser.add_argument("settings", nargs="*", help=f"of {', '.join(SETTINGS)}; all without any")
     parser.add_argument("--tests", nargs="+", default=TESTS, help="files or folders, in place of those of this script")
     arguments = parser.parse_args()
