@@ -175,7 +175,8 @@ def check_bound(name: str, numbers: Numbers) -> None:
     seen = visible(numbers)
     if seen is None:
         return
-    _check_missing(name, seen, -np.inf if name == "lower" else np.inf, f"no {name} bound")
+    missing = -np.inf if name == "lower" else np.inf
+    _check_missing(name, seen, missing, f"no {name} bound. Fix: {name}={missing} where nothing is meant to bind.")
 
 
 def check_side(side: str, numbers: Numbers, name: str | None = None) -> None:
@@ -191,16 +192,17 @@ def check_side(side: str, numbers: Numbers, name: str | None = None) -> None:
     if side == "f":
         check_finite(name or side, numbers)
     else:
-        _check_missing(name or side, seen, np.inf if side == "b" else -np.inf, "a row that is not meant to bind")
+        missing = np.inf if side == "b" else -np.inf
+        _check_missing(name or side, seen, missing, f"no row. Fix: {missing} where the row is not meant to bind.")
 
 
-def _check_missing(name: str, seen: Numbers, missing: float, what: str) -> None:
+def _check_missing(name: str, seen: Numbers, missing: float, rest: str) -> None:
+    """Reject what is neither finite nor ``missing``; ``rest`` says what that stands for, and the fix."""
     bad = ~(namespace(seen).isfinite(seen) | (seen == missing))
     if bool(bad.any()):
         index = first_place(bad)
         raise ConstraintError(
-            f"{indexed(name, index)} is {float(seen[index])}; expected a finite number, or {missing} for {what}. "
-            f"Fix: {missing} where nothing is meant to bind."
+            f"{indexed(name, index)} is {float(seen[index])}; expected a finite number, or {missing} for {rest}"
         )
 
 

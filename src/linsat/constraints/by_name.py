@@ -48,23 +48,23 @@ def right_sides_by_name(constraints: RowsAndBox, values: Any) -> dict[str, Numbe
                 f"rhs gives row {constraints.names[twice]!r} twice, by {given[twice]!r} and {name!r}. Fix: one of them."
             )
         given |= dict.fromkeys(rows, str(name))
-        numbers = _read_numbers(name, value, [constraints.names[row] for row in rows])
+        given_numbers = read_numbers(f"rhs[{name!r}]", value)
+        numbers = _for_rows(name, given_numbers, [constraints.names[row] for row in rows])
         start = 0
         for _, side, _ in BLOCKS:
             count = sides[side].shape[-1] if side in sides else 0
             here = [i for i, row in enumerate(rows) if start <= row < start + count]
             if here:
                 own = picked(numbers, here)
-                check_side(side, own, f"rhs[{name!r}]")
+                check_side(side, given_numbers if len(here) == len(rows) else own, f"rhs[{name!r}]")
                 sides[side] = _replaced(sides[side], [rows[i] - start for i in here], own)
                 changed.add(side)
             start += count
     return {side: sides[side] for side in changed}
 
 
-def _read_numbers(name: str, value: Any, rows: list[str]) -> Numbers:
+def _for_rows(name: str, numbers: Numbers, rows: list[str]) -> Numbers:
     """(batch..., rows) numbers for the rows of one name."""
-    numbers = read_numbers(f"rhs[{name!r}]", value)
     if numbers.ndim == 0:
         return spread(numbers, (len(rows),))
     if numbers.shape[-1] == len(rows):
