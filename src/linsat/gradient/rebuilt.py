@@ -68,12 +68,12 @@ def project(arguments: Arguments) -> Answers:
 def pull_back(arguments: Arguments, point: Point, grads: Gradients, needed: Sequence[bool]) -> list[Tensor]:
     """Gradients to scores, form and numbers, those that are needed."""
     if _forbids(arguments):
-        changed, others = _Forbidding.of(arguments), any(needed[1:])
-        found = pull_back(changed.arguments, point, grads, [True, *[others] * (len(needed) - 1)])
+        changes, others = _Forbidding.of(arguments), any(needed[1:])
+        inner = pull_back(changes.arguments, point, grads, [True, *[others] * (len(needed) - 1)])
         if not others:
-            return [found[0].masked_fill(changed.variables, 0.0)]
-        pulled = torch.func.vjp(changed.change, *_tensors(arguments))[1](tuple(found))
-        return [g.contiguous() for g, wants in zip(pulled, needed, strict=True) if wants]
+            return [inner[0].masked_fill(changes.variables, 0.0)]
+        pull: Callable[..., Any] = torch.func.vjp(changes.change, *_tensors(arguments))[1]
+        return [g.contiguous() for g, wants in zip(pull(tuple(inner)), needed, strict=True) if wants]
     call = _call(arguments)
     presolved = _decided(call, point, arguments)
     solved = Solved(call, (arguments.scores, *call.tensors()), point.mu, point.codes, presolved)
@@ -100,9 +100,9 @@ def differentiate(
         if changes is None:
             found = gradients(Solved(call, own, mu, point.codes, presolved), grad_mu, grad_x, tuple(needed))
         else:
-            changed, pull = torch.func.vjp(changes.change, *own)
-            solved = Solved(call, changed, mu, point.codes, presolved)
-            found = pull(gradients(solved, grad_mu, grad_x, (True,) * len(own)))
+            moved: Any = torch.func.vjp(changes.change, *own)
+            solved = Solved(call, moved[0], mu, point.codes, presolved)
+            found = moved[1](gradients(solved, grad_mu, grad_x, (True,) * len(own)))
         return tuple(g for g, wants in zip(found, needed, strict=True) if wants and g is not None)
 
     inputs = (*given, *_tensors(arguments))

@@ -70,7 +70,7 @@ class Objective:
 
         By default every field that holds a tensor. An override may name others, such as a field that is a number now.
         """
-        names = [f.name for f in fields(self)] if is_dataclass(self) else []
+        names: list[str] = [f.name for f in fields(self)] if is_dataclass(self) else []
         return {name: value for name, value in ((name, getattr(self, name)) for name in names) if is_tensor(value)}
 
     @property
