@@ -147,12 +147,8 @@ def test_a_frozen_parameter_is_copied_by_what_is_derived_from_it():
     assert float(linsat.project(torch.full((3,), 5.0), derived, tau=0.01).sum()) == pytest.approx(1.0, abs=1e-6)
 
 
-def test_tangents_and_overflow_are_refused():
+def test_overflow_is_refused():
     cons = linsat.constraints.simplex(3)
-    with pytest.raises(linsat.ConstraintError, match="f carries a tangent of forward mode"):
-        torch.func.jvp(
-            lambda f: linsat.project(torch.zeros(1, 3), cons.with_rhs(f=f)), (torch.ones(1, 1),), (torch.ones(1, 1),)
-        )
     with pytest.raises(linsat.ConstraintError, match=r"tau is 1000.*; expected a positive number"):
         linsat.project(torch.zeros(3), cons, tau=10**400)
     wide = linsat.Constraints(A=[[1.0, 1.0, 1.0]], b=1.0, upper=1e20)

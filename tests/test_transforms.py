@@ -1,6 +1,7 @@
 """The layer inside everything PyTorch does with functions and modules."""
 
 import copy
+import functools
 import io
 import os
 import pickle
@@ -89,6 +90,34 @@ def test_a_transform_leaves_nothing_behind_in_the_set():
     solve = lambda b: linsat.project(torch.zeros(3), cons.with_rhs(b=b), tau=0.3)  # noqa: E731
     torch.func.jacrev(solve)(torch.tensor([0.5]))
     assert solve(torch.tensor([0.5])).isfinite().all()
+
+
+@pytest.mark.parametrize("scalar", [False, True])
+@pytest.mark.parametrize("objective", [linsat.Entropy(tau=0.3), linsat.Euclidean()])
+def test_a_box_without_rows_inside_transforms_and_graphs(objective, scalar):
+    """The closed forms: a sigmoid, or what clipping makes of the scores."""
+    box = linsat.Constraints(lower=-0.5 if scalar else [-0.5, -0.5, -0.5], upper=1.0)
+    y = torch.tensor([[0.3, 2.0, -0.1], [-1.0, 0.5, 0.9]], dtype=F64)
+    if isinstance(objective, linsat.Euclidean):
+        expected, slope = y.clip(-0.5, 1.0), ((y > -0.5) & (y < 1.0)).to(F64)
+    else:
+        share = torch.sigmoid(1.5 * y / 0.3)
+        expected, slope = -0.5 + 1.5 * share, 1.5**2 / 0.3 * share * (1 - share)
+
+    def onto_box(y):
+        return linsat.project(y, box, objective=objective)
+
+    close = functools.partial(torch.testing.assert_close, rtol=0, atol=1e-12)
+    close(torch.func.vmap(onto_box)(y), expected)
+    close(torch.func.grad(lambda y: onto_box(y).sum())(y), slope)
+    close(torch.func.jacrev(onto_box)(y[0]), slope[0].diag())
+    close(torch.func.vmap(torch.func.jacfwd(onto_box))(y), torch.diag_embed(slope))
+    compiled = torch.compile(onto_box, fullgraph=True, backend="aot_eager")
+    given = y.clone().requires_grad_()
+    x = compiled(given)
+    close(x, expected)
+    close(torch.autograd.grad(x.sum(), given)[0], slope)
+    assert torch.func.vmap(lambda y: linsat.solve(y, box, objective=objective).duals)(y).shape == (2, 0)
 
 
 def test_vmap_with_per_instance_right_sides():

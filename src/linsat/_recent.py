@@ -52,8 +52,9 @@ def content(tensor: torch.Tensor) -> Hashable:
     """Equal for tensors that hold the same; reads every number."""
     import torch
 
-    array = tensor.detach().cpu().contiguous()
-    digest = hashlib.blake2b(array.view(-1).view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
+    # Flattened by a copy, because torch gives a view of no numbers at all strides that forbid to see it as bytes.
+    flat = tensor.detach().cpu().resolve_neg().reshape(-1).clone(memory_format=torch.contiguous_format)
+    digest = hashlib.blake2b(flat.view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
     return str(tensor.device), str(tensor.dtype), tuple(tensor.shape), digest
 
 

@@ -108,11 +108,16 @@ def mapped(tensor: torch.Tensor) -> bool:
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """The numbers themselves, without gradients and those of all mapped instances: for checks, which look at them."""
+    return unwrapped(tensor).detach()
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that function transforms have wrapped; itself where none has."""
     import torch
 
     while mapped(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor.detach()
+    return tensor
 
 
 def plain_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -139,12 +144,31 @@ def tracing(tensor: torch.Tensor | None = None) -> bool:
 
 
 def transforming(tensor: torch.Tensor | None = None) -> bool:
-    """Whether a function transform (vmap, jacrev, ...) is running, or has made the tensor (is_grads_batched)."""
+    """Whether a function transform (vmap, jacrev, ...) is running, or has made the tensor (is_grads_batched, a dual)."""
     import torch
 
     return torch._C._are_functorch_transforms_active() or (
-        tensor is not None and torch._C._functorch.is_legacy_batchedtensor(tensor)
+        tensor is not None and (torch._C._functorch.is_legacy_batchedtensor(tensor) or has_tangent(tensor))
     )
+
+
+def forward_mode() -> bool:
+    """Whether tensors may carry tangents: inside forward_ad.dual_level, torch.func.jvp, jacfwd, hessian."""
+    from torch.autograd import forward_ad
+
+    return forward_ad._current_level >= 0
+
+
+def has_tangent(tensor: torch.Tensor) -> bool:
+    """Whether the tensor carries a tangent of forward mode."""
+    import torch
+    from torch.autograd import forward_ad
+
+    if not forward_mode() or tensor.layout != torch.strided:
+        return False
+    while torch._C._functorch.is_batchedtensor(tensor):  # vmap cannot look
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return forward_ad.unpack_dual(tensor).tangent is not None
 
 
 @constant_in_graphs

@@ -267,7 +267,7 @@ def _read_point(x: Any, cons: Constraints | None, tol: float, *, optional: bool 
     given, arrangement = flatten("x", x, layout, width, _read_array)
     floating = given.is_floating_point()
     form = _Form(not holds_tensors(x), given.dtype if floating else torch.float64, arrangement)
-    point = given.detach().to(torch.float64)
+    point = given.detach().to(torch.float64).resolve_neg()
     bad = ~torch.isfinite(point)
     if bool(bad.any()):
         at = tuple(int(i) for i in bad.nonzero()[0])

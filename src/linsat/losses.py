@@ -20,14 +20,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import outside_graphs
+from linsat._transforms import has_tangent, outside_graphs
 from linsat.compile.problem import Problem, StandardForm
+from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.errors import ConstraintError
@@ -114,8 +114,8 @@ def _losses(t: Tensor, request: Request) -> Tensor:
     if failed is not None:  # they may be NaN, and times a gradient of zero stay so
         scores = scores.masked_fill(failed[:, None] & ~torch.isfinite(scores), 0.0)
     problem = form.problem(scores, request.objective, solved.presolved)
-    if any(getattr(number, "requires_grad", False) for number in request.objective.parameters().values()):
-        loss = _loss_at(result.mu, t, room, problem)
+    if any(number.requires_grad or has_tangent(number) for number in request.objective.parameters().values()):
+        loss = _loss_at(result.mu.detach(), t, room, problem)
     else:
         with torch.no_grad():
             value, direction = _loss_at(result.mu, t, room, problem), result.x - t
@@ -168,8 +168,8 @@ def perturbed_fenchel_young_loss(
     _reject_outside(t, request)
     scores = _flat_scores(request)
     with torch.no_grad():
-        noise = torch.randn((samples, *scores.shape), generator=generator, dtype=torch.float64).to(scores.device)
-        perturbed = scores + sigma * noise
+        noise = torch.randn((samples, *scores.shape), generator=generator, dtype=torch.float64, device="cpu")
+        perturbed = scores + sigma * noise.to(scores.device)
         drawn = perturbed.reshape(samples, *request.batch_shape, -1)
         x = argmax(drawn, request.constraints).reshape(perturbed.shape)
         best = (perturbed * x).sum(-1).mean(0)
@@ -179,9 +179,9 @@ def perturbed_fenchel_young_loss(
 
 
 def _with_gradient(value: Tensor, scores: Tensor, direction: Tensor) -> Tensor:
-    """The value (N,) as a function of the scores (N, l) with that gradient."""
+    """The value (N,) as a function of the scores (N, l) with that gradient, in forward mode too."""
     linear = torch.linalg.vecdot(scores, direction)
-    return value + (linear - linear.detach())
+    return value.detach() + (linear - linear.detach())
 
 
 def _loss_at(mu: Tensor, t: Tensor, room: Tensor, problem: Problem) -> Tensor:
@@ -249,8 +249,7 @@ def _read_target(target: Any, request: Request) -> Tensor:
 
     def read(name: str, value: Any) -> Tensor:
         try:
-            array = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
-            return array.to(request.scores.device, torch.float64)
+            return given_tensor(value).detach().to(request.scores.device, torch.float64)
         except (TypeError, ValueError, RuntimeError):
             raise ConstraintError(
                 f"{name} is {type(value).__name__}; expected a point of the set for each instance."
@@ -304,10 +303,10 @@ def _reject_outside(t: Tensor, request: Request) -> None:
 
 
 def _reject_learned(constraints: Constraints) -> None:
-    learned = constraints.learned_tensors()
-    if learned and torch.is_grad_enabled():
+    learned = constraints.learned_tensors() if torch.is_grad_enabled() else {}
+    if learned or constraints.moving:
         raise ConstraintError(
-            f"{next(iter(learned))} of the constraints requires gradients, which this loss does not give. "
+            f"{next(iter(learned), 'a number')} of the constraints requires gradients, which this loss does not give. "
             f"Fix: .detach(), or linsat.project with your own loss."
         )
 

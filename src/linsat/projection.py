@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import outside_graphs, recorded, tracing, transforming
+from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
 from linsat.backends.run import confirm
 from linsat.compile.compiled import CompiledConstraints
 from linsat.compile.problem import StandardForm, Tensor
@@ -127,11 +127,11 @@ def compile_ahead(constraints: Constraints, objective: Objective) -> None:
     """
     if constraints.batch_shape or constraints.num_variables is None:
         return
-    numbers = dict.fromkeys(objective.parameters(), torch.ones((), dtype=torch.float64))
+    numbers = dict.fromkeys(objective.parameters(), torch.ones((), dtype=torch.float64, device="cpu"))
     shared = replace(objective, **numbers) if numbers else objective  # type: ignore[type-var]
     with torch.no_grad():
         solve(
-            torch.zeros(constraints.num_variables, dtype=torch.float64),
+            torch.zeros(constraints.num_variables, dtype=torch.float64, device="cpu"),
             constraints,
             objective=shared,
             on_failure="ignore",
@@ -172,7 +172,7 @@ def _key(y: Any, constraints: Any, objective: Objective, solver: Any, on_failure
 
     A call with the key of an earlier one needs no reading and no checks of anything but the numbers in y.
     """
-    if tracing() or transforming() or torch._C._is_tracing():
+    if tracing() or transforming() or forward_mode() or torch._C._is_tracing():
         return None
     numbers = objective.constant_key
     if numbers is None or type(y) is not torch.Tensor or type(constraints) is not Constraints:

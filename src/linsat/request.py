@@ -12,6 +12,7 @@ import torch
 from linsat._transforms import constant_in_graphs, plain, tracing
 from linsat.compile.compiled import CompiledConstraints, compile_constraints
 from linsat.compile.problem import StandardForm, Tensor
+from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten, holds_tensors
 from linsat.constraints.modelling import not_a_set
@@ -258,7 +259,7 @@ def _largest(bound: Tensor) -> float:
 def read_scores(name: str, y: Any) -> Tensor:
     """Scores as a dense, floating tensor."""
     if isinstance(y, torch.Tensor):
-        tensor = y
+        tensor = y.resolve_neg()
     else:
         array = np.asarray(y)
         if array.dtype.kind != "f" or array.dtype.itemsize > 8:
@@ -290,7 +291,7 @@ def _read_start(start: Any, shape: tuple[int, ...], device: torch.device) -> Ten
     if start is None:
         return None
     try:
-        tensor = torch.as_tensor(start).detach().to(device, torch.float64)
+        tensor = given_tensor(start).detach().to(device, torch.float64)
     except (TypeError, ValueError, RuntimeError):
         raise ConstraintError(
             f"start is {type(start).__name__}; expected duals of shape {shape}. Fix: pass Solution.duals."

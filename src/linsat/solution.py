@@ -74,8 +74,8 @@ class Solution(Generic[Scores]):
         Differentiable; worked out when first asked for.
         """
         x = next(iter(self.x.values())) if isinstance(self.x, Mapping) else self.x
-        eps = (torch.finfo if isinstance(x, torch.Tensor) else np.finfo)(x.dtype).eps
-        return self._once("_broken", lambda: self.constraints.soft_violation(self.x, max(_HOLDS, 4 * float(eps))))
+        eps = torch.finfo(x.dtype).eps if isinstance(x, torch.Tensor) else float(np.finfo(x.dtype).eps)
+        return self._once("_broken", lambda: self.constraints.soft_violation(self.x, max(_HOLDS, 4 * eps)))
 
     def _once(self, name: str, work_out: Callable[[], Any]) -> Any:
         """What is worked out when first asked for; `functools.cached_property` has a lock, which no graph can enter."""

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse
 
 from linsat._optional import is_tensor
-from linsat._transforms import mapped, plain, plain_tensors, tracing, transforming
+from linsat._transforms import has_tangent, mapped, plain, plain_tensors, tracing, transforming
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def followed(numbers: Numbers) -> bool:
-    """Whether the numbers may change under a set that keeps them: learned, of a graph, or mapped over."""
-    return is_tensor(numbers) and (numbers.requires_grad or tracing(numbers) or mapped(numbers))
+    """Whether the numbers may change under a set that keeps them: learned, of a graph, mapped over, with a tangent."""
+    return is_tensor(numbers) and (numbers.requires_grad or tracing(numbers) or mapped(numbers) or has_tangent(numbers))
 
 
 def read_numbers(name: str, value: Any) -> Numbers:
@@ -86,19 +86,11 @@ def read_tensor(name: str, value: Tensor) -> Numbers:
 
 
 def check_tensor(name: str, value: Tensor) -> None:
-    """Reject tensors that hold no real numbers, or a tangent that would be lost."""
+    """Reject tensors that hold no real numbers."""
     import torch
-    from torch.autograd import forward_ad
 
     if value.is_complex() or value.dtype in (torch.quint8, torch.qint8):
         reject_dtype(name, value.dtype)
-    if value.requires_grad or tracing(value):
-        return
-    if is_dense(value) and forward_ad.unpack_dual(value).tangent is not None:
-        raise ConstraintError(
-            f"{name} carries a tangent of forward mode (torch.func.jvp, jacfwd), which linsat cannot follow. "
-            f"Fix: reverse mode, torch.func.vjp or jacrev."
-        )
 
 
 def constant(tensor: Tensor) -> Numbers:
@@ -108,7 +100,7 @@ def constant(tensor: Tensor) -> Numbers:
     # What a set keeps must be usable outside inference mode and function transforms too.
     with plain_tensors() if transforming() else torch.inference_mode(False):
         own = tensor.detach().to(torch.float64, copy=True)
-        return own.numpy() if own.device.type == "cpu" else own
+        return own.resolve_neg().numpy() if own.device.type == "cpu" else own
 
 
 def read_right_side(name: str, value: Any, matrix: Matrix) -> Numbers:
@@ -142,8 +134,11 @@ def visible(numbers: Numbers) -> Numbers | None:
 
 
 def as_array(numbers: Numbers) -> Array:
-    """The present numbers as a numpy array, which may share their memory."""
-    return numbers.detach().cpu().numpy() if is_tensor(numbers) else np.asarray(numbers)
+    """The present numbers, those of all mapped instances, as a numpy array, which may share their memory."""
+    if not is_tensor(numbers):
+        return np.asarray(numbers)
+    with plain_tensors():
+        return plain(numbers).cpu().resolve_neg().numpy()
 
 
 def first_place(wrong: Numbers) -> tuple[int, ...]:
@@ -233,7 +228,22 @@ def to_tensor(numbers: Numbers, device: torch.device | str | None = None) -> Ten
         # torch takes no array that is read-only; torch.compile does, and knows no flags.
         shared = torch.compiler.is_dynamo_compiling() or numbers.flags.writeable
         numbers = torch.from_numpy(numbers if shared else numbers.copy())
-    return numbers.to(device or numbers.device, torch.float64)
+    return numbers.to(device or numbers.device, torch.float64).resolve_neg()
+
+
+def given_tensor(value: Any) -> Tensor:
+    """A tensor as it is; a number or any other array as float64 on the CPU, whatever torch's default device.
+
+    Raises:
+        TypeError, ValueError, RuntimeError, OverflowError: the value holds no real numbers.
+    """
+    import torch
+
+    if is_tensor(value):
+        return value.resolve_neg()
+    if isinstance(value, np.ndarray) and not tracing():  # of any strides and byte order, read-only too: torch takes few
+        value = np.array(value, dtype=value.dtype.newbyteorder("="), order="C")
+    return torch.as_tensor(value, dtype=torch.float64, device="cpu")
 
 
 def alike(parts: Sequence[Numbers]) -> list[Numbers]:

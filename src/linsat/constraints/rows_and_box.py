@@ -10,7 +10,7 @@ import numpy as np
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._optional import is_tensor
-from linsat._transforms import Kept, mapped
+from linsat._transforms import Kept, has_tangent, mapped
 from linsat.constraints.arrays import (
     Array,
     Numbers,
@@ -319,6 +319,11 @@ class RowsAndBox:
     def mapped(self) -> bool:
         """Whether a function transform maps over some number of the set, so that its instances may differ."""
         return any(is_tensor(numbers) and mapped(numbers) for numbers in self._sources())
+
+    @property
+    def moving(self) -> bool:
+        """Whether some number of the set carries a tangent of forward mode."""
+        return any(is_tensor(numbers) and has_tangent(numbers) for numbers in self._sources())
 
     def _sources(self) -> list[Numbers]:
         matrices = (matrix.source for matrix in self._matrices.values())

@@ -23,8 +23,8 @@ def solve_exactly(curvature: Curvature, rhs: Tensor) -> Tensor:
         return solve_refined(curvature.dense(), rhs)
     if transforming(rhs):
         raise ConstraintError(
-            f"function transforms (vmap, jacrev) need a dense Hessian, which {num_rows} rows are too many "
-            f"for (limit: {MOST_DENSE_ROWS}). Fix: call backward or torch.autograd.grad once per output."
+            f"function transforms (vmap, jacrev) and forward mode (jvp, jacfwd) need a dense Hessian, which {num_rows} "
+            f"rows are too many for (limit: {MOST_DENSE_ROWS}). Fix: call backward or torch.autograd.grad once per output."
         )
     with torch.no_grad():
         found = _by_iteration(curvature, rhs)

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import transforming
+from linsat._transforms import forward_mode, transforming
 from linsat.backends.cpu_kernel import KernelBackend
 from linsat.backends.cpu_kernel.backend import Pulled
 from linsat.backends.triton import TritonBackend
@@ -99,7 +99,7 @@ class Call:
 
 def point(call: Call, scores: Tensor, *, traced: bool = False) -> Tensor:
     """x for scores (batch..., l), in their shape and dtype, with gradients to every tensor that wants them."""
-    if traced or transforming():
+    if traced or transforming() or forward_mode():
         return _like(apply(call.arguments(scores)).x, scores)
     learned = call.learned() if torch.is_grad_enabled() else ()
     if learned or (scores.requires_grad and torch.is_grad_enabled()):
@@ -110,7 +110,7 @@ def point(call: Call, scores: Tensor, *, traced: bool = False) -> Tensor:
 
 def point_and_duals(call: Call, scores: Tensor, *, traced: bool = False) -> SolverResult:
     """The same with the duals, which have gradients too, and how each instance ended; x as in `point`."""
-    if traced or transforming():
+    if traced or transforming() or forward_mode():
         found = apply(call.arguments(scores))
         return SolverResult(found.mu, found.x, torch.stack([found.codes, found.steps, found.solved_by]))
     learned = call.learned() if torch.is_grad_enabled() else ()
@@ -250,7 +250,7 @@ def gradients(
     if grad_x is None:
         grad_x = torch.zeros_like(problem.scores)
     wanted = {i for i, wants in enumerate(needed[1:]) if wants}
-    plain = not torch.is_grad_enabled() and not transforming(grad_x) and not transforming(grad_mu)
+    plain = not torch.is_grad_enabled() and not any(map(transforming, (grad_x, grad_mu, solved.mu)))
     kernel = _kernel(problem) if plain else None
     if kernel is not None:
         pulled = kernel.vjp(

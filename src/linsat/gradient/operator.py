@@ -12,13 +12,14 @@ Importing this file registers the operators and costs almost nothing; what they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map_only
 
-from linsat._transforms import transform_depth, transforming
+from linsat._transforms import forward_mode, transform_depth, transforming
 from linsat.errors import ConstraintError
 
 Tensor = torch.Tensor
@@ -57,20 +58,26 @@ def apply(arguments: Arguments) -> Answers:
     """Run or record the operator, with gradients, in a graph or within function transforms."""
     if not torch.compiler.is_compiling() and hasattr(arguments.scores, "fake_mode"):
         arguments = _faked(arguments)
-    if not transforming():
+    forward = forward_mode()
+    if not transforming() and not forward:
         return Answers(*torch.ops.linsat.project(*arguments))
+    if torch.compiler.is_compiling() and forward:
+        raise ConstraintError(
+            "torch.compile cannot follow forward mode (torch.func.jvp, jacfwd, hessian) through linsat. "
+            "Fix: reverse mode (torch.func.vjp, jacrev), or call it outside of torch.compile."
+        )
     scores, pattern, form, numbers, start, options = arguments
     tensors = [scores, *form, *numbers]
     if torch.compiler.is_compiling():  # which knows of views, not of tensors themselves, what a transform made of them
         tensors = [tensor.view_as(tensor) for tensor in tensors]
-    if not _recorded(tensors):
+    if not forward and not _recorded(tensors):
         return Answers(*torch.ops.linsat.project(*_arguments(options, len(form), pattern, start, tensors)))
     if torch.compiler.is_compiling() and transform_depth() > 1:
         raise ConstraintError(
             "torch.compile cannot follow one function transform within another (jacrev of jacrev, vmap of jacrev) "
             "through linsat. Fix: call it outside of torch.compile."
         )
-    return Answers(*Transformed.apply(options, len(form), *pattern, start, *tensors))
+    return Answers(*(Pushed if forward else Transformed).apply(options, len(form), *pattern, start, *tensors))
 
 
 def _recorded(tensors: Tensors) -> bool:
@@ -145,18 +152,25 @@ def _keep(ctx: Any, arguments: Arguments, answers: Answers) -> None:
 
 def _pull(ctx: Any, grad_x: Tensor | None, grad_mu: Tensor | None, needed: list[bool]) -> list[Tensor | None]:
     """Gradients to scores, form and numbers, None where not needed."""
-    *kept, mu, codes, decided = ctx.saved_tensors
-    scores, pattern, tensors = kept[0], kept[1:4], kept[4:]
     if grad_x is None and grad_mu is None:
         return [None] * len(needed)
-    if _recorded([t for t in (grad_x, grad_mu, mu, scores, *tensors) if t is not None]):
+    arguments, (mu, codes, decided) = _kept(ctx.options, ctx.form, ctx.saved_tensors)
+    tensors = [arguments.scores, *arguments.form, *arguments.numbers]
+    if not torch.compiler.is_compiling() and forward_mode():  # whose tangents torch operations hand on
+        return _rebuilt().pull_tangents_back(arguments, (mu, codes, decided), (grad_x, grad_mu), needed)
+    if _recorded([t for t in (grad_x, grad_mu, mu, *tensors) if t is not None]):
         text = "".join("1" if wants else "0" for wants in needed)  # function transforms take no tuples
-        how = ctx.options, ctx.form, text, codes, decided, *pattern
-        found = iter(PulledBack.apply(*how, grad_x, grad_mu, mu, scores, *tensors))
+        how = ctx.options, ctx.form, text, codes, decided, *arguments.pattern
+        found = iter(PulledBack.apply(*how, grad_x, grad_mu, mu, *tensors))
     else:
-        arguments = _arguments(ctx.options, ctx.form, pattern, None, (scores, *tensors))
         found = iter(torch.ops.linsat.project_backward(grad_x, grad_mu, mu, codes, decided, needed, *arguments))
     return [next(found) if wants else None for wants in needed]
+
+
+def _kept(options: str, form: int, saved: Tensors) -> tuple[Arguments, tuple[Tensor, Tensor, Tensor]]:
+    """What `_keep` has kept: the arguments, and duals, codes and what presolve decided."""
+    scores, row, col, senses, *tensors, mu, codes, decided = saved
+    return _arguments(options, form, (row, col, senses), None, (scores, *tensors)), (mu, codes, decided)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -194,6 +208,39 @@ class Transformed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_x: Tensor | None, grad_mu: Tensor | None, *_: Any) -> tuple[Any, ...]:
         return *[None] * 6, *_pull(ctx, grad_x, grad_mu, list(ctx.needs_input_grad[6:]))
+
+
+class Pushed(Transformed):
+    """The same in forward mode; a class of its own, because torch.compile takes no function that has a `jvp`."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        def run(given: Arguments) -> Any:
+            tensors = given.scores, *given.form, *given.numbers
+            return Pushed.apply(given.options, len(given.form), *given.pattern, given.start, *tensors)
+
+        options, form, row, col, senses, start, *tensors = inputs
+        given = _arguments(options, form, (row, col, senses), start, tensors)
+        return _mapped(run, info.batch_size, given, _arguments("", form, (), in_dims[5], in_dims[6:]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        Transformed.setup_context(ctx, inputs, output)
+        _, _, row, col, senses, _, scores, *tensors = inputs
+        answers = Answers(*output)
+        ctx.save_for_forward(scores, row, col, senses, *tensors, answers.mu, answers.codes, answers.decided)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        # torch switches forward mode off here, and with it that of transforms further out: on again, without the
+        # tangents of this one.
+        with forward_ad._set_fwd_grad_enabled(True):
+            ours = ctx.options, ctx.form, [forward_ad.unpack_dual(tensor).primal for tensor in ctx.saved_tensors]
+            arguments, point = _kept(*ours)
+            moved = _rebuilt().push_forward(arguments, point, tangents[6:])
+        return *moved, None, None, None, None
 
 
 class PulledBack(torch.autograd.Function):
@@ -259,22 +306,29 @@ def _instances(tensor: Tensor, dim: int | None) -> int:
     return (tensor if dim is None else tensor.movedim(dim, 0)[0]).shape[0]
 
 
-@_project.register_vmap
-def _(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-    given = Arguments(*arguments)
-    of_scores, _, of_form, of_numbers, of_start, _ = in_dims
-    join = _Join(info.batch_size, given.scores, of_scores)
-    joined = Arguments(
-        join.each(given.scores, of_scores),
-        given.pattern,
-        [*map(join.shared, given.form, of_form)],
-        [*map(join.shared, given.numbers, of_numbers)],
-        join.each(given.start, of_start),
-        given.options,
+def _mapped(run: Callable[[Arguments], Any], count: int, given: Arguments, dims: Any) -> tuple[Any, Any]:
+    """The answers to ``count`` mapped instances, and where they are mapped; ``dims`` are `Arguments` of dimensions."""
+    join = _Join(count, given.scores, dims.scores)
+    *answers, decided = run(
+        Arguments(
+            join.each(given.scores, dims.scores),
+            given.pattern,
+            [*map(join.shared, given.form, dims.form)],
+            [*map(join.shared, given.numbers, dims.numbers)],
+            join.each(given.start, dims.start),
+            given.options,
+        )
     )
-    *answers, decided = torch.ops.linsat.project(*joined)
     whole = [*map(join.split, answers), decided if decided.shape[0] == 1 else join.split(decided)]
     return tuple(whole), (*[0] * len(answers), None if decided.shape[0] == 1 else 0)
+
+
+@_project.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    def run(given: Arguments) -> Any:
+        return torch.ops.linsat.project(*given)
+
+    return _mapped(run, info.batch_size, Arguments(*arguments), Arguments(*in_dims))
 
 
 @_project_backward.register_vmap

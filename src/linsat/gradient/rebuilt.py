@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._recent import MadeFrom
-from linsat._transforms import plain
+from linsat._transforms import plain, plain_tensors, unwrapped
 from linsat.backends.run import presolve, settle
 from linsat.compile.compiled import CompiledConstraints
 from linsat.compile.presolve import everything_free, row_sides
@@ -89,7 +89,7 @@ def differentiate(
     """Gradients to those of x and the duals, the duals, scores, form and numbers: `pull_back` in torch operations."""
     changes = _Forbidding.of(arguments) if _forbids(arguments) else None
     here = arguments if changes is None else changes.arguments
-    call = _call(here)
+    call = _call(here, known=True)
     presolved = _unpack(point.decided, arguments) if changes is None else _decided(call, point, here)
     given = [g for g in grads if g is not None]
 
@@ -163,12 +163,54 @@ class _Forbidding(NamedTuple):
         return cls(variables, change, seen._replace(**given, options=forbidding(arguments.options)))
 
 
-def _call(arguments: Arguments) -> Call:
-    scores, (row, col, senses), form, numbers, start, text = arguments
+def pull_tangents_back(
+    arguments: Arguments, point: Sequence[Tensor], grads: Gradients, needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """As `pull_back`, None where not needed, in torch operations: each is itself differentiable in forward mode."""
+    at = Point(*point)
+    changes = _Forbidding.of(arguments) if _forbids(arguments) else None
+    here = arguments if changes is None else changes.arguments
+    call = _call(here, known=True)
+    if changes is None:
+        presolved = _unpack(at.decided, arguments)
+        solved = Solved(call, _tensors(arguments), at.mu, at.codes, presolved)
+        found = gradients(solved, grads[1], grads[0], tuple(needed))
+    else:
+        moved: Any = torch.func.vjp(changes.change, *_tensors(arguments))
+        solved = Solved(call, moved[0], at.mu, at.codes, _decided(call, at, here))
+        found = moved[1](gradients(solved, grads[1], grads[0], (True,) * len(needed)))
+    return [g if wants else None for g, wants in zip(found, needed, strict=True)]
+
+
+def push_forward(arguments: Arguments, point: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Any:
+    """The tangents of x and of the duals from those of scores, form and numbers, None where one does not move.
+
+    The gradients J' w of a loss are linear in w, those of x and the duals, and the derivative of <v, J' w> in w is J v.
+    So this costs one more solve with the same matrix, and agrees with reverse mode at kinks and where instances failed.
+    """
+    needed = [tangent is not None for tangent in tangents]
+
+    def pulled(grad_x: Tensor, grad_mu: Tensor) -> tuple[Tensor | None, ...]:
+        found = pull_tangents_back(arguments, point, (grad_x, grad_mu), needed)
+        return tuple(g for g in found if g is not None)
+
+    zeros = torch.zeros_like(arguments.scores), torch.zeros_like(point[0])
+    return torch.func.vjp(pulled, *zeros)[1](tuple(tangent for tangent in tangents if tangent is not None))
+
+
+def _call(arguments: Arguments, *, known: bool = False) -> Call:
+    """The call; ``known`` says that its numbers have been looked at before, which a function transform may forbid."""
+    scores, pattern, form, numbers, start, text = arguments
     options = read(text)
-    make = functools.partial(_compile, arguments, options)
-    key = (text, scores.shape[1])
-    compiled = _constant.get_or_make(key, (row, col, senses, *form), make) if options.constant else make()
+    # A derivative may find constants wrapped by a function transform, which has nothing to say about them.
+    pattern = [*map(unwrapped, pattern)]
+    form = [*map(unwrapped, form)] if options.constant else form
+    make = functools.partial(_compile, arguments._replace(pattern=pattern, form=form), options, known)
+    if options.constant:
+        with plain_tensors():
+            compiled = _constant.get_or_make((text, scores.shape[1]), (*pattern, *form), make)
+    else:
+        compiled = make()
     per_instance = options.forbids or any(tensor.shape[0] != 1 for tensor in form)
     solve = Solve(compiled, options.build_solver(), options.on_failure, start, lambda i: i if per_instance else 0)
     objective = options.build_objective(numbers)
@@ -179,16 +221,17 @@ def _form(arguments: Arguments) -> StandardForm:
     row, col, senses = arguments.pattern
     values, *others = arguments.form
     shape = (senses.shape[0], arguments.scores.shape[1])
-    cache = _patterns.get_or_make(shape, (row, col), dict)
+    with plain_tensors():
+        cache = _patterns.get_or_make(shape, (row, col), dict)
     return StandardForm(RowMatrix(row, col, values, shape, cache), *others)
 
 
-def _compile(arguments: Arguments, options: Options) -> CompiledConstraints:
+def _compile(arguments: Arguments, options: Options, known: bool) -> CompiledConstraints:
     """As `linsat.compile.compiled`, from a standard form."""
     senses, form = arguments.pattern[2], _form(arguments)
     objective = options.build_objective(arguments.numbers).probe(form.lower)
     owner = functools.partial(_constraints, form, senses, options.names, options.forbids)
-    if not _usable(form, objective):
+    if not known and not _usable(form, objective):
         found = owner()  # says what is wrong with which number
         if objective.finite_box:
             found.require_finite_box()
@@ -225,7 +268,8 @@ def _constraints(form: StandardForm, senses: Tensor, names: Sequence[str] | None
         index = torch.stack([place[rows.row[entries]], rows.col[entries]])
         shape = (int(members.sum()), rows.shape[1])
         ones = torch.ones_like(values[0])
-        arguments[matrix_name] = torch.sparse_coo_tensor(index, ones, shape, check_invariants=True)
+        matrix = torch.sparse_coo_tensor(index, ones, shape, device=ones.device, check_invariants=True)
+        arguments[matrix_name] = matrix
         arguments[side_name] = sides[:, members].squeeze(0)
         coefficients[matrix_name] = values.squeeze(0)
     found = Constraints(**arguments)

@@ -65,11 +65,12 @@ class Entropy(Objective):
         import torch
 
         from linsat._transforms import tracing
+        from linsat.constraints.arrays import given_tensor
 
         if type(self.tau) is float and type(self) is Entropy and not tracing():
             return _spread_number(self.slack, self.tau, batch_shape.numel(), device)
         try:
-            tau = self.tau if isinstance(self.tau, torch.Tensor) else torch.as_tensor(self.tau, dtype=torch.float64)
+            tau = given_tensor(self.tau)
         except (TypeError, ValueError, RuntimeError, OverflowError):
             raise ConstraintError(
                 f"tau is {repr(self.tau)[:40]}; expected a positive number or tensor. Fix: for example tau=0.1."

@@ -50,9 +50,10 @@ class Euclidean(Objective):
             return self
         import torch
 
+        from linsat.constraints.arrays import given_tensor
+
         try:
-            given = self.weights
-            weights = given if isinstance(given, torch.Tensor) else torch.as_tensor(given, dtype=torch.float64)
+            weights = given_tensor(self.weights)
         except (TypeError, ValueError, RuntimeError):
             raise ConstraintError(
                 f"weights is {type(self.weights).__name__}; expected positive numbers, one per variable."

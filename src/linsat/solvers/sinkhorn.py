@@ -293,10 +293,10 @@ def _find_groups(rows: RowMatrix, grouped: bool) -> list[_Group]:
     made = []
     for members in groups:
         longest = max((len(entries[i]) for i in members), default=0)
-        padded = torch.tensor([entries[i] + [0] * (longest - len(entries[i])) for i in members], dtype=torch.int64)
-        filled = torch.tensor([[True] * len(entries[i]) + [False] * (longest - len(entries[i])) for i in members])
-        padded, filled = padded.reshape(len(members), longest), filled.reshape(len(members), longest)
-        padded, filled = padded.to(device), filled.to(device)
+        lists = [entries[i] + [0] * (longest - len(entries[i])) for i in members]
+        flags = [[True] * len(entries[i]) + [False] * (longest - len(entries[i])) for i in members]
+        padded = torch.tensor(lists, dtype=torch.int64, device=device).reshape(len(members), longest)
+        filled = torch.tensor(flags, dtype=torch.bool, device=device).reshape(len(members), longest)
         made.append(_Group(torch.tensor(members, device=device), padded, rows.col[padded], filled))
     return made
 

@@ -69,8 +69,8 @@ class KernelBackend:
         call, scores = _Call(problem), _scores(problem)
         count, k = problem.size, problem.rows.shape[0]
         try:
-            x, mu = torch.empty_like(scores), torch.empty((count, k), dtype=torch.float64)
-            counts = torch.zeros((3, count), dtype=torch.int64)  # solved by the first of SOLVERS
+            x, mu = torch.empty_like(scores), _empty((count, k), torch.float64)
+            counts = _empty((3, count), torch.int64).zero_()  # solved by the first of SOLVERS
         except RuntimeError as error:
             raise _memory_error(problem, error) from None
         given = None if start is None else _dense(start.to(torch.float64).expand(count, k))
@@ -120,7 +120,7 @@ class KernelBackend:
         to_parameter = None
         if parameter:
             width = 1 if type(problem.objective) is Entropy else scores.shape[1]
-            to_parameter = torch.empty((problem.size, width), dtype=torch.float64)
+            to_parameter = _empty((problem.size, width), torch.float64)
         arguments = native.Pull(
             problem.size,
             scores.dtype is torch.float32,
@@ -144,8 +144,8 @@ class KernelBackend:
         count = max(sizes) if 0 not in sizes else 0
         call = _Call(form.problem(form.lower[:1].expand(count, -1), Euclidean(), blank))
         k, l = form.rows.shape
-        variables = torch.empty((2, count, l), dtype=torch.bool)
-        active, infeasible = torch.empty((count, k), dtype=torch.bool), torch.empty(count, dtype=torch.bool)
+        variables = _empty((2, count, l), torch.bool)
+        active, infeasible = _empty((count, k), torch.bool), _empty((count,), torch.bool)
         senses = _dense(senses)
         arguments = native.Presolve(
             count,
@@ -238,6 +238,7 @@ def _numbers(tensor: Tensor, count: int) -> Numbers:
 
 def _rows_of(tensor: Tensor) -> Tensor:
     """The tensor with neighbours in memory along its last dimension; the first may be expanded."""
+    tensor = tensor.resolve_neg()  # memory knows nothing of a sign that torch has yet to apply
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] <= 1 else tensor.contiguous()
 
 
@@ -248,7 +249,13 @@ def _scores(problem: Problem) -> Tensor:
 
 
 def _dense(tensor: Tensor) -> Tensor:
+    tensor = tensor.resolve_neg()
     return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory for the kernel to write to; on the CPU, whatever torch's default device."""
+    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def _memory_error(problem: Problem, error: RuntimeError) -> Exception:

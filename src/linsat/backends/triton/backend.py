@@ -154,6 +154,7 @@ class _Call:
         steps += [0 if self.tau.shape[0] == 1 else self.tau.stride(0), layout.work]
         sizes = [layout.variables, layout.rows, layout.slots, layout.members, layout.others, *numbers]
         given = [self.problem.scores.contiguous(), data.coefficients, data.rows, data.variables, self.tau, *tensors]
+        given = [tensor.resolve_neg() for tensor in given]  # memory knows nothing of a sign that torch has yet to apply
         for first in range(0, count, at_once):
             grid = (min(at_once, count - first),)
             kernel[grid](*given, work, first, *steps, *sizes, **switches, **constants_of(self.problem, layout, data))
