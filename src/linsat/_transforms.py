@@ -144,7 +144,7 @@ def tracing(tensor: torch.Tensor | None = None) -> bool:
 
 
 def transforming(tensor: torch.Tensor | None = None) -> bool:
-    """Whether a function transform (vmap, jacrev, ...) is running, or has made the tensor (is_grads_batched, a dual)."""
+    """Whether a function transform (vmap, jacrev, ...) runs, or has made the tensor (is_grads_batched, a dual)."""
     import torch
 
     return torch._C._are_functorch_transforms_active() or (

@@ -24,7 +24,8 @@ def solve_exactly(curvature: Curvature, rhs: Tensor) -> Tensor:
     if transforming(rhs):
         raise ConstraintError(
             f"function transforms (vmap, jacrev) and forward mode (jvp, jacfwd) need a dense Hessian, which {num_rows} "
-            f"rows are too many for (limit: {MOST_DENSE_ROWS}). Fix: call backward or torch.autograd.grad once per output."
+            f"rows are too many for (limit: {MOST_DENSE_ROWS}). "
+            f"Fix: call backward or torch.autograd.grad once per output."
         )
     with torch.no_grad():
         found = _by_iteration(curvature, rhs)
