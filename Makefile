@@ -13,7 +13,7 @@ help:
 	@echo "make demo   a guided tour: the layer, its peers, three studies (out/demo/index.html)"
 	@echo "make test   run the tests"
 	@echo "make test-all  the slow ones too; LINSAT_DATA=folder adds the linear programs of lp/netlib and lp/miplib3"
-	@echo "make test-machines  what depends on arithmetic, as other processors and with more threads; MACHINES='kernel off'"
+	@echo "make test-machines  what depends on arithmetic, as other processors and with more threads"
 	@echo "make test-sanitized  the kernel's tests with gcc's address, undefined-behaviour and thread sanitizers"
 	@echo "make bench  time the layer against its peers, 20 minutes (make bench-quick: three)"
 	@echo "make bench-gpu  time the Triton kernels against torch operations on a GPU, where there is one"

@@ -56,7 +56,7 @@ static void share(Team *team, int64_t count, Part part, void *argument) {
         for (int64_t i = 0; i < count; i++) part(argument, i);
         return;
     }
-    const uint64_t loop = (team->ticket >> (2 * PART_BITS)) + 1;
+    const uint64_t loop = (__atomic_load_n(&team->ticket, __ATOMIC_RELAXED) >> (2 * PART_BITS)) + 1; /* read by helpers */
     team->part = part;
     team->argument = argument;
     team->done = 0;

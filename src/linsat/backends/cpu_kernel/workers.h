@@ -111,7 +111,8 @@ static int run_shared(Task task, const void *layout, const void *problem, const 
     const int64_t wanted = threads - 1 < MOST_WORKERS ? threads - 1 : MOST_WORKERS;
     if (pool.workers < wanted) hire(wanted);
     pool.job = &job;
-    const uint64_t number = ((pool.state >> (2 * COUNT_BITS)) + 1) & UINT32_MAX;
+    const uint64_t last = __atomic_load_n(&pool.state, __ATOMIC_RELAXED); /* late workers still look at it */
+    const uint64_t number = ((last >> (2 * COUNT_BITS)) + 1) & UINT32_MAX;
     __atomic_store_n(&pool.state, number << (2 * COUNT_BITS) | (uint64_t)wanted << COUNT_BITS, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&pool.sleeping, __ATOMIC_SEQ_CST) > 0) {
         pthread_mutex_lock(&pool.lock);
