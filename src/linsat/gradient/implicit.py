@@ -8,14 +8,16 @@ bound. So for a loss L(x, mu), with H = dr/dmu the Hessian of the potential and 
 A bound that depends on theta, the price of a soft row that is broken, takes its dual along: x, r and the duals depend
 on it like on any other number.
 
+Forward mode is the same linear map, transposed (`linsat.gradient.rebuilt.push_forward`): one solve with H_FF as well.
+
 No iterate is kept: memory is O(variables + rows^2) per instance, whatever the number of steps. The rule holds for
 scores, coefficients, right-hand sides, bounds and the numbers of the objective alike, and is itself differentiable.
 
 Kinks. Where a row is tight with dual zero, or a variable sits at a bound with u there, x has one-sided derivatives
 only. The row then counts as idle and the variable as fixed: the derivative is the one on the side where both stay so.
 
-An instance that was not solved has no gradient: its share of every gradient is zero, so that a loss which masks it
-trains on.
+An instance that was not solved has no gradient: its share of every gradient, and its tangent, is zero, so that a loss
+which masks it trains on.
 """
 
 from __future__ import annotations
