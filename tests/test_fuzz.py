@@ -94,7 +94,7 @@ def changed(change: Callable[[linsat.Solution], dict[str, Any]]) -> Callable[...
         fields = change(solution)
         told = fields.pop("violation", solution.violation)
         tampered = replace(solution, **fields)
-        tampered.__dict__["violation"] = told  # in place of what would be worked out when asked for
+        tampered.__dict__["_violation"] = told  # in place of what would be worked out when asked for
         return tampered
 
     return solve

@@ -152,9 +152,13 @@ def test_overflow_is_refused():
     with pytest.raises(linsat.ConstraintError, match=r"tau is 1000.*; expected a positive number"):
         linsat.project(torch.zeros(3), cons, tau=10**400)
     wide = linsat.Constraints(A=[[1.0, 1.0, 1.0]], b=1.0, upper=1e20)
+    y = torch.full((1, 3), 1e300, dtype=F64)
     for sides in (1.0, [[1.0]]):
         with pytest.raises(linsat.ConstraintError, match="beyond the range of float64"):
-            linsat.project(torch.full((1, 3), 1e300, dtype=F64), wide.with_rhs(b=sides), on_failure="ignore")
+            linsat.project(y, wide.with_rhs(b=sides))
+        found = linsat.solve(y, wide.with_rhs(b=sides), on_failure="ignore")
+        assert str(found.status[0]) == "not_finite"
+        assert bool(found.x.isnan().all())
 
 
 def test_a_set_is_gone_with_its_last_name():

@@ -144,7 +144,7 @@ CALLS: dict[str, Call] = {
     "too few scores": ("y has shape (2,)", lambda: linsat.project(torch.zeros(2), THREE)),
     "one number": ("y has shape ()", lambda: linsat.project(torch.tensor(0.0), THREE)),
     "nan score": ("y holds nan (instance 0, variable x[1])", lambda: linsat.project(torch.tensor([0, nan, 0]), THREE)),
-    "infinite score": ("y holds inf", lambda: linsat.solve(np.array([0, 0, inf]), THREE)),
+    "infinite score": ("y holds inf", lambda: linsat.solve(np.array([0, 0, inf]), THREE, on_failure="raise")),
     "sparse scores": ("y has layout", lambda: linsat.project(Y.to_sparse(), THREE)),
     "no constraints": ("constraints is a NoneType", lambda: linsat.project(Y, None)),
     "a matrix for constraints": ("constraints is a Tensor", lambda: linsat.project(Y, torch.eye(3))),

@@ -195,9 +195,9 @@ class _Torch:
         return H.diagonal(dim1=-2, dim2=-1)
 
     def known_false(self, which: Any) -> bool:
-        from linsat._transforms import mapped, tracing
+        from linsat._transforms import plain, tracing
 
-        return not (tracing(which) or mapped(which)) and not bool(which.any())
+        return not tracing(which) and not bool(plain(which).any())
 
     def if_any(self, which: Any, then: Any, state: Any, look: bool) -> Any:
         """then(state), unless the host may look and sees that it would change nothing."""

@@ -315,7 +315,7 @@ class Problem(StandardForm):
         below, above = self.senses == GREATER, self.senses == LESS
         excess = self.rows.matvec(x) - xp.where(below, self.rhs - self.slack, self.rhs)
         gap = xp.where(below, -excess, xp.where(above, excess, abs(excess)))
-        return xp.amax(xp.where(self.soft, 0.0, gap / xp.at_least(self.row_sizes(x), 1.0)))
+        return xp.amax(xp.where(self.soft | self.absent, 0.0, gap / xp.at_least(self.row_sizes(x), 1.0)))
 
     def row_ranges(self) -> tuple[Tensor, Tensor]:
         """The least and the largest value of A x, scaled, over what presolve left free, slack included; (., k) each."""
