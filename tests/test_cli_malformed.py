@@ -70,7 +70,7 @@ BROKEN = {
     "digits.json": (b'{"version": 1, "variables": ' + b"9" * 5000 + b"}", "a number cannot be read"),
     "text.json": (_json(A=[["one", 2]]), "A[0][0] is the text 'one'; expected a number"),
     "true.json": (_json(A=[[True, 2]]), "A[0][0] is true; expected a number"),
-    "null.json": (_json(A=None), "A is missing or null; expected a number"),
+    "null.json": (_json(A=None), "A is missing or null; expected a list of rows"),
     "short_row.json": (_json(A=[[1, 2], [1]], b=[1, 1]), "A[1] has 1 numbers; expected 2"),
     "flat.json": (_json(A=[1, 2]), "A[0] is 1; expected a list of 2 numbers or an object"),
     "matrix.json": (_json(A="x + y"), "A is the text 'x + y'; expected a list of rows"),
