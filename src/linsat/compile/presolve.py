@@ -67,8 +67,8 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
     xp = namespace(form.rhs)
     side = row_sides(form, senses)
     width = form.upper - form.lower
-    sizes = (side.shape[0], width.shape[0], form.rows.values.shape[0])
-    batch = max(sizes) if 0 not in sizes else 0
+    counts = (side.shape[0], width.shape[0], form.rows.values.shape[0])
+    batch = max(counts) if 0 not in counts else 0
     free = xp.broadcast_to(width > 0, (batch, width.shape[1]))
     box_least, box_most, *sizes = _activity_range(form, free, ~free & free)
     reach = box_most - box_least
