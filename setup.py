@@ -1,4 +1,4 @@
-"""The C kernel; everything else about the package is in pyproject.toml.
+"""The native core; everything else about the package is in pyproject.toml.
 
 The library is called through ctypes and uses nothing of Python, so one build serves every Python version. Where there
 is no compiler the installation goes on without it, and the torch back end serves.
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-KERNEL = Extension(
-    "linsat.backends.cpu_kernel._kernel",
-    sources=["src/linsat/backends/cpu_kernel/kernel.c"],
-    depends=sorted(str(path) for path in Path("src/linsat/backends/cpu_kernel").glob("*.[ch]")),
+CORE = Extension(
+    "linsat.native._core",
+    sources=["src/linsat/native/core.c"],
+    depends=sorted(str(path) for path in Path("src/linsat/native").glob("*.[ch]")),
     extra_compile_args=[
         "-O3",
         "-std=gnu11",
@@ -28,4 +28,4 @@ KERNEL = Extension(
     optional=True,
 )
 
-setup(ext_modules=[KERNEL], options={"bdist_wheel": {"py_limited_api": "cp310"}})
+setup(ext_modules=[CORE], options={"bdist_wheel": {"py_limited_api": "cp310"}})

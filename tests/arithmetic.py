@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from linsat.backends.cpu_kernel import native
+from linsat.native import binding
 
-HAS_KERNEL = native.unavailable() is None
-needs_kernel = pytest.mark.skipif(not HAS_KERNEL, reason=f"no kernel: {native.unavailable()}")
+HAS_KERNEL = binding.unavailable() is None
+needs_kernel = pytest.mark.skipif(not HAS_KERNEL, reason=f"no kernel: {binding.unavailable()}")
 NEWTON_BACKENDS = ("kernel", "torch") if HAS_KERNEL else ("torch",)
 
 

@@ -11,12 +11,12 @@ import scipy.sparse as sp
 import torch
 
 from linsat._transforms import outside_graphs
-from linsat.backends.run import reject_infeasible
+from linsat.call import Call, read_scores
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.errors import ConstraintError, ConvergenceError
+from linsat.failures import check_lower, reject_instance
 from linsat.objectives import Euclidean
-from linsat.request import Request, read_scores
 from linsat.solution import Scores
 
 _INFEASIBLE, _UNBOUNDED = 2, 3  # statuses of scipy.optimize.milp
@@ -43,25 +43,32 @@ def argmax(y: Scores, constraints: Constraints) -> Scores:
         ConstraintError: malformed arguments; NaN or +inf among the scores (-inf keeps a variable at its lower bound);
             an infinite bound in the direction of the scores.
     """
-    asked = Request.read(y, constraints, Euclidean(), None, "raise", None)
-    request = asked.forbidding() if bool(torch.isneginf(asked.scores).any()) else asked
-    constraints = request.constraints
-    scores = request.scores.detach().cpu().to(torch.float64).reshape(-1, request.scores.shape[-1]).numpy()
-    if not np.isfinite(scores).all():
-        instance, variable = np.argwhere(~np.isfinite(scores))[0]
+    call, given = Call.read(y, constraints, Euclidean(), None, "raise", None)
+    tensor = given.detach().cpu().to(torch.float64).reshape(-1, given.shape[-1])
+    scores = tensor.numpy()
+    held = np.isneginf(scores)
+    if held.any():
+        check_lower(torch.from_numpy(held) & torch.isneginf(call.numbers.lower.detach().cpu()), constraints)
+    wrong = ~np.isfinite(scores) & ~held
+    if wrong.any():
+        instance, variable = np.argwhere(wrong)[0]
         raise ConstraintError(
             f"y holds {scores[instance, variable]} (instance {instance}, variable "
             f"{constraints.variable_name(int(variable))}); expected finite scores, or -inf to keep a variable at its "
             f"lower bound. Fix: find out where it comes from."
         )
     best = np.empty_like(scores)
-    programs: dict[int, _Program] = {}
+    programs: dict[tuple[int, bytes], _Program] = {}
     for i, row in enumerate(scores):
-        own = request.own_instance(i)
-        if own not in programs:
-            programs[own] = _Program.of(constraints, own, scores.shape[-1])
-        best[i] = programs[own].solve(row, constraints, own)
-    return asked.answer(torch.from_numpy(best))
+        key = call.own_instance(i), held[i].tobytes()
+        if key not in programs:
+            programs[key] = _Program.of(constraints, key[0], held[i])
+        found = programs[key].solve(np.where(held[i], 0.0, row))
+        if found is None:
+            reject_instance(call.plan, call.numbers, tensor, i, call.own_instance)
+            raise ConvergenceError("HiGHS found no point in the set. Fix: rows of ordinary size.")
+        best[i] = found
+    return call.answer(torch.from_numpy(best))
 
 
 def regret(
@@ -119,8 +126,9 @@ class _Program:
     elastic: np.ndarray  # cost of the further columns
 
     @classmethod
-    def of(cls, constraints: Constraints, instance: int, width: int) -> _Program:
-        optimize = _scipy_optimize()
+    def of(cls, constraints: Constraints, instance: int, held: np.ndarray) -> _Program:
+        """The program of an instance; ``held`` variables stay at their lower bounds."""
+        optimize, width = _scipy_optimize(), len(held)
 
         def own(tensor: torch.Tensor, size: int) -> np.ndarray:
             """The numbers of one instance."""
@@ -130,6 +138,7 @@ class _Program:
         numbers, structure = constraints.numbers("cpu"), constraints.structure
         row, col = structure.row, structure.col
         lower, upper = own(numbers.lower, width), own(numbers.upper, width)
+        upper = np.where(held, lower, upper)
         if not len(constraints):
             return cls((), optimize.Bounds(lower, upper), np.zeros(0))
         side, price = own(numbers.rhs, len(constraints)), own(constraints.price, len(constraints))
@@ -147,10 +156,11 @@ class _Program:
             price[broken],
         )
 
-    def solve(self, scores: np.ndarray, constraints: Constraints, instance: int) -> np.ndarray:
+    def solve(self, scores: np.ndarray) -> np.ndarray | None:
+        """The best point; None where there is none."""
         found = _scipy_optimize().milp(np.append(-scores, self.elastic), constraints=self.rows, bounds=self.bounds)
         if found.status == _INFEASIBLE:
-            reject_infeasible(constraints, instance)
+            return None
         if found.status == _UNBOUNDED:
             raise ConstraintError(
                 "no point is best: <y, x> grows without limit where a bound is infinite. Fix: finite bounds."

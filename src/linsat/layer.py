@@ -16,8 +16,9 @@ from linsat.constraints.fingerprint import fingerprint
 from linsat.constraints.modelling import not_a_set
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
+from linsat.plan import Solver
 from linsat.projection import compile_ahead, project
-from linsat.request import OnFailure, Solver, check_options, read_objective
+from linsat.call import OnFailure, check_options, read_objective
 from linsat.solution import Scores
 
 _RULES = "linsat_rules"  # in the metadata that torch keeps beside the tensors of a state

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import has_tangent, outside_graphs
+from linsat.call import Call, OnFailure, read_objective
 from linsat.compile.problem import Problem, StandardForm
 from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints
@@ -33,8 +34,7 @@ from linsat.constraints.layout import flatten
 from linsat.errors import ConstraintError
 from linsat.exact import argmax
 from linsat.objectives import Entropy, Euclidean, Objective
-from linsat.request import OnFailure, Request, Solver, read_objective
-from linsat.solving import ForbiddenVariables, Solve, saying_what_is_forbidden
+from linsat.plan import Solver
 from linsat.status import Status
 
 Reduction = Literal["mean", "sum", "none"]
@@ -88,43 +88,39 @@ def fenchel_young_loss(
             f"objective is {type(objective).__name__}; expected linsat.Entropy or linsat.Euclidean, whose Omega is "
             f"known at the target. Fix: one of these, or your own loss on linsat.project."
         )
-    asked = Request.read(y, constraints, objective, solver, on_failure, None)
+    call, scores = Call.read(y, constraints, objective, solver, on_failure, None)
     _reject_learned(constraints)
-    t = _read_target(target, asked)
-    try:
-        loss = _losses(t, asked)
-    except ForbiddenVariables:
-        _reject_forbidden(t, asked)
-        with saying_what_is_forbidden():
-            loss = _losses(t, asked.forbidding())
-    return _finished(loss, asked, reduction)
+    t = _read_target(target, call, scores)
+    _reject_forbidden(t, call, scores)
+    return _finished(_losses(t, call, scores), call, reduction)
 
 
-def _losses(t: Tensor, request: Request) -> Tensor:
+def _losses(t: Tensor, call: Call, given: Tensor) -> Tensor:
     """One loss for each instance, (N,)."""
-    solve = _solve_of(request)
-    form = request.form(solve.compiled)
+    flat = given.reshape(t.shape)
+    form = call.plan.form(call.numbers)
     room = form.rhs - form.rows.matvec(t)  # B - A t
     if not _surely_inside(t, room, form):
-        _reject_outside(t, request)
+        _reject_outside(t, call)
     with torch.no_grad():
-        detached = request.scores.detach().reshape(t.shape)
-        result, solved = solve(form, detached, request.objective)
-    scores, failed = _flat_scores(request), None if result.solved else result.codes != Status.CONVERGED.code
+        answer = call.solve(flat.detach())
+    scores, failed = flat.to(torch.float64), None if answer.solved else answer.codes != Status.CONVERGED.code
     if failed is not None:  # they may be NaN, and times a gradient of zero stay so
-        scores = scores.masked_fill(failed[:, None] & ~torch.isfinite(scores), 0.0)
-    problem = form.problem(scores, request.objective, solved.presolved)
-    if any(number.requires_grad or has_tangent(number) for number in request.objective.parameters().values()):
-        loss = _loss_at(result.mu.detach(), t, room, problem)
+        scores = scores.masked_fill(failed[:, None] & ~torch.isfinite(scores) & ~torch.isneginf(scores), 0.0)
+    problem = call.plan.problem(call.numbers, scores, call.objective, answer.decided)
+    room = problem.rhs - problem.rows.matvec(t)  # where scores are -inf the box is another, and with it the slack
+    mu = answer.duals.detach() * problem.scale
+    if any(number.requires_grad or has_tangent(number) for number in call.objective.parameters().values()):
+        loss = _loss_at(mu, t, room, problem)
     else:
         with torch.no_grad():
-            value, direction = _loss_at(result.mu, t, room, problem), result.x - t
+            value, direction = _loss_at(mu, t, room, problem), answer.x.to(torch.float64) - t
             if failed is not None:
                 direction = direction.masked_fill(failed[:, None], 0.0)  # where x may be NaN
         loss = _with_gradient(value, problem.objective.linear(problem.scores), direction)
     if failed is not None:
-        loss = torch.where(failed, torch.nan if request.on_failure == "nan" else loss.detach(), loss)
-        loss = loss.masked_fill(result.codes == Status.NOT_FINITE.code, torch.nan)
+        loss = torch.where(failed, torch.nan if call.on_failure == "nan" else loss.detach(), loss)
+        loss = loss.masked_fill(answer.codes == Status.NOT_FINITE.code, torch.nan)
     return loss
 
 
@@ -160,22 +156,22 @@ def perturbed_fenchel_young_loss(
         raise ConstraintError(f"sigma is {sigma!r}; expected a positive number. Fix: for example sigma=1.0.")
     if not isinstance(samples, int) or samples < 1:
         raise ConstraintError(f"samples is {samples!r}; expected a positive integer. Fix: samples=1.")
-    asked = Request.read(y, constraints, Euclidean(), None, "raise", None)
-    t, request = _read_target(target, asked), asked
-    if bool(torch.isneginf(asked.scores.detach()).any()):
-        _reject_forbidden(t, asked)
-        request = asked.forbidding()
-    _reject_outside(t, request)
-    scores = _flat_scores(request)
+    call, given = Call.read(y, constraints, Euclidean(), None, "raise", None)
+    t = _read_target(target, call, given)
+    _reject_forbidden(t, call, given)
+    _reject_outside(t, call)
+    whole = given.reshape(t.shape).to(torch.float64)
+    held = torch.isneginf(whole.detach())
+    scores = whole.masked_fill(held, 0.0)
     with torch.no_grad():
         noise = torch.randn((samples, *scores.shape), generator=generator, dtype=torch.float64, device="cpu")
         perturbed = scores + sigma * noise.to(scores.device)
-        drawn = perturbed.reshape(samples, *request.batch_shape, -1)
-        x = argmax(drawn, request.constraints).reshape(perturbed.shape)
+        drawn = perturbed.masked_fill(held, -torch.inf).reshape(samples, *call.batch_shape, -1)
+        x = argmax(drawn, constraints).reshape(perturbed.shape)
         best = (perturbed * x).sum(-1).mean(0)
         direction = x.mean(0) - t
         value = best - (scores * t).sum(-1)
-    return _finished(_with_gradient(value, scores, direction), asked, reduction)
+    return _finished(_with_gradient(value, scores, direction), call, reduction)
 
 
 def _with_gradient(value: Tensor, scores: Tensor, direction: Tensor) -> Tensor:
@@ -233,30 +229,20 @@ def _binary_divergence(share: Tensor, logit: Tensor) -> Tensor:
     return F.softplus(logit, threshold=40.0) - share * logit + entropy
 
 
-def _solve_of(request: Request) -> Solve:
-    """How the problems of one call are solved."""
-    return Solve(request.compiled(), request.solver, request.on_failure, request.start, request.own_instance)
-
-
-def _flat_scores(request: Request) -> Tensor:
-    """The scores (N, l) in float64, with their gradient."""
-    return request.scores.reshape(-1, request.scores.shape[-1]).to(torch.float64)
-
-
-def _read_target(target: Any, request: Request) -> Tensor:
+def _read_target(target: Any, call: Call, scores: Tensor) -> Tensor:
     """Targets (N, l) in float64 on the device of the scores."""
-    constraints = request.constraints
+    constraints = call.plan.constraints
 
     def read(name: str, value: Any) -> Tensor:
         try:
-            return given_tensor(value).detach().to(request.scores.device, torch.float64)
+            return given_tensor(value).detach().to(scores.device, torch.float64)
         except (TypeError, ValueError, RuntimeError):
             raise ConstraintError(
                 f"{name} is {type(value).__name__}; expected a point of the set for each instance."
             ) from None
 
-    t = flatten("target", target, constraints.layout, request.scores.shape[-1], read)[0]
-    shape = (*request.batch_shape, request.scores.shape[-1])
+    t = flatten("target", target, constraints.layout, scores.shape[-1], read)[0]
+    shape = (*call.batch_shape, scores.shape[-1])
     try:
         t = t.expand(shape)
     except RuntimeError:
@@ -274,24 +260,23 @@ def _surely_inside(t: Tensor, room: Tensor, form: StandardForm) -> bool:
     return bool((above & below).all()) and bool(boxed.all())
 
 
-def _reject_forbidden(t: Tensor, request: Request) -> None:
+def _reject_forbidden(t: Tensor, call: Call, scores: Tensor) -> None:
     """Raise where a target leaves the lower bound at a score of -inf: there the loss is infinite."""
-    numbers = request.constraints.numbers(t.device)
-    lower = numbers.lower.detach().expand(request.scores.shape).reshape(t.shape)
-    forbidden = torch.isneginf(request.scores.detach()).reshape(t.shape)
+    forbidden = torch.isneginf(scores.detach()).reshape(t.shape)
+    lower, constraints = call.numbers.lower.detach().expand(t.shape), call.plan.constraints
     wrong = forbidden & ~(t <= lower + _FEASIBLE)
     if bool(wrong.any()):
         instance, variable = wrong.nonzero()[0].tolist()
         raise ConstraintError(
-            f"target of instance {instance} has {request.constraints.variable_name(variable)} = "
+            f"target of instance {instance} has {constraints.variable_name(variable)} = "
             f"{float(t[instance, variable]):g} where y is -inf, so the loss is infinite; expected the lower bound, "
             f"{float(lower[instance, variable]):g}. Fix: a finite score there, or a target that respects the mask."
         )
 
 
-def _reject_outside(t: Tensor, request: Request) -> None:
+def _reject_outside(t: Tensor, call: Call) -> None:
     """Raise where a target is not in the set, rows and bounds measured as everywhere."""
-    violation = request.constraints.violation(t.reshape(*request.batch_shape, t.shape[-1])).reshape(-1)
+    violation = call.plan.constraints.violation(t.reshape(*call.batch_shape, t.shape[-1])).reshape(-1)
     wrong = ~(violation <= _FEASIBLE)  # also where it is NaN
     if bool(wrong.any()):
         first = int(wrong.nonzero()[0])
@@ -316,9 +301,9 @@ def _check_reduction(reduction: Any) -> None:
         raise ConstraintError(f"reduction is {reduction!r}; expected 'mean', 'sum' or 'none'.")
 
 
-def _finished(loss: Tensor, request: Request, reduction: str) -> Any:
+def _finished(loss: Tensor, call: Call, reduction: str) -> Any:
     """The losses (N,) reduced, in the dtype, device and kind of the scores."""
-    loss = loss.reshape(request.batch_shape)
+    loss = loss.reshape(call.batch_shape)
     loss = loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
-    loss = loss.to(request.like.device, request.like.dtype)
-    return loss.detach().cpu().numpy() if request.as_numpy else loss
+    loss = loss.to(call.device, call.dtype)
+    return loss.detach().cpu().numpy() if call.as_numpy else loss

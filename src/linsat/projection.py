@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,19 +12,20 @@ import torch
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
 from linsat.backends.run import confirm
-from linsat.compile.compiled import CompiledConstraints
-from linsat.compile.problem import StandardForm, Tensor
+from linsat.call import Call, OnFailure, read_objective, read_scores
+from linsat.compile.problem import Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.errors import ConstraintError
-from linsat.gradient.implicit import Call, point, point_and_duals
+from linsat.failures import check_usable, settle
+from linsat.gradient.implicit import point, point_and_duals
 from linsat.objectives import Objective
-from linsat.request import OnFailure, Request, Solver, read_objective, read_scores
+from linsat.plan import Answer, Solver, pack
 from linsat.solution import Scores, Solution
 from linsat.solvers import Newton, Sinkhorn
-from linsat.solvers.result import SolverResult
-from linsat.solving import ForbiddenVariables, Solve, report, saying_what_is_forbidden, unusable
 from linsat.status import Status
+
+_RECENT = 64  # calls of one set
 
 
 @recorded
@@ -69,26 +70,16 @@ def project(
     """
     objective = read_objective(objective, tau)
     key = _key(y, constraints, objective, solver, on_failure) if start is None else None
-    call = None if key is None else constraints.recent_calls.get(key)
-    if call is not None and not _forbids(constraints, y):
-        try:
-            return point(call, y)
-        except ForbiddenVariables:
-            pass
-
-    def solved(request: Request) -> Tensor:
-        compiled = request.compiled()
-        form = request.form(compiled)
-        if _unrolls(request.solver):
-            return _unrolled(compiled, request, form).x
-        call = _call(compiled, request, form)
-        x = point(call, request.scores, traced=request.traced)
-        if key is not None and call.cache is not None and request.scores is y:
-            _keep(constraints.recent_calls, key, call)
-        return x
-
-    request = Request.read(y, constraints, objective, solver, on_failure, start)
-    return request.answer(_with_forbidden(request, solved))
+    call = None if key is None else constraints.calls.get(key)
+    if call is not None:
+        return point(call, y)
+    call, scores = Call.read(y, constraints, objective, solver, on_failure, start)
+    if _unrolls(call.plan.solver):
+        return call.answer(_unrolled(call, scores).x)
+    x = point(call, scores)
+    if key is not None and call.plan.constant and scores is y:
+        _keep(constraints.calls, key, call)
+    return call.answer(x)
 
 
 @recorded
@@ -107,16 +98,10 @@ def solve(
 
     As the status says which instances were not solved, the default is to warn.
     """
-
-    def solved(request: Request) -> tuple[SolverResult, StandardForm]:
-        compiled = request.compiled()
-        form = request.form(compiled)
-        if _unrolls(request.solver):
-            return _unrolled(compiled, request, form), form
-        return point_and_duals(_call(compiled, request, form), request.scores, traced=request.traced), form
-
-    request = Request.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
-    return request.solution(*_with_forbidden(request, solved))
+    call, scores = Call.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
+    if _unrolls(call.plan.solver):
+        return call.solution(_unrolled(call, scores))
+    return call.solution(point_and_duals(call, scores))
 
 
 def compile_ahead(constraints: Constraints, objective: Objective) -> None:
@@ -136,35 +121,6 @@ def compile_ahead(constraints: Constraints, objective: Objective) -> None:
             objective=shared,
             on_failure="ignore",
         )
-
-
-Result = TypeVar("Result")
-
-
-def _with_forbidden(request: Request, solved: Callable[[Request], Result]) -> Result:
-    """What ``solved`` makes of a call; of the one that forbids variables, where some scores are -inf.
-
-    That is seen by the solve, which looks at the scores anyway; a set that has met -inf is asked first from then on.
-    """
-    if request.traced:  # the operator sees the numbers, and does the same
-        return solved(request)
-    if not _forbids(request.constraints, request.scores):
-        try:
-            return solved(request)
-        except ForbiddenVariables:
-            request.constraints.box_cache[_FORBIDS] = True
-    with saying_what_is_forbidden():
-        return solved(request.forbidding())
-
-
-def _forbids(constraints: Constraints, scores: Tensor) -> bool:
-    """Whether some scores are -inf, of a set that has met such scores before."""
-    known = not transforming() and _FORBIDS in constraints.box_cache
-    return known and bool(torch.isneginf(scores.detach()).any())
-
-
-_FORBIDS = "forbids"
-_RECENT = 64  # calls of one set
 
 
 def _key(y: Any, constraints: Any, objective: Objective, solver: Any, on_failure: Any) -> Any:
@@ -188,45 +144,33 @@ def _keep(calls: dict[Any, Call], key: Any, call: Call) -> None:
     calls[key] = call
 
 
-def _call(compiled: CompiledConstraints, request: Request, form: StandardForm) -> Call:
-    constant = form is compiled.form and compiled.presolved is not None
-    # Calls are kept, so one with constant numbers must not refer to the scores of this one.
-    own_instance = _first_instance if constant else request.own_instance
-    solve = Solve(compiled, request.solver, request.on_failure, request.start, own_instance)
-    return Call(form, request.objective, solve, compiled.cache if constant else None)
-
-
-def _first_instance(instance: int) -> int:
-    """Of a set whose numbers all instances share."""
-    return 0
-
-
 def _unrolls(solver: Solver) -> bool:
     return isinstance(solver, Sinkhorn) and solver.gradient == "unrolled"
 
 
 @outside_graphs
-def _unrolled(compiled: CompiledConstraints, request: Request, form: StandardForm) -> SolverResult:
-    if tracing(request.scores):
+def _unrolled(call: Call, scores: Tensor) -> Answer:
+    if tracing(scores):
         raise ConstraintError(
             "Sinkhorn(gradient='unrolled') looks at numbers to know when to stop, and a graph has none. "
             "Fix: gradient='implicit', or linsat.Newton()."
         )
-    scores = request.scores.reshape(request.batch_shape.numel(), request.scores.shape[-1]).to(torch.float64)
-    bad = unusable(form, scores, request.objective, request.constraints, request.on_failure)
-    if bad is not None:
-        scores = scores.masked_fill(bad[:, None], 0.0)
-    presolved = compiled.presolve(form)
-    problem = form.problem(scores, request.objective, presolved, senses=compiled.senses)
-    start = None if request.start is None else request.start * form.scale.detach()
-    assert isinstance(request.solver, Sinkhorn)
-    result = request.solver.unrolled(problem, start)
-    confirm(problem, result, request.solver)
-    result.codes[presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code
-    if bad is not None:
-        result.codes[bad] = Status.NOT_FINITE.code
-    report(result, request.on_failure, request.constraints, request.own_instance)
-    return result
+    plan, objective, solver = call.plan, call.objective, call.plan.solver
+    assert isinstance(solver, Sinkhorn)
+    flat = scores.reshape(call.batch_shape.numel(), scores.shape[-1]).to(torch.float64)
+    unusable = check_usable(plan, call.numbers, flat, objective, call.on_failure)
+    if unusable is not None:
+        flat = flat.masked_fill(unusable[:, None], 0.0)
+    problem = plan.problem(call.numbers, flat, objective, plan.decided() if plan.constant else None)
+    result = solver.unrolled(problem, None if call.start is None else call.start * problem.scale.detach())
+    confirm(problem, result, solver)
+    result.codes[problem.presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code
+    if unusable is not None:
+        result.codes[unusable] = Status.NOT_FINITE.code
+    answer = Answer(result.x, problem.multipliers(result.mu), result.counts, pack(problem.presolved, len(flat)))
+    if not answer.solved:
+        settle(plan, call.numbers, flat.detach(), objective, answer, call.on_failure, call.own_instance)
+    return answer
 
 
 def project_each(

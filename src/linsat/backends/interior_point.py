@@ -11,7 +11,7 @@ import torch
 
 from linsat.backends.arrays import ArrayBackend
 from linsat.compile import judge
-from linsat.compile.compiled import ROUNDING, hard_rows, linear_system
+from linsat.compile.hard_rows import ROUNDING, hard_rows, linear_system
 from linsat.compile.problem import Problem, Tensor
 from linsat.objectives import Entropy, Euclidean
 from linsat.solvers.duality_gap import duality_gap

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from linsat.backends.run import settle
-from linsat.compile.compiled import compile_constraints
 from linsat.compile.diagnosis import linear_system
 from linsat.compile.system import Deadline, OutOfTime, time_limit
 from linsat.constraints.constraint_set import Constraints
 from linsat.objectives import Entropy
+from linsat.plan import plan_of
 from linsat.projection import solve
+from linsat.solvers import Newton
 
 Array = np.ndarray
 
@@ -62,9 +62,10 @@ def forced_variables(constraints: Constraints, deadline: Deadline | None = None)
 
 
 def _forced(constraints: Constraints) -> list[Forced] | None:
-    compiled = compile_constraints(constraints, Entropy())
-    presolved = settle(compiled)
-    lower, upper = (t[0].cpu().numpy() for t in (compiled.form.lower, compiled.form.upper))
+    plan = plan_of(constraints, Entropy(), Newton(), constraints.num_variables or 1, torch.device("cpu"))
+    presolved = plan.unpack(plan.decided())
+    assert plan.numbers is not None
+    lower, upper = (t[0].numpy() for t in (plan.numbers.lower, plan.numbers.upper))
     free, at_upper = presolved.free[0].cpu().numpy(), presolved.at_upper[0].cpu().numpy()
     values = np.where(at_upper, upper, lower)
     fixed = ~free

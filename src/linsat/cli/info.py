@@ -7,13 +7,13 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from linsat.backends.cpu_kernel.native import Library, load
 from linsat.backends.run import every_backend
 from linsat.backends.triton.backend import unavailable
 from linsat.cli.console import one_line_errors, say
-from linsat.compile.compiled import compile_constraints
 from linsat.constraints import simplex
 from linsat.objectives import Euclidean
+from linsat.plan import plan_of
+from linsat.solvers import Newton
 
 _PACKAGES = ("numpy", "scipy", "highspy", "pyarrow", "cvxpy", "jax")
 
@@ -28,21 +28,18 @@ def describe() -> list[tuple[str, str]]:
 
 def describe_backends() -> list[tuple[str, str]]:
     """Each back end, and whether it can be used or the reason why not: its answer to a problem that all can take."""
-    compiled = compile_constraints(simplex(2), Euclidean())
-    form = compiled.form
-    problem = form.problem(torch.zeros_like(form.lower), Euclidean(), compiled.presolve(form))
-    details = {"kernel": _instructions(), "torch": f" on {', '.join(_devices())}"}
-    found = []
+    objective, scores, rows = Euclidean(), torch.zeros((1, 2), dtype=torch.float64), simplex(2)
+    plan = plan_of(rows, objective, Newton(), 2, scores.device)
+    assert plan.numbers is not None
+    problem = plan.problem(plan.numbers, scores, objective, plan.decided())
+    details = {"torch": f" on {', '.join(_devices())}"}
+    core = plan.not_native(objective, scores)
+    found = [("kernel", core if isinstance(core, str) else f"available ({core.instructions})")]
     for backend in every_backend():
         on_gpu = backend.name == "triton" and torch.cuda.is_available()  # the problem is on the CPU
         reason = unavailable(torch.device("cuda")) if on_gpu else backend.supports(problem)
         found.append((backend.name, reason or f"available{details.get(backend.name, '')}"))
     return found
-
-
-def _instructions() -> str:
-    kernel = load()
-    return f" ({kernel.instructions})" if isinstance(kernel, Library) else ""
 
 
 def _devices() -> list[str]:

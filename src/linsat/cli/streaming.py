@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 import linsat
-from linsat.backends.cpu_kernel.native import unavailable
 from linsat.cli.options import bound, read_objective, soften
 from linsat.cli.output import check_table, finish, unfinished
 from linsat.cli.record import Job, Record, how_to_continue, start_or_resume
@@ -28,6 +27,7 @@ from linsat.errors import ConstraintError
 from linsat.files import Model, read_model
 from linsat.files.scores import ScoreFile, open_scores
 from linsat.objectives import Objective
+from linsat.native.binding import unavailable
 from linsat.projection import solve
 from linsat.solution import Solution
 

@@ -6,11 +6,10 @@ import time
 
 import torch
 
-from linsat.backends.run import first_backend
 from linsat.cli.console import one_line_errors, say
-from linsat.compile.compiled import compile_constraints
 from linsat.constraints import doubly_stochastic
 from linsat.objectives import Entropy, Euclidean, Objective
+from linsat.plan import plan_of
 from linsat.projection import project
 from linsat.solvers import Newton
 
@@ -40,8 +39,5 @@ def _project_once(objective: Objective) -> str:
     leaf = scores.requires_grad_()
     x = project(leaf, constraints, objective=objective, on_failure="raise")
     (x * x).sum().backward()
-    compiled = compile_constraints(constraints, objective, num_variables=9)
-    assert compiled.presolved is not None
-    spread = objective.spread(torch.Size([2]), 9, scores.device)
-    problem = compiled.form.problem(scores.detach(), spread, compiled.presolved)
-    return first_backend(problem, Newton()).name
+    plan = plan_of(constraints, objective, Newton(), 9, scores.device)
+    return "torch" if plan.native(objective, scores) is None else "kernel"

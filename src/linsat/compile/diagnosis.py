@@ -177,6 +177,16 @@ def _bounds_as_rows(
     return whole, Certificate(tuple(all_rows), tuple(weights)), used
 
 
+def reject_infeasible(constraints: Constraints, instance: int | None = None) -> None:
+    """Raise `InfeasibleError` where the rows (of one instance) are proved to contradict each other."""
+    if constraints.mapped:  # the numbers of an instance are out of reach, inside a function transform
+        return
+    found = diagnose(constraints, instance or 0)
+    if found.verdict.kind == "infeasible":
+        where = "" if instance is None else f" for instance {instance}"
+        raise error_from(constraints, found, instance or 0, where=where)
+
+
 def error_from(constraints: Constraints, found: Diagnosis, instance: int = 0, *, where: str = "") -> InfeasibleError:
     """An infeasible diagnosis as an error: what `explained` says, further conflicts, the fix."""
     names = constraints.names

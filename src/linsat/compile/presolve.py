@@ -27,7 +27,7 @@ _EVEN = 1e-6
 _ROUNDED = 1e-14  # of an equality at such a point
 _SMALLEST = 1e-30  # in place of 0, in single precision too
 # Rounding of a row's activity, relative to its terms at that end of its range.
-ROUNDING = 1e-15
+ROW_ROUNDING = 1e-15
 
 
 def everything_free(form: StandardForm) -> Presolved:
@@ -107,7 +107,7 @@ class _Room(NamedTuple):
 
     def rounding(self, size: Tensor) -> Tensor:
         """Of the distance of a side from an end of the row's range, whose terms are of this size."""
-        return _no_less(ROUNDING, self.side) * (size + abs(self.side))
+        return _no_less(ROW_ROUNDING, self.side) * (size + abs(self.side))
 
     def slight(self, share: float, size: Tensor) -> Tensor:
         """A share of a row at that end, or of its reach, beyond rounding."""

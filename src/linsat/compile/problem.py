@@ -204,6 +204,12 @@ class Problem(StandardForm):
             mu = xp.where(at, xp.where(at, dual, 0.0) * self.scale, mu)
         return mu
 
+    def multipliers(self, mu: Tensor) -> Tensor:
+        """The multipliers of the rows as written, exactly at their bounds where the duals mu are at theirs."""
+        xp = namespace(mu)
+        low, high = self.dual_bounds()
+        return xp.where(mu <= low, self.dual_lower, xp.where(mu >= high, self.dual_upper, mu / self.scale))
+
     def clip(self, mu: Tensor) -> Tensor:
         """Duals brought into their box."""
         xp = namespace(mu)

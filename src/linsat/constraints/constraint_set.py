@@ -193,8 +193,6 @@ class Constraints(RowsAndBox):
         if moved or (bounds and made._width() != self.num_variables):
             made._structure = made._stacked()
         made._settle(same_bounds=not bounds)
-        if not bounds and not matrices and self.fixed_box:
-            made.box_cache = self.box_cache
         return made
 
     def __and__(self, other: Constraints) -> Constraints:

@@ -15,6 +15,7 @@ from linsat.constraints.arrays import (
     Array,
     Numbers,
     Shape,
+    as_array,
     check_bound,
     check_finite,
     check_side,
@@ -169,16 +170,14 @@ class RowsAndBox:
         numbers |= {f"price {i}" if i else "price": block.price for i, block in enumerate(reversed(self._soft))}
         own = {name: matrix.batch_shape for name, matrix in self._matrices.items()}
         self._batch_shape = joint_batch_shape(own | {name: tuple(n.shape[:-1]) for name, n in numbers.items()})
-        # (device, versions) -> compiled system; a plain dict because filling it twice is harmless.
-        self._compiled: dict[Any, Any] = {}
-        self.recent_calls: dict[Any, Any] = {}  # see linsat.projection
+        # What calls have made ready, by kind (linsat.plan) and by everything but numbers (linsat.projection); plain dicts,
+        # because filling them twice is harmless.
+        self.plans: dict[Any, Any] = {}
+        self.calls: dict[Any, Any] = {}
         self.in_graphs = Kept()
         live = any(matrix.live for matrix in self._matrices.values())
         self._followed = tuple(self.learned_tensors())  # kept by reference: their numbers may change
         self._fixed = not live and not any(map(followed, numbers.values()))
-        self.fixed_bounds = not followed(self._lower) and not followed(self._upper)
-        self.fixed_box = not live and self.fixed_bounds
-        self.box_cache: dict[Any, Any] = {}  # what follows from coefficients and bounds alone
 
     # ------------------------------------------------------------------ what a user asks of it
 
@@ -349,6 +348,12 @@ class RowsAndBox:
         """
         check_finite_box(self._lower, self._upper, self._layout)
 
+    @property
+    def reach(self) -> float:
+        """The largest size of any finite bound."""
+        sizes = (np.abs(as_array(bound)) for bound in self._bounds().values())
+        return max(float(size[np.isfinite(size)].max(initial=0.0)) for size in sizes)
+
     def learned_tensors(self) -> dict[str, Tensor]:
         """The user's tensors that require gradients, by argument name."""
         sources = {name: m.source for name, m in self._matrices.items()}
@@ -384,4 +389,4 @@ class RowsAndBox:
         return self._named_bounds
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": {}, "recent_calls": {}, "in_graphs": Kept(), "box_cache": {}}
+        return {**self.__dict__, "plans": {}, "calls": {}, "in_graphs": Kept()}

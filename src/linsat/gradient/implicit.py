@@ -1,17 +1,18 @@
-r"""Gradients: x and the duals as implicit functions of every number of the problem.
+r"""Gradients: x and the duals as implicit functions of every number of the statement.
 
-At the solution r(mu, theta) = 0 on the rows F whose dual lies strictly inside its bounds; the other duals stay at their
-bound. So for a loss L(x, mu), with H = dr/dmu the Hessian of the potential and D = dx/du,
+At the solution r(lambda, theta) = 0 on the rows F whose multiplier lies strictly inside its bounds; the others stay at
+their bound. So for a loss L(x, lambda), with H the derivative of r and D = dx/du,
 
-    H_FF q = (A D dL/dx + dL/dmu)_F,          dL/dtheta = <dL/dx, dx/dtheta> - <q, dr/dtheta>   at mu_F held.
+    H_FF q = (A D dL/dx + dL/dlambda)_F,       dL/dtheta = <dL/dx, dx/dtheta> - <q, dr/dtheta>   at lambda_F held.
 
-A bound that depends on theta, the price of a soft row that is broken, takes its dual along: x, r and the duals depend
-on it like on any other number.
+A bound that depends on theta, the price of a soft row that is broken, takes its multiplier along: x, r and the duals
+depend on it like on any other number.
 
 Forward mode is the same linear map, transposed (`linsat.gradient.rebuilt.push_forward`): one solve with H_FF as well.
 
 No iterate is kept: memory is O(variables + rows^2) per instance, whatever the number of steps. The rule holds for
-scores, coefficients, right-hand sides, bounds and the numbers of the objective alike, and is itself differentiable.
+scores, coefficients, right-hand sides, bounds, prices and the numbers of the objective alike. The native core has it in
+closed form (native/pull_back.h); here it is on arrays, and itself differentiable.
 
 Kinks. Where a row is tight with dual zero, or a variable sits at a bound with u there, x has one-sided derivatives
 only. The row then counts as idle and the variable as fixed: the derivative is the one on the side where both stay so.
@@ -23,7 +24,7 @@ which masks it trains on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,97 +32,72 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import forward_mode, transforming
-from linsat.backends.cpu_kernel import KernelBackend
-from linsat.backends.cpu_kernel.backend import Pulled
 from linsat.backends.triton import TritonBackend
-from linsat.compile.problem import Presolved, Problem, StandardForm, Tensor
+from linsat.call import Call
+from linsat.compile.problem import Problem, Tensor
 from linsat.gradient.exact_solve import solve_exactly
 from linsat.gradient.operator import Arguments, apply
 from linsat.gradient.options import describe
+from linsat.native import tensors as native
+from linsat.native.layout import NativeLayout
 from linsat.objectives import Objective
-from linsat.solvers.result import SolverResult
-from linsat.solving import Solve
+from linsat.plan import Answer, Numbers, Plan
 from linsat.status import Status
 
-_FUSED = (KernelBackend(), TritonBackend())
-_FORM = 8  # tensors of a standard form
+_TRITON = TritonBackend()
+_NUMBERS = len(Numbers._fields)
 
 
-@dataclass(frozen=True)
-class Call:
-    """What one projection needs besides tensors that may carry gradients."""
-
-    form: StandardForm  # whose pattern (not numbers) is used
-    objective: Objective  # likewise
-    solve: Solve
-    cache: dict[str, Any] | None = None  # of numbers that never change, see `Problem`
-
-    def parts(self, tensors: tuple[Tensor, ...]) -> tuple[StandardForm, Tensor, Objective]:
-        """Standard form, scores and objective from scores, tensors of the form and numbers of the objective."""
-        if all(given is own for given, own in zip(tensors[1:], self.tensors(), strict=True)):
-            return self.form, tensors[0], self.objective
-        names = self.objective.parameters()
-        own = dict(zip(names, tensors[1 + _FORM :], strict=True))
-        objective = replace(self.objective, **own) if own else self.objective  # type: ignore[type-var]
-        return self.form.with_tensors(tensors[1 : 1 + _FORM]), tensors[0], objective
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Everything but the scores that may carry a gradient."""
-        return *self.form.tensors(), *self.objective.parameters().values()
-
-    def learned(self) -> tuple[int, ...]:
-        """Positions among `tensors` of those that carry a gradient."""
-        constant = self.cache is not None  # then the numbers of the form never change
-        if constant and not any(number.requires_grad for number in self.objective.parameters().values()):
-            return ()
-        return tuple([i for i, tensor in enumerate(self.tensors()) if tensor.requires_grad])
-
-    def arguments(self, scores: Tensor) -> Arguments:
-        """The same call, as the operator takes it."""
-        solve, rows, constraints = self.solve, self.form.rows, self.solve.compiled.constraints
-        return Arguments(
-            scores=_flat(scores),
-            pattern=[rows.row, rows.col, solve.compiled.senses],
-            form=list(self.form.tensors()),
-            numbers=list(self.objective.parameters().values()),
-            start=solve.start,
-            options=describe(
-                self.objective,
-                solve.solver,
-                on_failure=solve.on_failure,
-                constant=self.cache is not None,
-                names=constraints.given_names,
-            ),
-        )
-
-    def problem(self, tensors: tuple[Tensor, ...], presolved: Presolved) -> Problem:
-        form, scores, objective = self.parts(tensors)
-        return form.problem(scores, objective, presolved, self.cache if form is self.form else None)
-
-
-def point(call: Call, scores: Tensor, *, traced: bool = False) -> Tensor:
+def point(call: Call, scores: Tensor) -> Tensor:
     """x for scores (batch..., l), in their shape and dtype, with gradients to every tensor that wants them."""
-    if traced or transforming() or forward_mode():
-        return _like(apply(call.arguments(scores)).x, scores)
-    learned = call.learned() if torch.is_grad_enabled() else ()
+    if call.traced or transforming() or forward_mode():
+        return _like(apply(_arguments(call, scores)).x, scores)
+    learned = _learned(call) if torch.is_grad_enabled() else ()
     if learned or (scores.requires_grad and torch.is_grad_enabled()):
-        tensors = call.tensors() if learned else ()
+        tensors = _tensors(call) if learned else ()
         return Projection.apply(call, (learned, None), scores, *(tensors[i] for i in learned))
-    return _like(call.solve(call.form, _flat(scores), call.objective)[0].x, scores)
+    return _like(call.solve(_flat(scores)).x, scores)
 
 
-def point_and_duals(call: Call, scores: Tensor, *, traced: bool = False) -> SolverResult:
+def point_and_duals(call: Call, scores: Tensor) -> Answer:
     """The same with the duals, which have gradients too, and how each instance ended; x as in `point`."""
-    if traced or transforming() or forward_mode():
-        found = apply(call.arguments(scores))
-        return SolverResult(found.mu, found.x, torch.stack([found.codes, found.steps, found.solved_by]))
-    learned = call.learned() if torch.is_grad_enabled() else ()
+    if call.traced or transforming() or forward_mode():
+        found = apply(_arguments(call, scores))
+        return Answer(found.x, found.duals, torch.stack([found.codes, found.steps, found.solved_by]), found.decided)
+    learned = _learned(call) if torch.is_grad_enabled() else ()
     if learned or (scores.requires_grad and torch.is_grad_enabled()):
-        tensors = call.tensors()
-        solved: list[SolverResult] = []
-        solved_x, mu = Projection.apply(call, (learned, solved), scores, *(tensors[i] for i in learned))
-        return replace(solved[0], x=solved_x, mu=mu)
-    return call.solve(call.form, _flat(scores), call.objective)[0]
+        tensors = _tensors(call)
+        solved: list[Answer] = []
+        x, duals = Projection.apply(call, (learned, solved), scores, *(tensors[i] for i in learned))
+        return replace(solved[0], x=x, duals=duals)
+    return call.solve(_flat(scores))
+
+
+def _tensors(call: Call) -> tuple[Tensor, ...]:
+    """Everything but the scores that may carry a gradient."""
+    return *call.numbers, *call.objective.parameters().values()
+
+
+def _learned(call: Call) -> tuple[int, ...]:
+    """Positions among these of those that carry a gradient."""
+    if call.plan.constant and not any(number.requires_grad for number in call.objective.parameters().values()):
+        return ()
+    return tuple([i for i, tensor in enumerate(_tensors(call)) if tensor.requires_grad])
+
+
+def _arguments(call: Call, scores: Tensor) -> Arguments:
+    """The call, as the operator takes it."""
+    plan = call.plan
+    text = describe(
+        call.objective,
+        plan.solver,
+        on_failure=call.on_failure,
+        constant=plan.constant,
+        names=plan.constraints.given_names,
+    )
+    pattern = [*plan.pattern.on(plan.device)]
+    numbers, parameters = [*call.numbers], [*call.objective.parameters().values()]
+    return Arguments(_flat(scores), pattern, numbers, parameters, call.start, text)
 
 
 class Projection(torch.autograd.Function):
@@ -132,65 +108,58 @@ class Projection(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: Call, how: tuple[tuple[int, ...], list[SolverResult] | None], *given: Tensor
+        ctx: Any, call: Call, how: tuple[tuple[int, ...], list[Answer] | None], *given: Tensor
     ) -> Tensor | tuple[Tensor, Tensor]:
         ctx.learned, solved = how
         scores = given[0]
-        result, ctx.problem = call.solve(call.form, _flat(scores), call.objective)
-        ctx.call, ctx.presolved, ctx.counts = call, ctx.problem.presolved, result.counts
-        ctx.save_for_backward(*given, result.mu)
+        answer = call.solve(_flat(scores))
+        ctx.call, ctx.decided, ctx.counts = call, answer.decided, answer.counts
+        ctx.save_for_backward(*given, answer.duals)
         ctx.set_materialize_grads(False)
-        x = _like(result.x, scores)
+        x = _like(answer.x, scores)
         if solved is None:
             return x
-        solved.append(result)
-        return x, result.mu
+        solved.append(answer)
+        return x, answer.duals
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        scores, *learned, mu = ctx.saved_tensors
-        grad_x, grad_mu = grads if len(grads) == 2 else (grads[0], None)
-        if torch.is_grad_enabled():
-            if len(grads) == 1:  # for second derivatives the duals are functions of everything too
-                known = (ctx.learned, ctx.presolved, ctx.counts, mu)
-                mu = Duals.apply(ctx.call, known, scores, *learned)
-        elif not learned and grad_mu is None and grad_x is not None and not transforming(grad_x):
-            kernel = _kernel(ctx.problem)
-            if kernel is not None:  # by far the most frequent case, with nothing in its way
-                pulled = kernel.vjp(ctx.problem, mu, grad_x, codes=ctx.counts)
-                return None, None, pulled.scores
-        return _pull_back(ctx, (scores, *learned), mu, grad_x, grad_mu)
+        scores, *learned, duals = ctx.saved_tensors
+        grad_x, grad_duals = grads if len(grads) == 2 else (grads[0], None)
+        if torch.is_grad_enabled() and len(grads) == 1:  # for second derivatives the duals are functions of all too
+            known = (ctx.learned, ctx.decided, ctx.counts, duals)
+            duals = Duals.apply(ctx.call, known, scores, *learned)
+        return _pull_back(ctx, (scores, *learned), duals, grad_x, grad_duals)
 
 
 class Duals(torch.autograd.Function):
     """(scores, learned tensors) -> duals that are known already: `Projection` without solving."""
 
     @staticmethod
-    def forward(
-        ctx: Any, call: Call, known: tuple[tuple[int, ...], Presolved, Tensor, Tensor], *given: Tensor
-    ) -> Tensor:
-        ctx.call, (ctx.learned, ctx.presolved, ctx.counts, mu) = call, known
-        found = mu.clone()
-        ctx.save_for_backward(*given, found)
-        return found
+    def forward(ctx: Any, call: Call, known: tuple[tuple[int, ...], Tensor, Tensor, Tensor], *given: Tensor) -> Tensor:
+        ctx.call, (ctx.learned, ctx.decided, ctx.counts, duals) = call, known
+        copy = duals.clone()
+        ctx.save_for_backward(*given, copy)
+        return copy
 
     @staticmethod
-    def backward(ctx: Any, grad_mu: Tensor) -> tuple[Tensor | None, ...]:
-        *given, mu = ctx.saved_tensors
-        return _pull_back(ctx, tuple(given), mu, None, grad_mu)
+    def backward(ctx: Any, grad_duals: Tensor) -> tuple[Tensor | None, ...]:
+        *given, duals = ctx.saved_tensors
+        return _pull_back(ctx, tuple(given), duals, None, grad_duals)
 
 
 def _pull_back(
-    ctx: Any, given: tuple[Tensor, ...], mu: Tensor, grad_x: Tensor | None, grad_mu: Tensor | None
+    ctx: Any, given: tuple[Tensor, ...], duals: Tensor, grad_x: Tensor | None, grad_duals: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """Gradients to (call, how, scores, learned tensors)."""
+    call: Call = ctx.call
     scores, *learned = given
-    tensors = [_flat(scores), *ctx.call.tensors()]
+    tensors = [_flat(scores), *_tensors(call)]
     needed = [ctx.needs_input_grad[2], *[False] * (len(tensors) - 1)]
     for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
         tensors[1 + position], needed[1 + position] = tensor, wants
-    solved = Solved(ctx.call, tuple(tensors), mu, ctx.counts[0], ctx.presolved)
-    found = gradients(solved, grad_mu, None if grad_x is None else _flat(grad_x), tuple(needed))
+    solved = Solved(call.plan, call.objective, tuple(tensors), duals, ctx.counts, ctx.decided)
+    found = gradients(solved, grad_duals, None if grad_x is None else _flat(grad_x), tuple(needed))
     to_scores = None if found[0] is None else found[0].reshape(scores.shape)
     return None, None, to_scores, *(found[1 + i] for i in ctx.learned)
 
@@ -213,14 +182,31 @@ def _flat(tensor: Tensor) -> Tensor:
 class Solved:
     """What a backward pass starts from."""
 
-    call: Call
-    tensors: tuple[Tensor, ...]  # scores and `Call.tensors`
-    mu: Tensor
-    codes: Tensor
-    presolved: Presolved
+    plan: Plan
+    kind: Objective  # the numbers are among the tensors
+    tensors: tuple[Tensor, ...]  # scores, `Numbers`, and those of the objective
+    duals: Tensor
+    counts: Tensor  # (N,) codes, or (3, N), which begin with them
+    decided: Tensor
+
+    @property
+    def numbers(self) -> Numbers:
+        own = self.tensors[1 : 1 + _NUMBERS]
+        kept = self.plan.numbers
+        # The plan knows its own numbers by identity, and what follows from them.
+        if kept is not None and all(a is b for a, b in zip(own, kept, strict=True)):
+            return kept
+        return Numbers(*own)
+
+    def objective(self) -> Objective:
+        names = self.kind.parameters()
+        own = dict(zip(names, self.tensors[1 + _NUMBERS :], strict=True))
+        if all(given is names[name] for name, given in own.items()):
+            return self.kind
+        return replace(self.kind, **own)  # type: ignore[type-var]
 
     def problem(self) -> Problem:
-        return self.call.problem(self.tensors, self.presolved)
+        return self.plan.problem(self.numbers, self.tensors[0], self.objective(), self.decided).in_double()
 
     def usable(self) -> Solved:
         """With scores 0 where an instance was not solved: they may be NaN, and times a gradient of zero stay so."""
@@ -229,120 +215,73 @@ class Solved:
 
     def masked(self, gradient: Tensor) -> Tensor:
         """Zero for instances that were not solved; in float64."""
-        return torch.where(self._converged(), gradient, 0.0).to(self.mu.dtype)
+        return torch.where(self._converged(), gradient, 0.0).to(self.duals.dtype)
 
     def _converged(self) -> Tensor:
-        return (self.codes == Status.CONVERGED.code)[:, None]
+        codes = self.counts if self.counts.dim() == 1 else self.counts[0]
+        return (codes == Status.CONVERGED.code)[:, None]
 
     def explicit(self, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x, residual and duals as functions of everything but the duals strictly inside their bounds."""
-        here = self.call.problem(tensors, self.presolved).in_double()
-        mu = here.follow_prices(self.mu)
+        here = replace(self, tensors=tensors).problem()
+        mu = here.follow_prices(self.duals * here.scale)
         x = here.point(here.adjusted(mu))
-        return x, here.residual(x, here.slack_shares(mu)), mu
+        return x, here.residual(x, here.slack_shares(mu)), mu / here.scale
 
 
 @one_thread_after_a_fork
 def gradients(
-    solved: Solved, grad_mu: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
-) -> tuple[Tensor | None, ...]:
-    """Gradients to scores and `Call.tensors`, where needed, from those of the duals and of x."""
-    solved = solved.usable()
+    solved: Solved, grad_duals: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
+) -> Sequence[Tensor | None]:
+    """Gradients to scores, `Numbers` and the numbers of the objective, where needed, from those of duals and of x."""
+    scores = solved.tensors[0]
+    parts = (grad_x, grad_duals, solved.duals)
+    if not torch.is_grad_enabled() and not any(t is not None and transforming(t) for t in parts):
+        objective = solved.objective()
+        core = solved.plan.native(objective, scores)
+        if core is not None:
+            layout, count = solved.plan.layout(), scores.shape[0]
+            assert isinstance(layout, NativeLayout)
+            stated = solved.plan.stated(solved.numbers, objective, count)
+            wanted = [t if wants else None for t, wants in zip(solved.tensors[1:], needed[1:], strict=True)]
+            wanted += [None] * (1 + _NUMBERS - len(wanted))
+            to_scores, others = native.pull_back(
+                core, layout, stated, scores, solved.duals, solved.counts, solved.decided, grad_x, grad_duals, wanted
+            )
+            return to_scores, *others[: len(needed) - 1]
+    return _on_arrays(solved.usable(), grad_duals, grad_x, needed)
+
+
+def _on_arrays(
+    solved: Solved, grad_duals: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
+) -> Sequence[Tensor | None]:
+    """The same in torch operations, each of which may be differentiated again."""
     problem = solved.problem()
-    if grad_x is None:
-        grad_x = torch.zeros_like(problem.scores)
-    wanted = {i for i, wants in enumerate(needed[1:]) if wants}
-    plain = not torch.is_grad_enabled() and not any(map(transforming, (grad_x, grad_mu, solved.mu)))
-    kernel = _kernel(problem) if plain else None
-    if kernel is not None:
-        pulled = kernel.vjp(
-            problem, solved.mu, grad_x, codes=solved.codes, grad_mu=grad_mu, parameter=_PARAMETER in wanted
-        )
-        q, grad_x = pulled.q, solved.masked(grad_x)
+    given = solved.masked(torch.zeros_like(problem.scores) if grad_x is None else grad_x)
+    to_duals = torch.zeros_like(solved.duals) if grad_duals is None else solved.masked(grad_duals)
+    plain = not torch.is_grad_enabled() and not any(map(transforming, (given, to_duals, solved.duals)))
+    if plain and _TRITON.supports(problem) is None:
+        codes = solved.counts if solved.counts.dim() == 1 else solved.counts[0]
+        scaled = None if grad_duals is None else to_duals / problem.scale
+        q = _TRITON.vjp(problem, solved.duals * problem.scale, given, codes=codes, grad_mu=scaled).q
     else:
-        pulled, grad_x = None, solved.masked(grad_x)
-        q = adjoint(problem.in_double(), solved.mu, grad_x, None if grad_mu is None else solved.masked(grad_mu))
-    if plain and wanted <= (_CLOSED if pulled is None else _CLOSED | {_PARAMETER}):
-        to_duals = None if grad_mu is None else solved.masked(grad_mu)
-        found = _closed_forms(problem.in_double(), solved.mu, grad_x, q, wanted, pulled, to_duals)
-        return tuple(found.get(i - 1) for i in range(len(needed)))
+        q = adjoint(problem, solved.duals, given, to_duals)
     pull_back: Callable[..., Any] = torch.func.vjp(solved.explicit, *solved.tensors)[1]
-    return pull_back((grad_x, -q, torch.zeros_like(solved.mu) if grad_mu is None else solved.masked(grad_mu)))
+    return pull_back((given, -q, to_duals))
 
 
-def _kernel(problem: Problem) -> KernelBackend | TritonBackend | None:
-    """The fused kernel that takes the problem."""
-    return next((kernel for kernel in _FUSED if kernel.supports(problem) is None), None)
+def moving_rows(problem: Problem, duals: Tensor) -> Tensor:
+    """F: the rows whose multiplier lies strictly inside its bounds, (N, k)."""
+    p = problem.presolved
+    inside = (duals > problem.dual_lower) & (duals < problem.dual_upper)
+    return p.active & (inside | p.tight)
 
 
-# Positions among `Call.tensors` of what has a short closed form; of the objective's number the kernel knows one.
-_SCORES, _VALUES, _RHS, _SLACK, _SCALE, _PARAMETER = -1, 0, 3, 4, 5, _FORM
-_CLOSED = {_VALUES, _RHS, _SLACK, _SCALE}
-
-
-def _closed_forms(
-    problem: Problem,
-    mu: Tensor,
-    grad_x: Tensor,
-    q: Tensor,
-    wanted: set[int],
-    pulled: Pulled | None,
-    grad_mu: Tensor | None,
-) -> dict[int, Tensor]:
-    """Gradients to scores, coefficients, right-hand sides, slacks, scales and the objective's number, by position.
-
-    With u = linear(y) + A' mu / rho, r = (A x + S z - B) / rho, which is 0 where q is not, and w = q / rho:
-    dL/du = D (dL/dx - A' w), dL/dA_ij = mu_i / rho_i (dL/du)_j - w_i x_j, dL/drho_i = -mu_i / rho_i^2 (A dL/du)_i.
-    The dual of a row at its price grows with rho, so that mu / rho stays.
-    """
-    found: dict[int, Tensor] = {}
-    own = q / problem.scale
-    if pulled is None or wanted & {_VALUES, _SCALE}:
-        u, pushed = problem.adjusted(mu), mu / problem.scale
-        to_u = _to_u(problem, u, grad_x, own)
-        found[_SCORES] = problem.objective.linear(to_u)
-        if _VALUES in wanted:
-            found[_VALUES] = problem.rows.outer(pushed, to_u) - problem.rows.outer(own, problem.point(u))
-        if _SCALE in wanted:
-            moving = moving_rows(problem, mu)
-            to_scale = torch.where(moving, -pushed / problem.scale * problem.rows.matvec(to_u), 0.0)
-            if grad_mu is not None:
-                to_scale = to_scale + torch.where(moving, 0.0, grad_mu * pushed)
-            found[_SCALE] = _sum_to(to_scale, problem.scale)
-    if _RHS in wanted:
-        found[_RHS] = _sum_to(own, problem.rhs)
-    if _SLACK in wanted:
-        found[_SLACK] = _sum_to(-own * problem.slack_shares(mu), problem.slack)
-    if pulled is not None:
-        found[_SCORES] = pulled.scores
-        if pulled.parameter is not None:
-            found[_PARAMETER] = _sum_to(pulled.parameter, next(iter(problem.objective.parameters().values())))
-    return found
-
-
-def _sum_to(gradient: Tensor, like: Tensor) -> Tensor:
-    """Summed over the instances where they share the number."""
-    return gradient if gradient.shape[0] == like.shape[0] else gradient.sum(0, keepdim=True)
-
-
-def moving_rows(problem: Problem, mu: Tensor) -> Tensor:
-    """F: the rows whose dual lies strictly inside its bounds, (N, k)."""
-    low, high = problem.dual_bounds()
-    return problem.presolved.active & (mu > low) & (mu < high)
-
-
-def adjoint(problem: Problem, mu: Tensor, grad_x: Tensor, grad_mu: Tensor | None) -> Tensor:
-    """q, (N, k), zero outside F; differentiable in the problem and both gradients."""
+def adjoint(problem: Problem, duals: Tensor, grad_x: Tensor, grad_duals: Tensor) -> Tensor:
+    """q, (N, k) of the scaled rows, zero outside F; differentiable in the problem and both gradients."""
+    mu = duals * problem.scale
     u, z = problem.adjusted(mu), problem.slack_shares(mu)
-    moving = moving_rows(problem, mu)
+    moving = moving_rows(problem, duals)
     curvature = problem.curvature(u, z, problem.objective, moving)
-    rhs = curvature.inverse * problem.rows.matvec(curvature.weights * grad_x)
-    if grad_mu is not None:
-        rhs = rhs + torch.where(moving, grad_mu, 0.0)
+    rhs = curvature.inverse * (problem.rows.matvec(curvature.weights * grad_x) + grad_duals)
     return torch.where(moving, solve_exactly(curvature, rhs), 0.0)
-
-
-def _to_u(problem: Problem, u: Tensor, grad_x: Tensor, own: Tensor) -> Tensor:
-    """dL/du, with ``own`` the adjoint duals of the rows as written."""
-    slope = torch.where(problem.presolved.free, problem.objective.slope(u, problem.lower, problem.upper), 0.0)
-    return slope * (grad_x - problem.rows.rmatvec(own))

@@ -1,11 +1,11 @@
 r"""The projection as a registered operator: what a graph of torch.compile or torch.export holds in place of linsat.
 
-    linsat::project(scores, pattern, form, numbers, start, options) -> x, mu, codes, steps, solved_by, decided
+    linsat::project(scores, pattern, numbers, parameters, start, options) -> x, duals, codes, steps, solved_by, decided
     linsat::project_backward(...) -> gradients
 
-Everything about the rows is in the arguments: ``pattern`` is row, column and sense (`SparsityPattern`), ``form`` the
-tensors of the `StandardForm`, ``numbers`` those of the objective, and ``options`` a text that says the rest. So a graph
-that was saved runs in any process that has imported linsat. ``decided`` is what presolve found (`Presolved`), packed.
+Everything about the rows is in the arguments: ``pattern`` is row, column and sense (`SparsityPattern`), ``numbers`` what
+the set states (`linsat.plan.Numbers`), ``parameters`` those of the objective, and ``options`` a text that says the rest.
+So a graph that was saved runs in any process that has imported linsat. ``decided`` is what presolve found, packed.
 
 Importing this file registers the operators and costs almost nothing; what they do is imported when they first run.
 """
@@ -31,27 +31,27 @@ class Arguments(NamedTuple):
 
     scores: Tensor  # (N, l)
     pattern: list[Tensor]  # row (nnz,), col (nnz,), senses (k,)
-    form: list[Tensor]  # (1 or N, .) each
     numbers: list[Tensor]  # (1 or N, .) each
+    parameters: list[Tensor]  # (1 or N, .) each
     start: Tensor | None  # (N, k)
-    options: str  # see `linsat.gradient.rebuilt.Options`
+    options: str  # see `linsat.gradient.options.Options`
 
     @property
-    def decided_shape(self) -> tuple[int, int]:
-        """Of the packed `Presolved`: free and at_upper of the variables, three facts of each row, one of all."""
-        instances = next((t.shape[0] for t in self.form if t.shape[0] != 1), 1)
-        return instances, 2 * self.scores.shape[1] + 3 * self.pattern[2].shape[0] + 1
+    def decided_shape(self) -> tuple[Any, int]:
+        """Of what presolve decided: two facts of each variable and of each row; for all at once where it is constant."""
+        instances = 1 if _is_constant(self.options) else self.scores.shape[0]
+        return instances, 2 * self.scores.shape[1] + 2 * self.pattern[2].shape[0]
 
 
 class Answers(NamedTuple):
     """Of the operator `project`."""
 
     x: Tensor  # (N, l) of the dtype of the scores
-    mu: Tensor  # (N, k)
+    duals: Tensor  # (N, k)
     codes: Tensor  # (N,)
     steps: Tensor  # (N,)
     solved_by: Tensor  # (N,)
-    decided: Tensor  # (1 or N, .) bool
+    decided: Tensor  # (1 or N, .) uint8
 
 
 def apply(arguments: Arguments) -> Answers:
@@ -66,18 +66,18 @@ def apply(arguments: Arguments) -> Answers:
             "torch.compile cannot follow forward mode (torch.func.jvp, jacfwd, hessian) through linsat. "
             "Fix: reverse mode (torch.func.vjp, jacrev), or call it outside of torch.compile."
         )
-    scores, pattern, form, numbers, start, options = arguments
-    tensors = [scores, *form, *numbers]
+    scores, pattern, numbers, parameters, start, options = arguments
+    tensors = [scores, *numbers, *parameters]
     if torch.compiler.is_compiling():  # which knows of views, not of tensors themselves, what a transform made of them
         tensors = [tensor.view_as(tensor) for tensor in tensors]
     if not forward and not _recorded(tensors):
-        return Answers(*torch.ops.linsat.project(*_arguments(options, len(form), pattern, start, tensors)))
+        return Answers(*torch.ops.linsat.project(*_arguments(options, len(numbers), pattern, start, tensors)))
     if torch.compiler.is_compiling() and transform_depth() > 1:
         raise ConstraintError(
             "torch.compile cannot follow one function transform within another (jacrev of jacrev, vmap of jacrev) "
             "through linsat. Fix: call it outside of torch.compile."
         )
-    return Answers(*(Pushed if forward else Transformed).apply(options, len(form), *pattern, start, *tensors))
+    return Answers(*(Pushed if forward else Transformed).apply(options, len(numbers), *pattern, start, *tensors))
 
 
 def _recorded(tensors: Tensors) -> bool:
@@ -99,6 +99,13 @@ def _faked(arguments: Arguments) -> Arguments:
     return Arguments(*tree_map_only(torch.Tensor, fake, tuple(arguments)))
 
 
+def _is_constant(options: str) -> bool:
+    """Whether rows and box are the same numbers in every call."""
+    from linsat.gradient.options import read
+
+    return read(options).constant
+
+
 def _rebuilt() -> Any:
     from linsat.gradient import rebuilt
 
@@ -109,17 +116,17 @@ _project = torch.library.custom_op(
     "linsat::project",
     lambda *arguments: tuple(_rebuilt().project(Arguments(*arguments))),
     mutates_args=(),
-    schema="(Tensor scores, Tensor[] pattern, Tensor[] form, Tensor[] numbers, Tensor? start, str options)"
-    " -> (Tensor x, Tensor mu, Tensor codes, Tensor steps, Tensor solved_by, Tensor decided)",
+    schema="(Tensor scores, Tensor[] pattern, Tensor[] numbers, Tensor[] parameters, Tensor? start, str options)"
+    " -> (Tensor x, Tensor duals, Tensor codes, Tensor steps, Tensor solved_by, Tensor decided)",
 )
 _project_backward = torch.library.custom_op(
     "linsat::project_backward",
-    lambda grad_x, grad_mu, mu, codes, decided, needed, *arguments: _rebuilt().pull_back(
-        Arguments(*arguments), _rebuilt().Point(mu, codes, decided), (grad_x, grad_mu), needed
+    lambda grad_x, grad_duals, duals, codes, decided, needed, *arguments: _rebuilt().pull_back(
+        Arguments(*arguments), _rebuilt().Point(duals, codes, decided), (grad_x, grad_duals), needed
     ),
     mutates_args=(),
-    schema="(Tensor? grad_x, Tensor? grad_mu, Tensor mu, Tensor codes, Tensor decided, bool[] needed,"
-    " Tensor scores, Tensor[] pattern, Tensor[] form, Tensor[] numbers, Tensor? start, str options) -> Tensor[]",
+    schema="(Tensor? grad_x, Tensor? grad_duals, Tensor duals, Tensor codes, Tensor decided, bool[] needed,"
+    " Tensor scores, Tensor[] pattern, Tensor[] numbers, Tensor[] parameters, Tensor? start, str options) -> Tensor[]",
 )
 
 
@@ -128,14 +135,14 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     given = Arguments(*arguments)
     scores, count = given.scores, given.scores.shape[0]
     whole = [scores.new_empty(count, dtype=torch.int64) for _ in range(3)]
-    mu = scores.new_empty((count, given.pattern[2].shape[0]), dtype=torch.float64)
-    return scores.new_empty(scores.shape), mu, *whole, scores.new_empty(given.decided_shape, dtype=torch.bool)
+    duals = scores.new_empty((count, given.pattern[2].shape[0]), dtype=torch.float64)
+    return scores.new_empty(scores.shape), duals, *whole, scores.new_empty(given.decided_shape, dtype=torch.uint8)
 
 
 @_project_backward.register_fake
-def _(grad_x: Any, grad_mu: Any, mu: Any, codes: Any, decided: Any, needed: Any, *arguments: Any) -> list[Tensor]:
+def _(grad_x: Any, grad_duals: Any, duals: Any, codes: Any, decided: Any, needed: Any, *arguments: Any) -> list[Tensor]:
     given = Arguments(*arguments)
-    tensors = (given.scores, *given.form, *given.numbers)
+    tensors = (given.scores, *given.numbers, *given.parameters)
     return [t.new_empty(t.shape) for t, wants in zip(tensors, needed, strict=True) if wants]
 
 
@@ -144,33 +151,33 @@ def _(grad_x: Any, grad_mu: Any, mu: Any, codes: Any, decided: Any, needed: Any,
 
 def _keep(ctx: Any, arguments: Arguments, answers: Answers) -> None:
     """What the gradient needs, for the operator and for `Transformed` alike."""
-    ctx.options, ctx.form = arguments.options, len(arguments.form)
-    kept = (arguments.scores, *arguments.pattern, *arguments.form, *arguments.numbers)
-    ctx.save_for_backward(*kept, answers.mu, answers.codes, answers.decided)
+    ctx.options, ctx.numbers = arguments.options, len(arguments.numbers)
+    kept = (arguments.scores, *arguments.pattern, *arguments.numbers, *arguments.parameters)
+    ctx.save_for_backward(*kept, answers.duals, answers.codes, answers.decided)
     ctx.set_materialize_grads(False)
 
 
-def _pull(ctx: Any, grad_x: Tensor | None, grad_mu: Tensor | None, needed: list[bool]) -> list[Tensor | None]:
-    """Gradients to scores, form and numbers, None where not needed."""
-    if grad_x is None and grad_mu is None:
+def _pull(ctx: Any, grad_x: Tensor | None, grad_duals: Tensor | None, needed: list[bool]) -> list[Tensor | None]:
+    """Gradients to scores, numbers and parameters, None where not needed."""
+    if grad_x is None and grad_duals is None:
         return [None] * len(needed)
-    arguments, (mu, codes, decided) = _kept(ctx.options, ctx.form, ctx.saved_tensors)
-    tensors = [arguments.scores, *arguments.form, *arguments.numbers]
+    arguments, (duals, codes, decided) = _kept(ctx.options, ctx.numbers, ctx.saved_tensors)
+    tensors = [arguments.scores, *arguments.numbers, *arguments.parameters]
     if not torch.compiler.is_compiling() and forward_mode():  # whose tangents torch operations hand on
-        return _rebuilt().pull_tangents_back(arguments, (mu, codes, decided), (grad_x, grad_mu), needed)
-    if _recorded([t for t in (grad_x, grad_mu, mu, *tensors) if t is not None]):
+        return _rebuilt().pull_tangents_back(arguments, (duals, codes, decided), (grad_x, grad_duals), needed)
+    if _recorded([t for t in (grad_x, grad_duals, duals, *tensors) if t is not None]):
         text = "".join("1" if wants else "0" for wants in needed)  # function transforms take no tuples
-        how = ctx.options, ctx.form, text, codes, decided, *arguments.pattern
-        found = iter(PulledBack.apply(*how, grad_x, grad_mu, mu, *tensors))
+        how = ctx.options, ctx.numbers, text, codes, decided, *arguments.pattern
+        found = iter(PulledBack.apply(*how, grad_x, grad_duals, duals, *tensors))
     else:
-        found = iter(torch.ops.linsat.project_backward(grad_x, grad_mu, mu, codes, decided, needed, *arguments))
+        found = iter(torch.ops.linsat.project_backward(grad_x, grad_duals, duals, codes, decided, needed, *arguments))
     return [next(found) if wants else None for wants in needed]
 
 
-def _kept(options: str, form: int, saved: Tensors) -> tuple[Arguments, tuple[Tensor, Tensor, Tensor]]:
+def _kept(options: str, numbers: int, saved: Tensors) -> tuple[Arguments, tuple[Tensor, Tensor, Tensor]]:
     """What `_keep` has kept: the arguments, and duals, codes and what presolve decided."""
-    scores, row, col, senses, *tensors, mu, codes, decided = saved
-    return _arguments(options, form, (row, col, senses), None, (scores, *tensors)), (mu, codes, decided)
+    scores, row, col, senses, *tensors, duals, codes, decided = saved
+    return _arguments(options, numbers, (row, col, senses), None, (scores, *tensors)), (duals, codes, decided)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -178,10 +185,10 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
     _keep(ctx, Arguments(*inputs), Answers(*output))
 
 
-def _backward(ctx: Any, grad_x: Tensor | None, grad_mu: Tensor | None, *_: Any) -> tuple[Any, ...]:
+def _backward(ctx: Any, grad_x: Tensor | None, grad_duals: Tensor | None, *_: Any) -> tuple[Any, ...]:
     wants = ctx.needs_input_grad
-    found = _pull(ctx, grad_x, grad_mu, [wants[0], *wants[2], *wants[3]])
-    end = 1 + ctx.form
+    found = _pull(ctx, grad_x, grad_duals, [wants[0], *wants[2], *wants[3]])
+    end = 1 + ctx.numbers
     return found[0], [None] * 3, found[1:end], found[end:], None, None
 
 
@@ -195,19 +202,19 @@ class Transformed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        options: str, form: int, row: Tensor, col: Tensor, senses: Tensor, start: Tensor | None, *tensors: Tensor
+        options: str, numbers: int, row: Tensor, col: Tensor, senses: Tensor, start: Tensor | None, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        return torch.ops.linsat.project(*_arguments(options, form, (row, col, senses), start, tensors))
+        return torch.ops.linsat.project(*_arguments(options, numbers, (row, col, senses), start, tensors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        options, form, row, col, senses, start, *tensors = inputs
+        options, numbers, row, col, senses, start, *tensors = inputs
         ctx.mark_non_differentiable(*output[2:])
-        _keep(ctx, _arguments(options, form, (row, col, senses), start, tensors), Answers(*output))
+        _keep(ctx, _arguments(options, numbers, (row, col, senses), start, tensors), Answers(*output))
 
     @staticmethod
-    def backward(ctx: Any, grad_x: Tensor | None, grad_mu: Tensor | None, *_: Any) -> tuple[Any, ...]:
-        return *[None] * 6, *_pull(ctx, grad_x, grad_mu, list(ctx.needs_input_grad[6:]))
+    def backward(ctx: Any, grad_x: Tensor | None, grad_duals: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        return *[None] * 6, *_pull(ctx, grad_x, grad_duals, list(ctx.needs_input_grad[6:]))
 
 
 class Pushed(Transformed):
@@ -218,26 +225,26 @@ class Pushed(Transformed):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
         def run(given: Arguments) -> Any:
-            tensors = given.scores, *given.form, *given.numbers
-            return Pushed.apply(given.options, len(given.form), *given.pattern, given.start, *tensors)
+            tensors = given.scores, *given.numbers, *given.parameters
+            return Pushed.apply(given.options, len(given.numbers), *given.pattern, given.start, *tensors)
 
-        options, form, row, col, senses, start, *tensors = inputs
-        given = _arguments(options, form, (row, col, senses), start, tensors)
-        return _mapped(run, info.batch_size, given, _arguments("", form, (), in_dims[5], in_dims[6:]))
+        options, numbers, row, col, senses, start, *tensors = inputs
+        given = _arguments(options, numbers, (row, col, senses), start, tensors)
+        return _mapped(run, info.batch_size, given, _arguments("", numbers, (), in_dims[5], in_dims[6:]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         Transformed.setup_context(ctx, inputs, output)
         _, _, row, col, senses, _, scores, *tensors = inputs
         answers = Answers(*output)
-        ctx.save_for_forward(scores, row, col, senses, *tensors, answers.mu, answers.codes, answers.decided)
+        ctx.save_for_forward(scores, row, col, senses, *tensors, answers.duals, answers.codes, answers.decided)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
         # torch switches forward mode off here, and with it that of transforms further out: on again, without the
         # tangents of this one.
         with forward_ad._set_fwd_grad_enabled(True):
-            ours = ctx.options, ctx.form, [forward_ad.unpack_dual(tensor).primal for tensor in ctx.saved_tensors]
+            ours = ctx.options, ctx.numbers, [forward_ad.unpack_dual(tensor).primal for tensor in ctx.saved_tensors]
             arguments, point = _kept(*ours)
             moved = _rebuilt().push_forward(arguments, point, tangents[6:])
         return *moved, None, None, None, None
@@ -249,30 +256,30 @@ class PulledBack(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(options: str, form: int, needed: str, *given: Any) -> tuple[Tensor, ...]:
-        codes, decided, row, col, senses, grad_x, grad_mu, mu, *tensors = given
-        arguments = _arguments(options, form, (row, col, senses), None, tensors)
+    def forward(options: str, numbers: int, needed: str, *given: Any) -> tuple[Tensor, ...]:
+        codes, decided, row, col, senses, grad_x, grad_duals, duals, *tensors = given
+        arguments = _arguments(options, numbers, (row, col, senses), None, tensors)
         wants = [digit == "1" for digit in needed]
-        return tuple(torch.ops.linsat.project_backward(grad_x, grad_mu, mu, codes, decided, wants, *arguments))
+        return tuple(torch.ops.linsat.project_backward(grad_x, grad_duals, duals, codes, decided, wants, *arguments))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.options, ctx.form, ctx.needed, *given = inputs
+        ctx.options, ctx.numbers, ctx.needed, *given = inputs
         ctx.save_for_backward(*given)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        codes, decided, row, col, senses, grad_x, grad_mu, mu, *tensors = ctx.saved_tensors
-        arguments = _arguments(ctx.options, ctx.form, (row, col, senses), None, tensors)
+        codes, decided, row, col, senses, grad_x, grad_duals, duals, *tensors = ctx.saved_tensors
+        arguments = _arguments(ctx.options, ctx.numbers, (row, col, senses), None, tensors)
         wants = [digit == "1" for digit in ctx.needed]
         module = _rebuilt()
-        point = module.Point(mu, codes, decided)
-        return *[None] * 8, *module.differentiate(arguments, point, (grad_x, grad_mu), wants, grads)
+        point = module.Point(duals, codes, decided)
+        return *[None] * 8, *module.differentiate(arguments, point, (grad_x, grad_duals), wants, grads)
 
 
-def _arguments(options: str, form: int, pattern: Tensors, start: Tensor | None, tensors: Tensors) -> Arguments:
-    """From scores, ``form`` tensors of the standard form, and numbers."""
-    end = 1 + form
+def _arguments(options: str, numbers: int, pattern: Tensors, start: Tensor | None, tensors: Tensors) -> Arguments:
+    """From scores, so many ``numbers``, and parameters."""
+    end = 1 + numbers
     return Arguments(tensors[0], list(pattern), list(tensors[1:end]), list(tensors[end:]), start, options)
 
 
@@ -313,14 +320,15 @@ def _mapped(run: Callable[[Arguments], Any], count: int, given: Arguments, dims:
         Arguments(
             join.each(given.scores, dims.scores),
             given.pattern,
-            [*map(join.shared, given.form, dims.form)],
             [*map(join.shared, given.numbers, dims.numbers)],
+            [*map(join.shared, given.parameters, dims.parameters)],
             join.each(given.start, dims.start),
             given.options,
         )
     )
-    whole = [*map(join.split, answers), decided if decided.shape[0] == 1 else join.split(decided)]
-    return tuple(whole), (*[0] * len(answers), None if decided.shape[0] == 1 else 0)
+    shared = _is_constant(given.options)
+    whole = [*map(join.split, answers), decided if shared else join.split(decided)]
+    return tuple(whole), (*[0] * len(answers), None if shared else 0)
 
 
 @_project.register_vmap
@@ -333,18 +341,18 @@ def _(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
 
 @_project_backward.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *everything: Any) -> tuple[Any, Any]:
-    (grad_x, grad_mu, mu, codes, decided, needed), given = everything[:6], Arguments(*everything[6:])
-    of_scores, _, of_form, of_numbers, *_ = in_dims[6:]
+    (grad_x, grad_duals, duals, codes, decided, needed), given = everything[:6], Arguments(*everything[6:])
+    of_scores, _, of_numbers, of_parameters, *_ = in_dims[6:]
     join = _Join(info.batch_size, given.scores, of_scores)
-    tensors, dims = [given.scores, *given.form, *given.numbers], [of_scores, *of_form, *of_numbers]
+    tensors, dims = [given.scores, *given.numbers, *given.parameters], [of_scores, *of_numbers, *of_parameters]
     # A gradient is summed over the instances that share a number, not over the mapped ones: here they may not share it.
     joined = [(join.each if wants else join.shared)(*pair) for *pair, wants in zip(tensors, dims, needed, strict=True)]
     joined[0] = join.each(given.scores, of_scores)
     found = torch.ops.linsat.project_backward(
-        *map(join.each, (grad_x, grad_mu, mu, codes), in_dims[:4]),
-        join.shared(decided, in_dims[4]),
+        *map(join.each, (grad_x, grad_duals, duals, codes), in_dims[:4]),
+        decided if _is_constant(given.options) else join.each(decided, in_dims[4]),
         needed,
-        *_arguments(given.options, len(given.form), given.pattern, None, joined),
+        *_arguments(given.options, len(given.numbers), given.pattern, None, joined),
     )
     alone = [_instances(t, dim) != join.count for t, dim, wants in zip(tensors, dims, needed, strict=True) if wants]
     pairs = zip(map(join.split, found), alone, strict=True)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from linsat._transforms import constant_field, constant_in_graphs
+from linsat._transforms import constant_in_graphs
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.objectives.base import Kind, of_kind
-from linsat.solvers import Newton, Sinkhorn
-
-_SOLVERS: dict[str, Any] = {"Newton": Newton, "Sinkhorn": Sinkhorn}
+from linsat.solvers import Newton, Sinkhorn, made_solver, settings_of
 
 
 @dataclass(frozen=True)
@@ -24,35 +22,30 @@ class Options:
     objective: str  # the name of its class
     fields: dict[str, Any]  # its fields that are no numbers
     numbers: Sequence[str]  # the names of those that are
-    solver: str  # the name of its class
-    settings: dict[str, Any]  # its fields
+    solver: Sequence[Any]  # as `linsat.solvers.settings_of` has it
     on_failure: str
     constant: bool  # whether rows and box are the same numbers in every call
-    presolves: bool
     names: Sequence[str] | None  # of the rows, where the user gave any
-    forbids: bool = False  # whether some variables were taken out, those with a score of -inf
 
     def build_objective(self, numbers: list[Any]) -> Objective:
         kind = (_objective_class(self.objective), tuple(self.fields.items()), tuple(self.numbers))
         return of_kind(kind, numbers)
 
     def build_solver(self) -> Newton | Sinkhorn:
-        return _SOLVERS[self.solver](**self.settings)
+        return made_solver(self.solver)
 
 
 def describe(
     objective: Objective, solver: Newton | Sinkhorn, *, on_failure: str, constant: bool, names: tuple[str, ...] | None
 ) -> str:
     """The text of a call's options; objective and solver may be made inside the graph."""
-    settings = tuple((f.name, constant_field(getattr(solver, f.name))) for f in fields(solver))
-    kind = "Sinkhorn" if isinstance(solver, Sinkhorn) else "Newton"
-    return _written(objective.kind(), kind, settings, on_failure, constant, solver.presolves, names)
+    return _written(objective.kind(), settings_of(solver), on_failure, constant, names)
 
 
 @constant_in_graphs
-def _written(objective: Kind, solver: str, settings: Any, *others: Any) -> str:
+def _written(objective: Kind, solver: Any, *others: Any) -> str:
     made, kept, numbers = objective
-    options = Options(made.__name__, dict(kept), numbers, solver, dict(settings), *others)
+    options = Options(made.__name__, dict(kept), numbers, solver, *others)
     try:
         return json.dumps(asdict(options))
     except TypeError:
@@ -61,12 +54,6 @@ def _written(objective: Kind, solver: str, settings: Any, *others: Any) -> str:
             f"the objective {made.__name__} has the fields {listed}; a graph keeps plain numbers and texts only. "
             f"Fix: return tensors from `parameters`."
         ) from None
-
-
-@functools.lru_cache(maxsize=256)
-def forbidding(text: str) -> str:
-    """The options of the same call with an upper bound for each instance."""
-    return json.dumps(asdict(replace(read(text), constant=False, forbids=True)))
 
 
 @functools.lru_cache(maxsize=256)

@@ -17,7 +17,7 @@ from linsat._transforms import transforming
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError, LinSATWarning
 from linsat.projection import solve
-from linsat.request import Solver
+from linsat.plan import Solver
 from linsat.solvers import Newton, Sinkhorn
 
 _MODES = ("newton", "v1", "v2")

@@ -23,7 +23,7 @@ from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.losses import Reduction, fenchel_young_loss
 from linsat.objectives import Objective
-from linsat.request import read_objective
+from linsat.call import read_objective
 
 
 class FenchelYoung(nn.Module):

@@ -1,13 +1,15 @@
 """Solvers: Newton (default) and the paper's multi-set Sinkhorn."""
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from linsat._transforms import constant_field
 from linsat.solvers.newton import Newton
 
 if TYPE_CHECKING:
     from linsat.solvers.sinkhorn import Sinkhorn
 
-__all__ = ["Newton", "Sinkhorn"]
+__all__ = ["Newton", "Sinkhorn", "made_solver", "settings_of"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,3 +19,16 @@ def __getattr__(name: str) -> Any:
     from linsat.solvers.sinkhorn import Sinkhorn
 
     return Sinkhorn
+
+
+def settings_of(solver: Any) -> tuple[str, tuple[tuple[str, Any], ...]]:
+    """A solver as plain values, which a graph can keep: the name of its class, and its fields."""
+    kept = tuple((f.name, constant_field(getattr(solver, f.name))) for f in fields(solver))
+    return type(solver).__name__, kept
+
+
+def made_solver(settings: Any) -> Any:
+    """The solver of such values."""
+    name, kept = settings
+    classes = {kind.__name__: kind for kind in (Newton, __getattr__("Sinkhorn"), *Newton.__subclasses__())}
+    return classes[name](**dict(kept))

@@ -6,11 +6,10 @@ import functools
 import importlib.util
 import os
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from linsat.backends.cpu_kernel.backend import Pulled
 from linsat.backends.triton.data import KernelData, kernel_data
 from linsat.backends.triton.layout import Layout, layout_of
 from linsat.compile.problem import Problem, Tensor
@@ -22,6 +21,14 @@ _MOST_WORK = 1 << 29  # bytes of work arrays at a time
 # Multiplications in float64 are half as fast as in float32 on these NVIDIA architectures, 1/32 or 1/64 on the others.
 _FAST_DOUBLE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 _COARSE_TOL = 1e-4  # error in float32 at which float64 takes over
+
+
+class Pulled(NamedTuple):
+    """What the gradient of a loss becomes."""
+
+    scores: Tensor  # of the dtype of the scores and the shape of the gradient of x
+    q: Tensor  # (N, k) adjoint duals, zero outside the rows whose dual lies strictly inside its bounds
+    parameter: Tensor | None  # (N, 1) to tau or (N, l) to the weights, where asked for
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,11 @@ class TritonBackend:
         grad_mu: Tensor | None = None,
         parameter: bool = False,
     ) -> Pulled:
-        """The gradient to the scores and q; arguments as for `linsat.backends.cpu_kernel.KernelBackend.vjp`."""
+        """The gradient to the scores and q, from which all other gradients follow (`linsat.gradient.implicit`).
+
+        Instances that did not converge, by their ``codes``, have no gradient: zeros. ``parameter`` asks for the gradient
+        of tau or the weights.
+        """
         from linsat.backends.triton.backward import backward
 
         call = _Call(problem, torch.float64)

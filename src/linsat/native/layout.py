@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linsat.backends.cpu_kernel import native
-from linsat.backends.cpu_kernel.native import Library
-from linsat.compile.rows import RowMatrix
+from linsat.native import binding
+from linsat.native.binding import Core
 from linsat.solvers.newton import MOST_GROUPS
 
 Array = np.ndarray
@@ -27,28 +26,18 @@ _DENSE_ROWS = 16  # from which H is computed as a product of matrices, if most c
 
 
 @dataclass(frozen=True)
-class KernelLayout:
+class NativeLayout:
     """The structure the kernel reads, and the arrays it points into."""
 
     structure: ctypes.Structure
     arrays: dict[str, Array]
-    seconds: float  # rough time of one evaluation and one factorisation, to decide about threads
-
-    @property
-    def address(self) -> int:
-        return ctypes.addressof(self.structure)
+    address: int
 
 
-def layout_of(rows: RowMatrix, loaded: Library) -> KernelLayout | str:
-    """The layout of a pattern, or the reason why the kernel does not take it; kept with the pattern."""
-    if "kernel" not in rows.cache:
-        rows.cache["kernel"] = _build(rows, loaded)
-    return rows.cache["kernel"]
-
-
-def _build(rows: RowMatrix, loaded: Library) -> KernelLayout | str:
-    k, l = rows.shape
-    row, col = (np.ascontiguousarray(index.cpu().numpy()) for index in (rows.row, rows.col))
+def make_layout(row: Array, col: Array, senses: Array, variables: int, core: Core) -> NativeLayout | str:
+    """The layout of a pattern, or the reason why the core does not take it."""
+    k, l = len(senses), variables
+    row, col = np.ascontiguousarray(row), np.ascontiguousarray(col)
     counts = np.bincount(col, minlength=l).astype(np.int32)
     pairs = int((counts.astype(np.int64) * (counts + 1) // 2).sum())
     if k > MOST_ROWS:
@@ -56,7 +45,7 @@ def _build(rows: RowMatrix, loaded: Library) -> KernelLayout | str:
     dense = k >= _DENSE_ROWS and pairs > 2 * k * l
     if pairs > MOST_ENTRIES and not dense:
         return f"its tables would have {pairs:,} entries, more than {MOST_ENTRIES:,}"
-    groups, spans = _groups(loaded, row, col, rows.shape)
+    groups, spans = _groups(core, row, col, (k, l))
     lead = np.zeros(0, dtype=np.int64) if dense else max(groups, key=len, default=np.zeros(0, dtype=np.int64))
     others = np.setdiff1d(np.arange(k), lead)
     if len(others) > MOST_OTHER_ROWS and (
@@ -70,15 +59,21 @@ def _build(rows: RowMatrix, loaded: Library) -> KernelLayout | str:
     sweeps = 0 < len(groups) <= MOST_GROUPS
     tile_start, separate = _tiles(spans[:, lead], l)
     pattern = _Pattern(row, col, position, counts, tile_start, len(lead), width)
-    arrays = pattern.entries(loaded) | {"order": order, "tile_start": tile_start}
-    arrays |= pattern.runs(loaded)
-    found = {} if dense else pattern.pairs(loaded, pairs)
+    arrays = pattern.entries(core) | {"order": order, "tile_start": tile_start}
+    arrays |= pattern.runs(core)
+    found = {} if dense else pattern.pairs(core, pairs)
     if found is None:
         return f"its tables would have {pairs:,} entries, more than {MOST_TABLES:,}"
     arrays |= found
     arrays["group_start"] = np.cumsum([0, *map(len, groups)], dtype=np.int32)
     arrays["group_rows"] = np.concatenate([position[group] for group in groups]) if groups else order
-    structure = native.Layout(
+    arrays["senses"] = np.ascontiguousarray(senses)
+    rest = len(others)
+    operations = (
+        2 * l + len(col) + (l * rest * rest / 8 if dense else pairs + len(lead) * rest * rest / 8) + rest**3 / 12
+    )
+    structure = binding.Layout(
+        seconds=1e-9 * operations,
         rows=k,
         variables=l,
         entries=len(col),
@@ -93,18 +88,14 @@ def _build(rows: RowMatrix, loaded: Library) -> KernelLayout | str:
         dense=dense,
         **{name: array.ctypes.data for name, array in arrays.items()},
     )
-    rest = len(others)
-    operations = (
-        2 * l + len(col) + (l * rest * rest / 8 if dense else pairs + len(lead) * rest * rest / 8) + rest**3 / 12
-    )
-    return KernelLayout(structure, arrays, 1e-9 * operations)
+    return NativeLayout(structure, arrays, ctypes.addressof(structure))
 
 
-def _groups(loaded: Library, row: Array, col: Array, shape: tuple[int, int]) -> tuple[list[Array], Array]:
+def _groups(core: Core, row: Array, col: Array, shape: tuple[int, int]) -> tuple[list[Array], Array]:
     """Up to 64 groups of rows with disjoint supports, and the first and last variable of each row, (2, rows)."""
     group, first, last = found = np.empty((3, shape[0]), dtype=np.int32)
     at = [array.ctypes.data for array in (row, col, group, first, last)]
-    if loaded.functions.linsat_groups(*shape, len(col), *at):
+    if core.functions.linsat_groups(*shape, len(col), *at):
         raise MemoryError("there is not enough memory for the kernel's tables.")
     return [np.flatnonzero(group == g) for g in range(group.max(initial=-1) + 1)], found[1:]
 
@@ -158,7 +149,7 @@ class _Pattern:
             "counts": counts,
             "tile_start": tile_start,
         }
-        self.structure = native.Pattern(
+        self.structure = binding.Pattern(
             variables=len(counts),
             entries=len(col),
             leading=leading,
@@ -168,27 +159,27 @@ class _Pattern:
         )
         self.rows = len(position)
 
-    def entries(self, loaded: Library) -> dict[str, Array]:
+    def entries(self, core: Core) -> dict[str, Array]:
         """Coefficients in order: in each tile the first of every variable, then the second of those that have one."""
-        if loaded.functions.linsat_entries(ctypes.byref(self.structure), self.rows):
+        if core.functions.linsat_entries(ctypes.byref(self.structure), self.rows):
             raise MemoryError("there is not enough memory for the kernel's tables.")
         return self.tables
 
-    def runs(self, loaded: Library) -> dict[str, Array]:
+    def runs(self, core: Core) -> dict[str, Array]:
         """The runs, or none where they are too short to pay."""
         room = len(self.tables["entry"]) // _SHORTEST_RUN
         runs, starts = np.empty((room, 7), dtype=np.int32), np.empty(self.tiles + 1, dtype=np.int32)
-        found = loaded.functions.linsat_runs(ctypes.byref(self.structure), room, runs.ctypes.data, starts.ctypes.data)
+        found = core.functions.linsat_runs(ctypes.byref(self.structure), room, runs.ctypes.data, starts.ctypes.data)
         return {"runs_of_entries": runs[: found if found <= room else 0].copy(), "tile_entry_runs": starts}
 
-    def pairs(self, loaded: Library, count: int) -> dict[str, Array] | None:
+    def pairs(self, core: Core, count: int) -> dict[str, Array] | None:
         """Pairs of coefficients of one variable: in runs, or one by one where these are too short; None: too many."""
         room = count // _SHORTEST_RUN
         runs = np.empty((room, 7), dtype=np.int32)
         starts, tile_pairs = np.empty((2, self.tiles + 1), dtype=np.int32)
 
         def find(tables: Array | None) -> int:
-            return loaded.functions.linsat_pairs(
+            return core.functions.linsat_pairs(
                 ctypes.byref(self.structure),
                 room,
                 runs.ctypes.data,

@@ -14,11 +14,11 @@
 
 #include "team.h"
 
-typedef int (*Task)(const void *layout, const void *problem, const void *call, Team *team);
+typedef int (*Task)(const void *layout, const void *statement, const void *call, Team *team);
 
 typedef struct {
     Task task;
-    const void *layout, *problem, *call;
+    const void *layout, *statement, *call;
     Team team;
     int failed;
 } Job;
@@ -63,7 +63,7 @@ static uint64_t wait_for_work(uint64_t known) {
 }
 
 static void work_on(Job *job) {
-    if (job->task(job->layout, job->problem, job->call, &job->team)) __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
+    if (job->task(job->layout, job->statement, job->call, &job->team)) __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
 }
 
 static void *worker(void *unused) {
@@ -102,8 +102,8 @@ static void hire(int64_t wanted) {
 }
 
 /* Run the task here and in up to `threads` - 1 workers at once; returns whether one of them failed. */
-static int run_shared(Task task, const void *layout, const void *problem, const void *call, int64_t threads) {
-    Job job = {.task = task, .layout = layout, .problem = problem, .call = call};
+static int run_shared(Task task, const void *layout, const void *statement, const void *call, Team team, int64_t threads) {
+    Job job = {.task = task, .layout = layout, .statement = statement, .call = call, .team = team};
     if (threads < 2 || pthread_mutex_trylock(&pool.turn)) {
         work_on(&job);
         return job.failed;

@@ -1,6 +1,6 @@
 /* Vectors of LANES numbers, the exponential function, and loops over arrays.
  *
- * Included by kernel.c once per instruction set.
+ * Included by core.c once per instruction set.
  */
 
 /* ---- vectors; every array is aligned and padded to a multiple of eight ---- */

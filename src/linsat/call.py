@@ -1,30 +1,30 @@
-"""The arguments of one call, read and flattened to one batch; the answer, in the shape they came in."""
+"""`Call`: the arguments of one call, read; and the answer, in the shape they came in."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
 from linsat._transforms import constant_in_graphs, plain, tracing
-from linsat.compile.compiled import CompiledConstraints, compile_constraints
-from linsat.compile.problem import StandardForm, Tensor
+from linsat.compile.problem import Tensor
 from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten, holds_tensors
 from linsat.constraints.modelling import not_a_set
 from linsat.errors import ConstraintError
+from linsat.failures import check_usable, settle
 from linsat.objectives import Entropy, Euclidean, Objective
 from linsat.objectives.base import check_spread
+from linsat.plan import Answer, Numbers, Plan, Solver, numbers_of, plan_of
 from linsat.solution import Solution
 from linsat.solvers import Newton, Sinkhorn
-from linsat.solvers.result import SolverResult
-from linsat.solving import check_lower
+from linsat.status import Status
 
-Solver = Newton | Sinkhorn
 DEFAULT = Newton()
 DEFAULT_TAU = 0.1
 OnFailure = Literal["raise", "warn", "nan", "ignore"]
@@ -56,21 +56,26 @@ def read_objective(objective: Any, tau: Any) -> Objective:
     return objective
 
 
-@dataclass(frozen=True)
-class Request:
-    """The arguments of one call, read; numbers of the objective and the start flattened to one batch dimension."""
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call without its scores: plan, numbers and objective over one flattened batch, and the shape of the answer.
 
-    constraints: Constraints
+    One whose plan is constant serves every later call with scores of the same shape.
+    """
+
+    plan: Plan
+    numbers: Numbers
     objective: Objective  # its numbers spread over the batch
-    solver: Solver
     on_failure: str
-    scores: Tensor  # (batch..., l) of the dtype of y
     start: Tensor | None  # (N, k)
     batch_shape: torch.Size
-    like: Tensor  # the scores as given, flat: dtype and device of the answer
+    own_shape: tuple[int, ...]  # batch dimensions of the set
+    dtype: torch.dtype  # of the answer
+    device: torch.device
     as_numpy: bool
     arrangement: Arrangement  # of the scores, and so of the answer
     traced: bool  # recorded into a graph, where values are unknown
+    constraints: Constraints | None  # kept alive where its numbers are those of this call alone
 
     @classmethod
     def read(
@@ -81,7 +86,8 @@ class Request:
         solver: Solver | None,
         on_failure: str,
         start: Any,
-    ) -> Request:
+    ) -> tuple[Call, Tensor]:
+        """The call, and the scores (batch..., l)."""
         if not isinstance(constraints, Constraints):
             raise not_a_set(constraints)
         check_options(solver, on_failure)
@@ -92,108 +98,109 @@ class Request:
         traced = tracing(like)
         if traced:
             _reject_onnx()
-        else:
-            _check_bounds(like.dtype, constraints, objective)
+        elif like.dtype is not torch.float64:
+            _check_range(like.dtype, constraints)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
-        batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
+        batch_shape, width = _joint_batch(like.shape[:-1], constraints.batch_shape), like.shape[-1]
         scores = like if like.device == device else like.to(device)
         if batch_shape != scores.shape[:-1]:
-            scores = scores.expand(*batch_shape, like.shape[-1])
-        return cls(
-            constraints=constraints,
-            objective=_spread(objective, batch_shape, like.shape[-1], device),
-            solver=solver,
+            scores = scores.expand(*batch_shape, width)
+        where = torch.device("cpu") if scores.is_meta else device  # presolve needs numbers
+        plan = plan_of(constraints, objective, solver, width, where)
+        numbers = plan.numbers
+        if numbers is None:
+            numbers = numbers_of(constraints, width, batch_shape if constraints.batch_shape else (), where)
+        call = cls(
+            plan=plan,
+            numbers=numbers,
+            objective=_spread(objective, batch_shape, width, device),
             on_failure=on_failure,
-            scores=scores,
             start=_read_start(start, (*batch_shape, len(constraints)), device),
             batch_shape=batch_shape,
-            like=like,
+            own_shape=constraints.batch_shape,
+            dtype=like.dtype,
+            device=like.device,
             as_numpy=not holds_tensors(y),
             arrangement=arrangement,
             traced=traced,
+            constraints=None if plan.constant else constraints,
         )
+        return call, scores
+
+    def solve(self, scores: Tensor) -> Answer:
+        """Scores (N, l) solved; failures become what the caller asked for."""
+        plan, numbers, objective = self.plan, self.numbers, self.objective
+        return solve_or_settle(plan, numbers, scores, objective, self.start, self.on_failure, self.own_instance)
 
     def own_instance(self, instance: int) -> int:
         """Which of the constraint set's instances an instance of the batch has its numbers from."""
-        own = self.constraints.batch_shape
+        own = self.own_shape
         if not own:
             return 0
         place = np.unravel_index(instance % max(1, self.batch_shape.numel()), self.batch_shape)[-len(own) :]
         return int(np.ravel_multi_index([0 if n == 1 else int(i) for i, n in zip(place, own, strict=True)], own))
 
-    def compiled(self) -> CompiledConstraints:
-        """The constraint set, compiled for this call's objective, solver and device."""
-        return compile_constraints(
-            self.constraints,
-            self.objective,
-            num_variables=self.scores.shape[-1],
-            device=torch.device("cpu") if self.scores.is_meta else self.scores.device,  # presolve needs numbers
-            gamma_shift=self.solver.gamma_shift,
-            presolve=self.solver.presolves,
-        )
-
-    def form(self, compiled: CompiledConstraints) -> StandardForm:
-        """The rows, with per-instance numbers spread over the flattened batch."""
-        own, form = self.constraints.batch_shape, compiled.form
-        if len(own) == 0:
-            return form
-
-        def spread(tensor: Tensor) -> Tensor:
-            if tensor.shape[0] == 1 and math.prod(own) != 1:
-                return tensor
-            unflat = tensor.reshape(*own, tensor.shape[-1])
-            return unflat.expand(*self.batch_shape, -1).reshape(math.prod(self.batch_shape), tensor.shape[-1])
-
-        return form.with_tensors(tuple(spread(t) for t in form.tensors()))
-
-    def forbidding(self) -> Request:
-        """The same call for scores of which some are -inf: those variables have no room above their lower bounds.
-
-        A batch of at least one dimension, whose instances have bounds of their own, and so their own verdicts.
-
-        Raises:
-            ConstraintError: such a variable has no lower bound.
-        """
-        constraints, scores = self.constraints, self.scores
-        forbidden = torch.isneginf(scores.detach())
-        lower, upper = (bound.to(scores.device) for bound in (constraints.lower, constraints.upper))
-        check_lower((forbidden & torch.isneginf(lower)).reshape(-1, scores.shape[-1]), constraints)
-        batch = self.batch_shape or torch.Size([1])
-        own = torch.where(forbidden, lower, upper).reshape(*batch, scores.shape[-1])
-        return replace(
-            self,
-            constraints=constraints.with_bounds(upper=own),
-            scores=scores.masked_fill(forbidden, 0.0).reshape(own.shape),
-            batch_shape=batch,
-        )
-
     def answer(self, x: Tensor) -> Any:
         """x (N, l) in the shape (or dict of shapes), dtype and device of the scores."""
         if x.shape[:-1] != self.batch_shape:
             x = x.reshape(*self.batch_shape, x.shape[-1])
-        if x.dtype is not self.like.dtype or x.device != self.like.device:
-            x = x.to(self.like.device, self.like.dtype)
+        if x.dtype is not self.dtype or x.device != self.device:
+            x = x.to(self.device, self.dtype)
         answer = x.detach().cpu().numpy() if self.as_numpy else x
-        layout = None if self.arrangement == "flat" else self.constraints.layout
+        layout = None if self.arrangement == "flat" else self.plan.constraints.layout
         return answer if layout is None else layout.restored(answer, self.arrangement)
 
-    def solution(self, result: SolverResult, form: StandardForm) -> Solution:
+    def solution(self, answer: Answer) -> Solution:
         """Everything, in the shape of the scores."""
-        batch = self.batch_shape
+        batch, constraints = self.batch_shape, self.plan.constraints
         fields: dict[str, Any] = {
-            "steps": result.steps.reshape(batch),
-            "duals": (result.mu / form.scale).reshape(*batch, len(self.constraints)),
-            "codes": result.codes.reshape(batch),
-            "solver_codes": result.solved_by.reshape(batch),
+            "steps": answer.counts[1].reshape(batch),
+            "duals": answer.duals.reshape(*batch, len(constraints)),
+            "codes": answer.counts[0].reshape(batch),
+            "solver_codes": answer.counts[2].reshape(batch),
         }
         if self.as_numpy:
             fields = {name: value.detach().cpu().numpy() for name, value in fields.items()}
-        solution = Solution(**fields, x=self.answer(result.x), constraints=self.constraints)
-        if not self.constraints.fixed:
+        solution = Solution(**fields, x=self.answer(answer.x), constraints=constraints)
+        if not constraints.fixed:
             # Now: an optimiser may change the numbers before anyone asks.
             _ = solution.violation, solution.broken, solution.adjusted
         return solution
+
+
+def solve_or_settle(
+    plan: Plan,
+    numbers: Numbers,
+    scores: Tensor,
+    objective: Objective,
+    start: Tensor | None,
+    on_failure: str,
+    own_instance: Callable[[int], int],
+) -> Answer:
+    """Scores (N, l) solved; what is not solved is explained, and becomes what the caller asked for."""
+    unusable = None
+    if plan.native(objective, scores) is None:  # which looks at the numbers as it reads them
+        unusable = check_usable(plan, numbers, scores, objective, on_failure)
+        if unusable is not None:  # zeros solve, and do not get into the way of the others
+            scores = scores.masked_fill(unusable[:, None], 0.0)
+    answer = plan.solve(numbers, scores, objective, start)
+    if unusable is not None:
+        answer.counts[0, unusable], answer.known_solved = Status.NOT_FINITE.code, False
+    if not answer.solved:
+        settle(plan, numbers, scores, objective, answer, on_failure, own_instance)
+    elif not objective.finite_box and scores.dtype in (torch.float16, torch.bfloat16):
+        _check_reach(answer.x)
+    return answer
+
+
+def _check_reach(x: Tensor) -> None:
+    """Reject answers beyond the range of a short dtype; finite bounds are checked before, and float32 by the core."""
+    if not bool(torch.isfinite(x).all()):
+        raise ConstraintError(
+            f"x is beyond the range of y's dtype {x.dtype}, which ends at {torch.finfo(x.dtype).max:g}. "
+            f"Fix: y.double(), or finite bounds."
+        )
 
 
 @constant_in_graphs
@@ -224,36 +231,14 @@ def _spread(objective: Objective, batch_shape: torch.Size, num_variables: int, d
     return made
 
 
-def _check_bounds(dtype: torch.dtype, constraints: Constraints, objective: Objective) -> None:
-    """Reject bounds that the objective or the answer cannot have; looked at once where they are constants."""
-    key = ("bounds", dtype, objective.finite_box)
-    if constraints.fixed_bounds and key in constraints.box_cache:
-        return
-    if objective.finite_box:
-        constraints.require_finite_box()
-    check_range(dtype, constraints)
-    constraints.box_cache[key] = True
-
-
-def check_range(dtype: torch.dtype, constraints: Constraints) -> None:
+def _check_range(dtype: torch.dtype, constraints: Constraints) -> None:
     """Reject bounds that the answer, which has the dtype of the scores, could not hold."""
-    largest, reach = torch.finfo(dtype).max, largest_bound(constraints)
+    largest, reach = torch.finfo(dtype).max, constraints.reach
     if reach > largest:
         raise ConstraintError(
             f"The bounds reach {reach:g} but y has dtype {dtype}, which ends at {largest:g}. "
             f"Fix: y.double(), or a smaller box."
         )
-
-
-def largest_bound(constraints: Constraints) -> float:
-    """The largest size of any bound."""
-    return max(_largest(bound) for bound in (constraints.lower, constraints.upper))
-
-
-def _largest(bound: Tensor) -> float:
-    bound = plain(bound)
-    finite = bound[torch.isfinite(bound)].abs()
-    return float(finite.max()) if finite.numel() else 0.0
 
 
 def read_scores(name: str, y: Any) -> Tensor:
@@ -276,7 +261,7 @@ def read_scores(name: str, y: Any) -> Tensor:
 
 
 def _joint_batch(scores: torch.Size, constraints: tuple[int, ...]) -> torch.Size:
-    if len(constraints) == 0:
+    if len(constraints) == 0 or scores == constraints:
         return scores
     try:
         return torch.broadcast_shapes(scores, constraints)

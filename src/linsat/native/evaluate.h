@@ -1,6 +1,6 @@
 /* One instance at some duals: u, p, the potential and the residuals.
  *
- * Included by kernel.c once per instruction set.
+ * Included by core.c once per instruction set.
  */
 
 #define State V(State)
@@ -28,21 +28,22 @@ typedef struct {
 /* One instance with its numbers folded, and room to work in. Rows are in the kernel's order. */
 typedef struct {
     const Layout *layout;
-    const Constants *constants;
+    Instance it;
     Team *team;                                  /* who shares the work on an instance; NULL: nobody */
     int objective, entropic, has_slack, bounded; /* bounded: some dual has a finite bound */
     int fixed;                                   /* presolve has fixed a variable */
     int paired;                                  /* evaluate_pairs serves */
     int reusable;                                /* H was factored at this temperature, for all rows, nearby */
+    int broken;                                  /* the last instance had numbers that cannot be */
     int64_t l, k;                                /* rounded up to multiples of eight */
     double tau, reach;
-    double *coefficients, *pair_values;            /* c, and products of two of one variable */
+    double *values, *coefficients, *pair_values;   /* a, c, and products of two c of one variable */
     double *linear, *b, *s, *low, *high, *whole;   /* b: right-hand side; whole: what a row can reach, 0: not to be swept */
     double *totals, *taken, *negative;             /* sums of c; what fixed variables take of b; negative coefficients */
     double *lower, *upper, *weights;               /* bounds of x; q, Euclidean only */
     uint8_t *moving, *active;
     State now, next;
-    double *d, *direction, *rhs, *scratch, *q, *again;
+    double *d, *given, *direction, *rhs, *scratch, *q, *again; /* given: dL/dx */
     double *parts, *sums;                    /* what tiles contribute to sums, one after the other */
     int64_t part;                            /* numbers in a part */
     double *H, *S, *inverse, *rest, *root, *keep, *packed, *panels; /* see factor */
@@ -53,7 +54,7 @@ typedef struct {
 typedef struct {
     Work *w;
     State *at;
-    const double *from;
+    const double *coefficients, *from;
     double *to, T, factor;
     int whole; /* u too */
 } Pass;
@@ -100,10 +101,9 @@ static void V(adjust_tile)(const Work *w, int64_t t, const double *restrict mu, 
     for (int64_t e = a->tile_entries[t]; e < a->tile_entries[t + 1]; e++) to[a->entry_col[e]] += c[e] * mu[a->entry_row[e]];
 }
 
-/* What tile t contributes to C p */
-static void V(apply_tile)(const Work *w, int64_t t, const double *restrict p, double *restrict to) {
+/* What tile t contributes to C p, with coefficients c */
+static void V(apply_tile)(const Work *w, int64_t t, const double *restrict c, const double *restrict p, double *restrict to) {
     const Layout *a = w->layout;
-    const double *restrict c = w->coefficients;
     memset(to, 0, w->k * sizeof(double));
     if (a->entry_runs) {
         for (int64_t n = a->tile_entry_runs[t]; n < a->tile_entry_runs[t + 1]; n++) {
@@ -129,12 +129,12 @@ static void V(pull)(Work *w, const double *mu, double *to) {
 
 static void V(apply_part)(void *argument, int64_t t) {
     const Pass *pass = argument;
-    V(apply_tile)(pass->w, t, pass->from, V(part_of)(pass->w, t, pass->to));
+    V(apply_tile)(pass->w, t, pass->coefficients, pass->from, V(part_of)(pass->w, t, pass->to));
 }
 
 /* to = C p */
-static void V(apply)(Work *w, const double *p, double *to) {
-    Pass pass = {.w = w, .from = p, .to = to};
+static void V(apply)(Work *w, const double *coefficients, const double *p, double *to) {
+    Pass pass = {.w = w, .coefficients = coefficients, .from = p, .to = to};
     share(w->team, w->layout->tiles, V(apply_part), &pass);
     if (w->layout->tiles > 1) V(add_up)(w, w->layout->tiles, to, w->k);
 }
@@ -326,7 +326,7 @@ static void V(evaluate_part)(void *argument, int64_t t) {
     if (pass->whole) V(adjust_tile)(w, t, at->mu, w->linear, at->u);
     if (w->objective == ENTROPY) V(sigmoids)(at, pass->T, start, stop, w->sums + 2 * t);
     else V(clips)(w, at, start, stop, w->sums + 2 * t);
-    V(apply_tile)(w, t, at->p, V(part_of)(w, t, at->r));
+    V(apply_tile)(w, t, w->coefficients, at->p, V(part_of)(w, t, at->r));
 }
 
 static void V(evaluate_from)(Work *w, State *at, double T, int whole) {

@@ -1,6 +1,6 @@
 /* Presolve by bounds: linsat/compile/presolve.py, instance by instance.
  *
- * Included by kernel.c once per instruction set.
+ * Included by core.c once per instruction set.
  */
 
 /* The least and the largest activity of each row, and the size of the terms that add up to each. */
@@ -35,18 +35,18 @@ INLINE double V(slight)(const Constants *c, double share, double reach, double s
     return isfinite(size) ? share * (reach < unit ? reach : unit) + V(rounding)(c, size, side) : 0.0; /* else out of reach */
 }
 
-static void V(presolve_one)(const Layout *a, const Problem *problem, const Presolve *call, int64_t n, double *work) {
-    const Constants *c = call->constants;
+/* What single rows force until nothing changes: free, at_upper, active and infeasible of an instance. */
+static void V(presolve)(Instance *it, const Layout *a) {
+    const Constants *c = &CONSTANTS;
     const int64_t k = a->rows, l = a->variables;
-    const double *values = doubles(problem->values, n), *lower = doubles(problem->lower, n);
-    const double *upper = doubles(problem->upper, n), *rhs = doubles(problem->rhs, n), *slack = doubles(problem->slack, n);
-    uint8_t *free_ = call->free + n * l, *at_upper = call->at_upper + n * l, *active = call->active + n * k;
+    const double *values = it->values, *lower = it->lower, *upper = it->upper, *side = it->side;
+    uint8_t *free_ = it->free, *at_upper = it->at_upper, *active = it->active;
+    double *work = it->range;
     const Range at = {work, work + k, work + 2 * k, work + 3 * k};
     const Range box = {work + 4 * k, work + 5 * k, work + 6 * k, work + 7 * k};
-    double *side = work + 8 * k, *room_above = work + 9 * k, *room_below = work + 10 * k;
-    double *slightest = work + 11 * k; /* move of a variable that counts as none */
+    double *room_above = work + 8 * k, *room_below = work + 9 * k;
+    double *slightest = work + 10 * k; /* move of a variable that counts as none */
     uint8_t *down = (uint8_t *)(slightest + l), *up = down + l;
-    const double *dual_lower = doubles(problem->dual_lower, n), *dual_upper = doubles(problem->dual_upper, n);
     for (int64_t j = 0; j < l; j++) {
         free_[j] = upper[j] - lower[j] > 0;
         at_upper[j] = 0;
@@ -60,15 +60,14 @@ static void V(presolve_one)(const Layout *a, const Problem *problem, const Preso
     }
     V(activity)(a, values, lower, upper, free_, at_upper, box);
     memcpy(at.least, box.least, 4 * k * sizeof(double));
-    for (int64_t i = 0; i < k; i++) side[i] = call->senses[i] == GREATER ? rhs[i] - slack[i] : rhs[i];
-    int impossible = 0, changed = 1;
+    int changed = 1;
     while (changed) {
         for (int64_t i = 0; i < k; i++) {
             const double above = side[i] - at.least[i], below = at.most[i] - side[i], reach = box.most[i] - box.least[i];
-            const int hard = !(isfinite(dual_lower[i]) && isfinite(dual_upper[i])); /* soft rows force nothing */
-            const int caps = hard && call->senses[i] != GREATER, floors = hard && call->senses[i] != LESS;
-            impossible |= caps && above < -V(slight)(c, c->contradiction, reach, at.size_low[i], side[i]);
-            impossible |= floors && below < -V(slight)(c, c->contradiction, reach, at.size_high[i], side[i]);
+            const int hard = !V(is_soft)(it, i) && !V(is_absent)(it, i); /* others force nothing */
+            const int caps = hard && it->senses[i] != GREATER, floors = hard && it->senses[i] != LESS;
+            it->infeasible |= caps && above < -V(slight)(c, c->contradiction, reach, at.size_low[i], side[i]);
+            it->infeasible |= floors && below < -V(slight)(c, c->contradiction, reach, at.size_high[i], side[i]);
             room_above[i] = caps ? above - V(rounding)(c, at.size_low[i], side[i]) : INFINITY;
             room_below[i] = floors ? below - V(rounding)(c, at.size_high[i], side[i]) : INFINITY;
         }
@@ -94,7 +93,6 @@ static void V(presolve_one)(const Layout *a, const Problem *problem, const Preso
         }
         if (changed) V(activity)(a, values, lower, upper, free_, at_upper, at);
     }
-    call->infeasible[n] = (uint8_t)impossible;
     memset(active, 0, k);
     for (int64_t e = 0; e < a->entries; e++)
         if (values[a->entry[e]] != 0 && free_[a->entry_col[e]]) active[a->order[a->entry_row[e]]] = 1;
@@ -102,17 +100,10 @@ static void V(presolve_one)(const Layout *a, const Problem *problem, const Preso
         const double reach = box.most[i] - box.least[i];
         const double at_least = V(slight)(c, c->vacuous, reach, box.size_low[i], side[i]);
         const double at_most = V(slight)(c, c->vacuous, reach, box.size_high[i], side[i]);
-        if ((call->senses[i] == LESS && side[i] - box.most[i] >= -at_most) ||
-            (call->senses[i] == GREATER && box.least[i] - side[i] >= -at_least))
+        if ((it->senses[i] == LESS && side[i] - box.most[i] >= -at_most) ||
+            (it->senses[i] == GREATER && box.least[i] - side[i] >= -at_least))
             active[i] = 0;
     }
 }
 
-static int V(presolve)(const Layout *a, const Problem *problem, const Presolve *call, Team *team) {
-    double *work = malloc((11 * a->rows + a->variables + a->variables / 4 + 8) * sizeof(double));
-    if (!work) return -1;
-    for (int64_t n = claim(&team->counter); n < call->count; n = claim(&team->counter))
-        V(presolve_one)(a, problem, call, n, work);
-    free(work);
-    return 0;
-}
+INLINE int64_t V(presolve_room)(const Layout *a) { return 10 * a->rows + a->variables + a->variables / 4 + 8; }

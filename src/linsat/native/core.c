@@ -1,9 +1,9 @@
-/* The fused CPU kernel: Newton's method of linsat/solvers/newton.py, its gradient, and presolve by bounds, one instance
- * after another, in the letters of linsat/compile/problem.py.
+/* The native core: the instances of a call, one after another, in the letters of linsat/compile/problem.py.
  *
- * What linsat/backends/arrays.py does with a batch of tensors this file does with one instance at a time, without
- * allocating anything per instance. Scales, widths of the box and what presolve decided are folded into the
- * coefficients first:
+ * Each is read as stated, checked and brought to standard form (instance.h), freed of what its rows force (presolve.h),
+ * folded into the numbers of the iteration (fold.h), solved by the Newton method of linsat/solvers/newton.py (iterate.h) and
+ * judged (verdict.h); pull_back.h has the gradient. Nothing is allocated per instance. Scales, widths of the box and what
+ * presolve decided are folded into the coefficients:
  *
  *     Entropy     c = a w / rho,   u = w y + C' mu,   p = sigmoid(u / T),      x = lower + w p,   d = p (1 - p) / T
  *     Euclidean   c = a / rho,     u = q y + C' mu,   p = x = clip(u / q),                        d = 1 / q inside
@@ -20,10 +20,7 @@
  * Variables are cut into tiles, whose contributions to a sum are added in order: threads may share an instance (team.h),
  * and its bits do not depend on who computed what.
  *
- * What it is called with is in this file; the parts, in order: vectors.h, matrix.h (dense matrices), evaluate.h, hessian.h,
- * dense.h, fold.h, iterate.h, pull_back.h, presolve.h, and arrange.h (index tables).
- *
- * The file includes itself once per instruction set; `linsat_forward` and the others pick one when they are called.
+ * The file includes itself once per instruction set; `linsat_solve` and `linsat_pull_back` pick one when they are called.
  */
 #ifndef LINSAT_VARIANT
 
@@ -38,24 +35,13 @@
 #include <immintrin.h>
 #endif
 
+#include "constants.h"
+#include "linsat.h"
 #include "team.h"
 #include "workers.h"
 
-#define EXPORT __attribute__((visibility("default")))
+#define EXPORT LINSAT_API
 #define INLINE static inline __attribute__((always_inline, unused))
-#define ABI_VERSION 5
-
-enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE };
-enum { ENTROPY, EUCLIDEAN };
-enum { LESS = -1, GREATER = 1 };
-
-/* The constants of linsat/solvers/newton.py and linsat/compile/presolve.py, which explain them. */
-typedef struct {
-    double loose_residual, cooling, start_temperature, least_damping, first_damping, largest_damping;
-    double first_ridge, largest_ridge, refined_ridge, shorten, decrease, rounding, held, largest_stride, gap, fine, sum_rounding;
-    double contradiction, vacuous, forced, unnoticed, row_rounding;
-    int64_t backtracks, certificate_every, sweeps;
-} Constants;
 
 /* A run of coefficients (or of pairs): at, at + 1, ... belong to variables col, col + 1, ... and to one target (step 0)
  * or to neighbouring ones (step 1). The coefficients of pairs are first, first + 1, ... and second, second + 1, ... */
@@ -64,7 +50,7 @@ typedef struct {
 } Run;
 
 /* Everything that follows from the sparsity pattern; row positions are those of the kernel's order. */
-typedef struct {
+struct Layout {
     int64_t rows, variables, entries, pairs, leading, width; /* width: the other rows, rounded up to a multiple of 8 */
     int64_t groups, entry_runs, pair_runs;                   /* no runs: too short to pay, one entry at a time */
     int64_t tiles, separate; /* tiles: ranges of variables; separate: no leading row has variables in two of them */
@@ -75,53 +61,10 @@ typedef struct {
     const Run *runs_of_entries, *runs_of_pairs;
     const int32_t *group_start, *group_rows; /* groups of disjoint rows; none where there are too many */
     const int32_t *tile_start, *tile_entries, *tile_pairs, *tile_entry_runs, *tile_pair_runs; /* (tiles + 1) where each begins */
-} Layout;
+    const int8_t *senses; /* (rows) in the user's order */
+    double seconds;       /* rough time of one evaluation and one factorisation, to decide about threads */
+};
 
-/* One array of numbers: step is the distance between two instances, 0 where they share it. */
-typedef struct {
-    const void *at;
-    int64_t step;
-} Numbers;
-
-typedef struct {
-    int64_t objective, entropic_slack;
-    Numbers values, lower, upper, rhs, slack, scale, dual_lower, dual_upper; /* doubles */
-    Numbers parameter;                                                       /* tau, or weights; at is NULL without */
-    Numbers free, at_upper, active, tight, infeasible;                       /* bytes */
-    Numbers tight_share;
-} Problem;
-
-typedef struct {
-    int64_t count, max_steps, single; /* single: scores and x (grad_x and grad_y) are float, else double */
-    int64_t together;                 /* all threads work on one instance at a time */
-    double tol;
-    const Constants *constants;
-    const void *scores;
-    const double *start; /* (count, rows) or NULL */
-    void *x;
-    double *mu;
-    int64_t *codes, *steps, *unsolved; /* unsolved: how many have not converged, counted up */
-} Solve;
-
-typedef struct {
-    int64_t count, single, together;
-    const Constants *constants;
-    const void *scores, *grad_x;
-    const double *mu, *grad_mu; /* grad_mu may be NULL */
-    const int64_t *codes;
-    void *grad_y;
-    double *q, *grad_parameter; /* (count, 1) of tau or (count, variables) of the weights; may be NULL */
-} Pull;
-
-typedef struct {
-    int64_t count;
-    const Constants *constants;
-    const int8_t *senses;
-    uint8_t *free, *at_upper, *active, *infeasible;
-} Presolve;
-
-INLINE const double *doubles(Numbers numbers, int64_t n) { return (const double *)numbers.at + n * numbers.step; }
-INLINE const uint8_t *bytes(Numbers numbers, int64_t n) { return (const uint8_t *)numbers.at + n * numbers.step; }
 INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
 INLINE int64_t claim(int64_t *counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
 
@@ -135,7 +78,7 @@ INLINE int64_t claim(int64_t *counter) { return __atomic_fetch_add(counter, 1, _
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #endif
-#include "kernel.c"
+#include "core.c"
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
@@ -147,7 +90,7 @@ INLINE int64_t claim(int64_t *counter) { return __atomic_fetch_add(counter, 1, _
 
 #define LINSAT_VARIANT(name) name##_plain
 #define LANES 2
-#include "kernel.c"
+#include "core.c"
 #undef LINSAT_VARIANT
 #undef LANES
 
@@ -162,31 +105,57 @@ static int has_avx2(void) {
     }
     return found;
 }
-#define DISPATCH(name, ...) return has_avx2() ? name##_avx2(__VA_ARGS__) : name##_plain(__VA_ARGS__)
+#define VARIANT(name) ((Task)(has_avx2() ? (Variant)name##_avx2 : (Variant)name##_plain))
 #else
-#define DISPATCH(name, ...) return name##_plain(__VA_ARGS__)
+#define VARIANT(name) ((Task)(Variant)name##_plain)
 #endif
+typedef void (*Variant)(void); /* the functions of each have their own types */
 
-/* Each works through the instances nobody has claimed yet, or helps with those of the thread that leads; 0, or -1
- * without memory. */
-EXPORT int linsat_forward(const Layout *layout, const Problem *problem, const Solve *call, Team *team) {
-    DISPATCH(forward, layout, problem, call, team);
+static const double WORTH_WAKING = 6e-5;  /* seconds of work that are worth waking a thread for */
+static const double WORTH_SHARING = 5e-4; /* of an evaluation and a factorisation that threads share, where there are few instances */
+enum { ENOUGH_INSTANCES = 8, USUAL_STEPS = 10, MOST_BLOCKS = 64 }; /* a solve takes about so many steps */
+
+/* How many threads pay off for that many passes over the instances. */
+static int64_t threads_for(const Layout *layout, const Team *team, int64_t count, int64_t threads, int64_t passes) {
+    if (passes * count * layout->seconds <= WORTH_WAKING) return 1;
+    return team->together || threads < count ? threads : count;
 }
 
-EXPORT int linsat_backward(const Layout *layout, const Problem *problem, const Pull *call, Team *team) {
-    DISPATCH(backward, layout, problem, call, team);
+static int works_together(const Layout *layout, int64_t count) {
+    return layout->seconds > WORTH_SHARING && count < ENOUGH_INSTANCES;
 }
 
-EXPORT int linsat_presolve(const Layout *layout, const Problem *problem, const Presolve *call, Team *team) {
-    DISPATCH(presolve, layout, problem, call, team);
+EXPORT int linsat_solve(const Layout *layout, const Statement *statement, const Solve *call) {
+    const Team team = {.together = works_together(layout, call->count)};
+    const int64_t threads = threads_for(layout, &team, call->count, call->threads, USUAL_STEPS);
+    return run_shared(VARIANT(forward), layout, statement, call, team, threads);
 }
 
-/* Run one of these here and in up to `threads` - 1 workers at once; returns whether one of them failed. */
-EXPORT int linsat_run(Task task, const void *layout, const void *problem, const void *call, int64_t threads) {
-    return run_shared(task, layout, problem, call, threads);
+EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, const Pull *call) {
+    const int64_t parameters = statement->objective == ENTROPY ? 1 : layout->variables;
+    const int64_t sizes[] = {layout->entries, layout->rows, layout->variables, layout->variables, layout->rows, parameters};
+    const Gradient wanted[] = {call->values, call->side, call->lower, call->upper, call->price, call->parameter};
+    Team team = {.together = works_together(layout, call->count), .block = 1, .blocks = call->count};
+    for (int g = 0; g < 6; g++) team.partial_size += wanted[g].at && !wanted[g].step ? sizes[g] : 0;
+    if (team.partial_size) {
+        team.block = (call->count + MOST_BLOCKS - 1) / MOST_BLOCKS;
+        team.blocks = team.block ? (call->count + team.block - 1) / team.block : 0;
+        team.partial = calloc(team.blocks * team.partial_size + 1, sizeof(double));
+        if (!team.partial) return -1;
+    }
+    for (int g = 0; g < 6; g++)
+        if (wanted[g].at && !wanted[g].step) memset(wanted[g].at, 0, sizes[g] * sizeof(double));
+    const int failed =
+        run_shared(VARIANT(backward), layout, statement, call, team, threads_for(layout, &team, team.blocks, call->threads, 2 * team.block));
+    for (int64_t t = 0, at = 0; t < team.blocks && team.partial_size; t++)
+        for (int g = 0; g < 6; g++) {
+            if (!wanted[g].at || wanted[g].step) continue;
+            for (int64_t j = 0; j < sizes[g]; j++) wanted[g].at[j] += team.partial[at + j];
+            at += sizes[g];
+        }
+    free(team.partial);
+    return failed;
 }
-
-EXPORT int64_t linsat_claim(Team *team) { return claim(&team->counter); }
 
 /* From now on, the variant that every processor can run. */
 EXPORT void linsat_use_plain(void) {
@@ -204,11 +173,9 @@ EXPORT const char *linsat_instructions(void) {
 #endif
 }
 
-/* What Python checks before it uses the library: the version and the size of every structure. */
-EXPORT void linsat_abi(int64_t *found) {
-    const int64_t sizes[] = {ABI_VERSION,   sizeof(Constants), sizeof(Layout),   sizeof(Problem),
-                             sizeof(Solve), sizeof(Pull),      sizeof(Presolve), sizeof(Team)};
-    memcpy(found, sizes, sizeof(sizes));
+EXPORT void linsat_abi(int64_t *sizes) {
+    const int64_t own[] = {LINSAT_ABI, sizeof(Layout), sizeof(Numbers), sizeof(Statement), sizeof(Solve), sizeof(Gradient), sizeof(Pull)};
+    memcpy(sizes, own, sizeof(own));
 }
 
 #include "arrange.h"
@@ -225,13 +192,15 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 
 #include "vectors.h"
 #include "matrix.h"
+#include "instance.h"
+#include "presolve.h"
 #include "evaluate.h"
 #include "hessian.h"
 #include "dense.h"
 #include "fold.h"
+#include "verdict.h"
 #include "iterate.h"
 #include "pull_back.h"
-#include "presolve.h"
 
 #undef V
 #undef vec
@@ -248,5 +217,7 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #undef Product
 #undef Elimination
 #undef Range
+#undef Instance
+#undef Sums
 
 #endif

@@ -1,6 +1,6 @@
 /* The iteration of linsat/solvers/newton.py.
  *
- * Included by kernel.c once per instruction set.
+ * Included by core.c once per instruction set.
  */
 
 static void V(swap)(Work *w) {
@@ -45,7 +45,7 @@ static void V(drift_part)(void *argument, int64_t t) {
     const Work *w = pass->w;
     for (int64_t j = w->layout->tile_start[t]; j < w->layout->tile_start[t + 1]; j += LANES)
         V(store)(pass->to + j, V(load)(w->d + j) * V(load)(pass->at->u + j) * pass->factor);
-    V(apply_tile)(w, t, pass->to, V(part_of)(w, t, w->scratch));
+    V(apply_tile)(w, t, w->coefficients, pass->to, V(part_of)(w, t, w->scratch));
 }
 
 /* The derivative of the residual with respect to the temperature, times the change of it, added to rhs. */
@@ -68,7 +68,7 @@ static int V(find_direction)(Work *w, double T, double cooler, double damping, d
     V(slopes)(w, at, T);
     memcpy(w->rhs, at->r, w->k * sizeof(double));
     if (cooler != T) V(add_drift)(w, T, cooler - T, w->rhs);
-    const double near = at->error < w->constants->held ? at->error : w->constants->held;
+    const double near = at->error < CONSTANTS.held ? at->error : CONSTANTS.held;
     int any_held = 0;
     for (int64_t i = 0; i < a->rows; i++) {
         const int held = w->bounded && ((at->mu[i] - w->low[i] <= near && at->r[i] > 0) ||
@@ -92,7 +92,7 @@ static int V(find_direction)(Work *w, double T, double cooler, double damping, d
 
 /* Go along the direction where that lowers the potential; returns whether it does. */
 static int V(try)(Work *w, double T, double length) {
-    const Constants *c = w->constants;
+    const Constants *c = &CONSTANTS;
     State *at = &w->next;
     const State *now = &w->now;
     for (int64_t i = 0; i < w->k; i += LANES)
@@ -122,7 +122,7 @@ static void V(keep_better)(Work *w, double T) {
 
 /* One undamped step, then duals that a step along -r would put to a bound, put there. */
 static void V(polish)(Work *w, double T, double ridge, double tol) {
-    const double fine = w->constants->fine * tol;
+    const double fine = CONSTANTS.fine * tol;
     if (w->now.error > fine && w->reusable) { /* close to where H was factored, that factor is as good as a new one */
         V(solve)(w, w->now.r, w->direction);
         for (int64_t i = 0; i < w->k; i += LANES)
@@ -149,58 +149,18 @@ static void V(polish)(Work *w, double T, double ridge, double tol) {
 }
 
 /* x into the work array d. */
-static void V(answers)(Work *w, const Problem *problem, int64_t n) {
+static void V(answers)(Work *w) {
+    const Instance *it = &w->it;
     if (w->objective == EUCLIDEAN) {
-        const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
-        const uint8_t *free_ = bytes(problem->free, n), *at_upper = bytes(problem->at_upper, n);
         memcpy(w->d, w->now.p, w->l * sizeof(double));
         for (int64_t j = 0; w->fixed && j < w->layout->variables; j++)
-            if (!free_[j]) w->d[j] = at_upper[j] ? upper[j] : lower[j];
+            if (!it->free[j]) w->d[j] = it->at_upper[j] ? it->upper[j] : it->lower[j];
         return;
     }
     for (int64_t j = 0; j < w->l; j += LANES) {
         const vec lower = V(load)(w->lower + j), upper = V(load)(w->upper + j);
         V(store)(w->d + j, V(smaller)(lower + (upper - lower) * V(load)(w->now.p + j), upper));
     }
-}
-
-/* How far row i is from holding, and what it adds to the duality gap: of a soft row, beyond what rounding has `lost`. */
-INLINE double V(row_error)(const Work *w, int64_t i, double lost, double *gap) {
-    const double mu = w->now.mu[i], r = w->now.r[i], there = mu - r, bound = r > 0 ? w->low[i] : w->high[i];
-    const int soft = isfinite(w->low[i]) && isfinite(w->high[i]);
-    const double off = soft ? fabs(r) - lost : fabs(r);
-    *gap += fabs(isfinite(bound) ? mu - bound : mu) * (off > 0.0 ? off : 0.0);
-    return fabs(there < w->low[i] ? mu - w->low[i] : there > w->high[i] ? mu - w->high[i] : r);
-}
-
-/* Whether rows hold relative to their size at x, and the duality gap is small. */
-static int V(optimal)(Work *w, const Problem *problem, const Solve *call, int64_t n) {
-    const Layout *a = w->layout;
-    const double *values = doubles(problem->values, n), *scale = doubles(problem->scale, n), *rhs = doubles(problem->rhs, n);
-    const double most = w->constants->gap * call->tol;
-    double gap = 0.0, value = 0.0;
-    int holds = 1;
-    for (int64_t i = 0; i < a->rows; i++) {
-        const double rho = scale[a->order[i]];
-        holds &= V(row_error)(w, i, 0.0, &gap) * (rho > 1.0 ? rho : 1.0) <= call->tol;
-    }
-    if (holds && gap <= most) return 1; /* whatever the size of rows and objective */
-    V(answers)(w, problem, n);
-    memset(w->scratch, 0, w->k * sizeof(double));
-    for (int64_t e = 0; e < a->entries; e++)
-        w->scratch[a->entry_row[e]] += fabs(values[a->entry[e]] * w->d[a->entry_col[e]]);
-    gap = 0.0;
-    for (int64_t i = 0; i < a->rows; i++) {
-        const double rho = scale[a->order[i]], size = w->scratch[i] > 1.0 ? w->scratch[i] : 1.0, factor = rho / size;
-        const double lost = w->constants->sum_rounding * DBL_EPSILON * (size + fabs(rhs[a->order[i]])) / rho;
-        if (!(V(row_error)(w, i, lost, &gap) * (factor > 1.0 ? factor : 1.0) <= call->tol)) return 0;
-    }
-    for (int64_t j = 0; j < a->variables; j++) {
-        const int64_t at = n * a->variables + j;
-        const double y = call->single ? ((const float *)call->scores)[at] : ((const double *)call->scores)[at];
-        value += fabs((w->weights ? w->weights[j] * y : y) * w->d[j]);
-    }
-    return gap <= most * (1.0 + value);
 }
 
 /* Whether the duals, as weights of the rows, prove that nothing in the box satisfies them. */
@@ -232,13 +192,13 @@ static int V(proves_infeasible)(Work *w) {
 /* Duals and temperature to begin with. */
 static double V(start)(Work *w, const double *start) {
     const Layout *a = w->layout;
-    double T = w->constants->start_temperature * w->reach;
+    double T = CONSTANTS.start_temperature * w->reach;
     T = w->tau > T ? w->tau : T;
     memset(w->now.mu, 0, w->k * sizeof(double));
     V(clip)(w, w->now.mu);
     if (start) {
         V(evaluate)(w, &w->now, w->tau);
-        for (int64_t i = 0; i < a->rows; i++) w->next.mu[i] = w->active[i] ? start[a->order[i]] : 0.0;
+        for (int64_t i = 0; i < a->rows; i++) w->next.mu[i] = w->active[i] ? start[a->order[i]] * w->it.scale[a->order[i]] : 0.0;
         V(clip)(w, w->next.mu);
         V(evaluate)(w, &w->next, w->tau);
         if (w->next.theta <= w->now.theta) {
@@ -247,27 +207,24 @@ static double V(start)(Work *w, const double *start) {
         }
     }
     V(evaluate)(w, &w->now, T);
-    for (int64_t i = 0; !start && w->objective == ENTROPY && i < w->constants->sweeps; i++)
+    for (int64_t i = 0; !start && w->objective == ENTROPY && i < CONSTANTS.sweeps; i++)
         if (!V(sweep)(w, T)) break;
     return T;
 }
 
-static int V(newton)(Work *w, const Problem *problem, const Solve *call, int64_t n, int64_t *steps) {
-    const Constants *c = w->constants;
-    *steps = 0;
-    if (*bytes(problem->infeasible, n)) { /* presolve has seen it */
-        memset(w->now.mu, 0, w->k * sizeof(double));
-        V(evaluate)(w, &w->now, w->tau);
-        return INFEASIBLE;
-    }
-    double T = V(start)(w, call->start ? call->start + n * w->layout->rows : NULL);
+/* The iteration from duals `start` of the rows as written, or from none. What it returns is no verdict, but for CONVERGED,
+ * which is that of `holds`: x is in w->d then, and the duals are in w->now. */
+static int V(newton)(Work *w, const Solve *call, const double *start, int64_t *steps) {
+    const Constants *c = &CONSTANTS;
+    double T = V(start)(w, start);
     double damping = c->first_damping, ridge = c->first_ridge, stride = 1.0, length = 1.0;
     int64_t tries = 0;
     int searching = 0, cooled = 0, stalled = !isfinite(w->now.theta);
     for (int64_t number = 0; number <= call->max_steps * c->backtracks; number++) {
         if (w->now.error <= call->tol && T <= w->tau && !stalled) {
             V(polish)(w, T, ridge, call->tol);
-            if (V(optimal)(w, problem, call, n)) return CONVERGED;
+            V(answers)(w);
+            if (V(holds)(w, w->d, w->now.mu, call->tol)) return CONVERGED;
         }
         if (stalled) return STALLED;
         if (number && number % c->certificate_every == 0 && V(proves_infeasible)(w)) return INFEASIBLE;
@@ -306,37 +263,48 @@ static int V(newton)(Work *w, const Problem *problem, const Solve *call, int64_t
 }
 
 /* Solve one instance and write its answer. */
-static void V(forward_one)(Work *w, const Problem *problem, const Solve *call, int64_t n) {
+static void V(forward_one)(Work *w, const Statement *s, const Solve *call, int64_t n, int first) {
     const Layout *a = w->layout;
     int64_t steps = 0;
-    int code = NOT_FINITE;
-    if (V(read_scores)(w, problem, call->scores, (int)call->single, n))
-        code = V(newton)(w, problem, call, n, &steps);
-    else {
-        memset(w->now.mu, 0, w->k * sizeof(double));
-        memset(w->now.p, 0, w->l * sizeof(double));
-    }
-    V(answers)(w, problem, n);
+    V(read)(w->linear, call->scores, (int)call->single, n * a->variables, a->variables);
+    int status = V(state)(w, s, call->known, 0, n, first);
+    const int usable = !status && V(read_scores)(w);
+    memset(w->now.mu, 0, w->k * sizeof(double));
+    if (usable && w->it.infeasible) { /* presolve has seen it */
+        V(evaluate)(w, &w->now, w->tau);
+        status = INFEASIBLE;
+    } else if (usable) status = V(newton)(w, call, call->start ? call->start + n * a->rows : NULL, &steps);
+    else if (!status) status = NOT_FINITE;
+    if (usable) V(answers)(w);
+    else
+        for (int64_t j = 0; j < a->variables; j++) w->d[j] = NAN;
+    if (call->single && V(largest)(w->d, w->l) > FLT_MAX) status = NOT_FINITE;
     V(write)(call->x, w->d, (int)call->single, n * a->variables, a->variables);
-    for (int64_t i = 0; i < a->rows; i++) call->mu[n * a->rows + a->order[i]] = w->now.mu[i];
-    call->codes[n] = code;
-    if (code != CONVERGED) __atomic_fetch_add(call->unsolved, 1, __ATOMIC_RELAXED);
+    for (int64_t i = 0; i < a->rows; i++) {
+        const int32_t to = a->order[i];
+        const double mu = w->now.mu[i]; /* at a bound, exactly at that of the multiplier */
+        double *dual = call->duals + n * a->rows + to;
+        if (!usable) *dual = 0.0;
+        else *dual = mu <= w->low[i] ? w->it.dual_lower[to] : mu >= w->high[i] ? w->it.dual_upper[to] : mu / w->it.scale[to];
+    }
+    if (call->decided) memcpy(call->decided + n * V(decided_size)(a), w->it.decided, V(decided_size)(a));
+    call->status[n] = status;
+    if (status != CONVERGED) __atomic_fetch_add(call->unsolved, 1, __ATOMIC_RELAXED);
     call->steps[n] = steps;
+    call->solver[n] = NEWTON;
 }
 
-static int V(forward)(const Layout *a, const Problem *problem, const Solve *call, Team *team) {
+static int V(forward)(const Layout *a, const Statement *s, const Solve *call, Team *team) {
     Work w;
     int64_t n = claim(&team->counter);
-    if (call->together && n > 0) help(team);
-    if (n >= call->count || (call->together && n > 0)) return 0;
-    void *block = V(begin)(&w, a, problem, call->constants);
-    w.team = call->together ? team : NULL;
-    w.dense.ridge = call->constants->first_ridge;
-    for (int first = 1; block && n < call->count; n = V(next_instance)(&w, team, n), first = 0) {
-        V(fold)(&w, problem, n, first);
-        V(forward_one)(&w, problem, call, n);
-    }
-    if (call->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
+    if (team->together && n > 0) help(team);
+    if (n >= call->count || (team->together && n > 0)) return 0;
+    void *block = V(begin)(&w, a, s);
+    w.team = team->together ? team : NULL;
+    w.dense.ridge = CONSTANTS.first_ridge;
+    for (int first = 1; block && n < call->count; n = V(next_instance)(&w, team, n), first = 0)
+        V(forward_one)(&w, s, call, n, first);
+    if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
     free(block);
     return block ? 0 : -1;
 }

@@ -1,15 +1,13 @@
 /* The numbers of one instance, and room to work in.
  *
- * Included by kernel.c once per instruction set.
+ * Included by core.c once per instruction set.
  */
 
 /* Coefficients, and what follows from them: the numbers that right-hand sides do not change. */
-static void V(fold_coefficients)(Work *w, const Problem *problem, int64_t n) {
+static void V(fold_coefficients)(Work *w) {
     const Layout *a = w->layout;
-    const double *values = doubles(problem->values, n), *lower = doubles(problem->lower, n);
-    const double *upper = doubles(problem->upper, n), *scale = doubles(problem->scale, n);
-    const uint8_t *free_ = bytes(problem->free, n), *at_upper = bytes(problem->at_upper, n);
-    const uint8_t *active = bytes(problem->active, n);
+    const double *values = w->it.values, *lower = w->it.lower, *upper = w->it.upper, *scale = w->it.scale;
+    const uint8_t *free_ = w->it.free, *at_upper = w->it.at_upper, *active = w->it.active;
     const int entropy = w->objective == ENTROPY;
     memset(w->taken, 0, w->k * sizeof(double));
     memset(w->negative, 0, w->k * sizeof(double));
@@ -26,6 +24,7 @@ static void V(fold_coefficients)(Work *w, const Problem *problem, int64_t n) {
         }
         if (value < 0) w->negative[i] = 1.0;
         w->totals[i] += c;
+        w->values[e] = value;
         w->coefficients[e] = active[a->order[i]] ? c : 0.0;
     }
     for (int64_t e = 0; e < a->pairs && !a->pair_runs; e++)
@@ -41,12 +40,11 @@ static void V(fold_coefficients)(Work *w, const Problem *problem, int64_t n) {
 }
 
 /* Right-hand sides, slacks and bounds of duals. */
-static void V(fold_rows)(Work *w, const Problem *problem, int64_t n) {
+static void V(fold_rows)(Work *w) {
     const Layout *a = w->layout;
-    const double *rhs = doubles(problem->rhs, n), *slack = doubles(problem->slack, n);
-    const double *scale = doubles(problem->scale, n), *share_of = doubles(problem->tight_share, n);
-    const double *dual_lower = doubles(problem->dual_lower, n), *dual_upper = doubles(problem->dual_upper, n);
-    const uint8_t *active = bytes(problem->active, n), *tight = bytes(problem->tight, n);
+    const double *rhs = w->it.rhs, *slack = w->it.slack, *scale = w->it.scale, *share_of = w->it.tight_share;
+    const double *dual_lower = w->it.dual_lower, *dual_upper = w->it.dual_upper;
+    const uint8_t *active = w->it.active, *tight = w->it.tight;
     w->bounded = w->has_slack = 0;
     for (int64_t i = 0; i < a->rows; i++) {
         const int32_t from = a->order[i];
@@ -68,36 +66,63 @@ static void V(fold_rows)(Work *w, const Problem *problem, int64_t n) {
 }
 
 /* Bounds and weights. Both bounds of a fixed variable are its value (Entropy), or 0 (Euclidean: it adds nothing to theta). */
-static void V(fold_variables)(Work *w, const Problem *problem, int64_t n) {
-    const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
-    const uint8_t *free_ = bytes(problem->free, n), *at_upper = bytes(problem->at_upper, n);
-    const double *weights = w->weights ? doubles(problem->parameter, n) : NULL;
+static void V(fold_variables)(Work *w) {
+    const Instance *it = &w->it;
     int unbounded = 1, fixed = 0;
     for (int64_t j = 0; j < w->layout->variables; j++) {
-        const double value = w->objective == EUCLIDEAN ? 0.0 : at_upper[j] ? upper[j] : lower[j];
-        w->lower[j] = free_[j] ? lower[j] : value;
-        w->upper[j] = free_[j] ? upper[j] : value;
-        if (weights) w->weights[j] = weights[j];
-        fixed |= !free_[j];
+        const double value = w->objective == EUCLIDEAN ? 0.0 : it->at_upper[j] ? it->upper[j] : it->lower[j];
+        w->lower[j] = it->free[j] ? it->lower[j] : value;
+        w->upper[j] = it->free[j] ? it->upper[j] : value;
+        if (w->weights) w->weights[j] = it->parameter[j];
+        fixed |= !it->free[j];
         unbounded &= w->lower[j] == -INFINITY && w->upper[j] == INFINITY;
     }
     w->fixed = fixed;
     w->dense.constant = w->layout->dense && unbounded;
-    w->dense.ready &= !problem->parameter.step;
 }
 
-/* The numbers of instance n that do not depend on scores and temperature, those that the last one had left alone. */
-static void V(fold)(Work *w, const Problem *p, int64_t n, int first) {
-    if (first || p->values.step || p->lower.step || p->upper.step || p->scale.step || p->free.step || p->at_upper.step ||
-        p->active.step)
-        V(fold_coefficients)(w, p, n);
-    if (first || p->rhs.step || p->slack.step || p->scale.step || p->dual_lower.step || p->dual_upper.step ||
-        p->active.step || p->tight.step || p->tight_share.step || p->lower.step || p->upper.step || p->values.step ||
-        p->free.step || p->at_upper.step)
-        V(fold_rows)(w, p, n);
-    w->dense.ready &= !(p->dual_lower.step || p->dual_upper.step || p->tight.step);
-    if (first || p->lower.step || p->upper.step || p->free.step || p->at_upper.step || (w->weights && p->parameter.step))
-        V(fold_variables)(w, p, n);
+/* What is decided about an instance before it is solved; returns whether that differs from the last one's. */
+static int V(decide)(Work *w, const Statement *s, const uint8_t *known) {
+    const Layout *a = w->layout;
+    Instance *it = &w->it;
+    memcpy(it->before, it->decided, V(decided_size)(a));
+    it->infeasible = 0;
+    if (known && !it->forbids) memcpy(it->decided, known, V(decided_size)(a));
+    else {
+        memset(it->tight, 0, a->rows);
+        if (s->objective == ENTROPY) V(presolve)(it, a);
+        else V(decide_nothing)(it, a);
+    }
+    for (int64_t i = 0; i < a->rows; i++) it->tight_share[i] = it->tight[i] && it->senses[i] == GREATER;
+    return memcmp(it->before, it->decided, V(decided_size)(a)) != 0;
+}
+
+/* The numbers of instance n that do not depend on scores and temperature, those that the last one had left alone; 0, or the
+ * status of an instance with numbers that cannot be. The scores are in w->linear. */
+static int V(state)(Work *w, const Statement *s, const uint8_t *known, int known_own, int64_t n, int first) {
+    const Layout *a = w->layout;
+    Instance *it = &w->it;
+    const int forbade = it->forbids;
+    it->forbids = 0;
+    for (int64_t j = 0; j < a->variables; j++) it->forbids |= w->linear[j] == -INFINITY;
+    const int box = first || it->forbids || forbade || w->broken || s->values.step || s->lower.step || s->upper.step;
+    const int sides = box || s->side.step || s->price.step;
+    const int own = first || w->broken || s->parameter.step;
+    int status = 0;
+    if (own) status = V(state_parameter)(it, a, s, n);
+    if (box && !status) status = V(state_box)(it, a, s, w->linear, n);
+    if (sides && !status) status = V(state_rows)(it, a, s, n);
+    w->broken = status != 0; /* then nothing of it serves the next */
+    if (status) return status;
+    const int decided = (sides || known_own) && V(decide)(w, s, known);
+    if (box || decided) V(fold_coefficients)(w);
+    if (sides || decided) V(fold_rows)(w);
+    if (box || decided || (own && w->weights)) V(fold_variables)(w);
+    w->dense.ready &= !(sides && s->price.step) && !decided && !(own && w->weights);
+    w->tau = w->objective == ENTROPY ? it->parameter[0] : 1.0;
+    for (int64_t j = 0; it->forbids && j < a->variables; j++)
+        if (w->linear[j] == -INFINITY) w->linear[j] = 0.0;
+    return 0;
 }
 
 /* Numbers from and to the arrays of a call, which are float or double. */
@@ -113,13 +138,11 @@ INLINE void V(write)(void *restrict to, const double *restrict from, int single,
     else memcpy((double *)to + at, from, count * sizeof(double));
 }
 
-/* The linear term, the temperature and the reach of the scores; returns whether everything is finite. */
-static int V(read_scores)(Work *w, const Problem *problem, const void *scores, int single, int64_t n) {
+/* The linear term and the reach of the scores, which are in w->linear; returns whether everything is finite. */
+static int V(read_scores)(Work *w) {
     const int64_t l = w->layout->variables;
     const int entropy = w->objective == ENTROPY;
-    w->tau = entropy ? *doubles(problem->parameter, n) : 1.0;
-    V(read)(w->linear, scores, single, n * l, l);
-    const double *lower = doubles(problem->lower, n), *upper = doubles(problem->upper, n);
+    const double *lower = w->it.lower, *upper = w->it.upper;
     int overflows = 0; /* the scores of fixed variables, too, must fit their box as it was given */
     for (int64_t j = 0; entropy && w->fixed && j < l; j++) overflows |= !isfinite((upper[j] - lower[j]) * w->linear[j]);
     vec reach = {0};
@@ -131,9 +154,7 @@ static int V(read_scores)(Work *w, const Problem *problem, const void *scores, i
             term = wide * y;
             reach = V(larger)(V(size_of)(term), reach);
         } else if (w->weights) {
-            const vec q = V(load)(w->weights + j);
-            finite &= (q > 0.0) & (q < INFINITY);
-            term = q * y;
+            term = V(load)(w->weights + j) * y;
         }
         finite &= (V(size_of)(y) < INFINITY) & (V(size_of)(term) < INFINITY);
         if (entropy) term = V(pick)(wide > 0.0, term, V(all)(-1e200)); /* fixed: it has a share of nothing */
@@ -142,7 +163,7 @@ static int V(read_scores)(Work *w, const Problem *problem, const void *scores, i
     w->reach = V(largest_of)(reach);
     finite[0] &= overflows ? 0 : ~(int64_t)0;
     for (int i = 1; i < LANES; i++) finite[0] &= finite[i];
-    return finite[0] && isfinite(w->tau) && w->tau > 0.0;
+    return finite[0] != 0;
 }
 
 INLINE double *V(take)(double **from, int64_t count) {
@@ -151,18 +172,44 @@ INLINE double *V(take)(double **from, int64_t count) {
     return found;
 }
 
+/* The arrays of an instance, likewise. */
+static double *V(arrange_instance)(Instance *it, const Layout *a, double *at) {
+    const int64_t k = a->rows, l = a->variables;
+    double **variables[] = {&it->lower, &it->upper, &it->parameter};
+    for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, l + 1);
+    it->values = V(take)(&at, a->entries);
+    it->least = V(take)(&at, 4 * k); /* together, see state_box */
+    it->most = it->least + k;
+    it->wide = it->most + k;
+    it->scale = it->wide + k;
+    double **rows[] = {&it->side, &it->price, &it->rhs, &it->slack, &it->dual_lower, &it->dual_upper, &it->tight_share, &it->multiple};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) *rows[i] = V(take)(&at, k);
+    it->range = V(take)(&at, V(presolve_room)(a));
+    it->negative = (uint8_t *)V(take)(&at, k / 8 + 1);
+    it->before = (uint8_t *)V(take)(&at, V(decided_size)(a) / 8 + 1);
+    it->decided = (uint8_t *)V(take)(&at, V(decided_size)(a) / 8 + 1);
+    it->free = it->decided;
+    it->at_upper = it->free + l;
+    it->active = it->at_upper + l;
+    it->tight = it->active + k;
+    it->senses = a->senses;
+    return at;
+}
+
 /* Point to the work arrays, one after another from `at` on; returns where they end. */
-static double *V(arrange)(Work *w, const Layout *a, const Problem *problem, double *at) {
+static double *V(arrange)(Work *w, const Layout *a, const Statement *s, double *at) {
     const int64_t ld = a->width, first = a->leading, lead = rounded_up(first), rows_of_panels = a->dense ? a->variables : first;
-    double **variables[] = {&w->linear, &w->lower, &w->upper, &w->now.u, &w->now.p, &w->next.u, &w->next.p, &w->d};
+    double **variables[] = {&w->linear, &w->lower, &w->upper, &w->now.u, &w->now.p, &w->next.u, &w->next.p, &w->d, &w->given};
     for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, w->l);
-    if (w->objective == EUCLIDEAN && problem->parameter.at) w->weights = V(take)(&at, w->l);
+    if (w->objective == EUCLIDEAN && s->parameter.at) w->weights = V(take)(&at, w->l);
     double **rows[] = {&w->b,       &w->s,      &w->low,    &w->high,   &w->totals,    &w->taken, &w->negative,
                        &w->whole,   &w->now.mu, &w->now.z,  &w->now.r,  &w->next.mu,   &w->next.z, &w->next.r,
                        &w->direction, &w->rhs,  &w->scratch, &w->q,     &w->again};
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) *rows[i] = V(take)(&at, w->k);
+    at = V(arrange_instance)(&w->it, a, at);
     w->moving = (uint8_t *)V(take)(&at, w->k / 8);
     w->active = (uint8_t *)V(take)(&at, w->k / 8);
+    w->values = V(take)(&at, a->entries);
     w->coefficients = V(take)(&at, a->entries);
     w->pair_values = V(take)(&at, a->pairs);
     w->part = w->k > lead + ld ? w->k : lead + ld;
@@ -202,19 +249,18 @@ static void *V(zeroed)(size_t size) {
 }
 
 /* Work arrays for a problem in one block, which the caller frees; NULL without memory. */
-static void *V(begin)(Work *w, const Layout *a, const Problem *problem, const Constants *constants) {
+static void *V(begin)(Work *w, const Layout *a, const Statement *s) {
     memset(w, 0, sizeof(*w));
     w->layout = a;
-    w->constants = constants;
-    w->objective = (int)problem->objective;
-    w->entropic = (int)problem->entropic_slack;
+    w->objective = (int)s->objective;
+    w->entropic = (int)s->entropic_slack;
     w->l = rounded_up(a->variables);
     w->k = rounded_up(a->rows);
     w->paired = w->objective == ENTROPY && V(are_paired)(a);
     double *origin = (double *)64;
-    void *block = V(zeroed)((size_t)((char *)V(arrange)(w, a, problem, origin) - (char *)origin) + 64);
+    void *block = V(zeroed)((size_t)((char *)V(arrange)(w, a, s, origin) - (char *)origin) + 64);
     if (!block) return NULL;
-    V(arrange)(w, a, problem, block);
+    V(arrange)(w, a, s, block);
     /* What lies behind the last variable and row takes part in no sum. */
     for (int64_t j = a->variables; j < w->l; j++) {
         if (w->objective == ENTROPY) w->linear[j] = -1e200;

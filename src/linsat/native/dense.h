@@ -1,6 +1,6 @@
 /* H where most coefficients are not zero: a product of matrices.
  *
- * Included by kernel.c once per instruction set.
+ * Included by core.c once per instruction set.
  */
 
 /* Columns of C times the root of d, for the rows of a list (-1: zeros), plain or in panels. */

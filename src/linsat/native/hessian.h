@@ -1,6 +1,6 @@
 /* H of one instance, factored, and solves with it.
  *
- * Included by kernel.c once per instruction set.
+ * Included by core.c once per instruction set.
  */
 
 static void V(slopes_part)(void *argument, int64_t t) {

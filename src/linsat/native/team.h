@@ -12,12 +12,16 @@
 
 typedef void (*Part)(void *argument, int64_t index);
 
-/* What the threads of one call share; zero at first. */
+/* What the threads of one call share. */
 typedef struct {
     int64_t counter;  /* the next instance, or whether somebody leads */
     uint64_t ticket;  /* which loop (24 bits), its next part (20) and the number of its parts (20) */
     int64_t done;     /* finished parts */
     int64_t over;     /* nothing more will come */
+    int64_t together; /* all work on one instance at a time */
+    int64_t blocks, block;  /* of instances whose contributions to a shared gradient are added up in order, and their size */
+    double *partial;        /* (blocks, partial_size) these contributions */
+    int64_t partial_size;
     Part part;
     void *argument;
 } Team;

@@ -1,6 +1,6 @@
 /* Dense symmetric matrices: products, Cholesky factors and triangular solves, in tiles that a team can share.
  *
- * Included by kernel.c once per instruction set. A matrix has rows of `ld` numbers, a multiple of eight, at aligned
+ * Included by core.c once per instruction set. A matrix has rows of `ld` numbers, a multiple of eight, at aligned
  * addresses; of a symmetric one the blocks of eight on and above the diagonal are used.
  */
 

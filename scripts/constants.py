@@ -1,0 +1,64 @@
+"""Write src/linsat/native/constants.h: the constants that Python and C share, from where Python has them.
+
+    python scripts/constants.py            writes the file
+    python scripts/constants.py --check    says whether it is up to date, as a test does
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from linsat.compile import presolve
+from linsat.solvers import newton
+
+HEADER = Path(__file__).parents[1] / "src" / "linsat" / "native" / "constants.h"
+_SHARED: dict[ModuleType, dict[str, list[str]]] = {
+    newton: {
+        "double": [
+            "LOOSE_RESIDUAL", "COOLING", "START_TEMPERATURE", "LEAST_DAMPING", "FIRST_DAMPING", "LARGEST_DAMPING",
+            "FIRST_RIDGE", "LARGEST_RIDGE", "REFINED_RIDGE", "SHORTEN", "DECREASE", "ROUNDING", "HELD",
+            "LARGEST_STRIDE", "GAP", "FINE", "SUM_ROUNDING",
+        ],
+        "int64_t": ["BACKTRACKS", "CERTIFICATE_EVERY", "SWEEPS", "STEPS_BEFORE_INTERIOR"],
+    },
+    presolve: {"double": ["CONTRADICTION", "VACUOUS", "FORCED", "UNNOTICED", "ROW_ROUNDING"]},
+}  # fmt: skip
+
+
+def text() -> str:
+    """The header as it should be."""
+    fields = [
+        (kind, name.lower(), getattr(module, name))
+        for module, kinds in _SHARED.items()
+        for kind, names in kinds.items()
+        for name in names
+    ]
+    lines = [
+        "/* Written by scripts/constants.py from linsat/solvers/newton.py and linsat/compile/presolve.py, which explain them. */",
+        "#ifndef LINSAT_CONSTANTS",
+        "#define LINSAT_CONSTANTS",
+        "",
+        "#include <stdint.h>",
+        "",
+        "typedef struct {",
+        *(f"    {kind} {name};" for kind, name, _ in fields),
+        "} Constants;",
+        "",
+        "static const Constants CONSTANTS = {",
+        *(f"    .{name} = {value!r}," for _, name, value in fields),
+        "};",
+        "",
+        "#endif",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    wanted = text()
+    if "--check" not in sys.argv:
+        HEADER.write_text(wanted)
+    elif HEADER.read_text() != wanted:
+        sys.exit(f"{HEADER.name} is not up to date. Fix: python scripts/constants.py")

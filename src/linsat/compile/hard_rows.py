@@ -1,0 +1,57 @@
+"""One instance of a problem as plain arrays, in the user's units: all rows, or the hard ones for a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import scipy.sparse as sp
+
+from linsat._senses import GREATER, LESS
+from linsat.compile.problem import Problem, Tensor
+from linsat.compile.system import LinearSystem
+
+ROUNDING = 64 * float(np.finfo(np.float64).eps)  # of a row, relative to the sum of its terms
+_RUNS_OFF = 1e6  # times the largest score or right-hand side
+
+
+def linear_system(problem: Problem, instance: int) -> LinearSystem:
+    """The rows and the box of one instance as plain arrays, in the user's units."""
+
+    def of(tensor: Tensor) -> np.ndarray:
+        return tensor[min(instance, tensor.shape[0] - 1)].detach().cpu().numpy()
+
+    rows = problem.rows
+    matrix = sp.csr_array((of(rows.values), (rows.row.cpu().numpy(), rows.col.cpu().numpy())), shape=rows.shape)
+    matrix.sum_duplicates()
+    rhs, slack = of(problem.rhs), of(problem.slack)
+    low, high = of(problem.dual_lower), of(problem.dual_upper)
+    # A dual that may be negative belongs to a cap, one that may be positive to a floor; entropic slack is one way only.
+    entropic = problem.objective.entropic_slack & ~of(problem.soft)
+    row_lower = np.where(entropic, rhs - slack, np.where(high > 0, rhs, -np.inf))
+    row_upper = np.where(entropic | (low < 0), rhs, np.inf)
+    return LinearSystem(matrix, row_lower, row_upper, of(problem.lower), of(problem.upper))
+
+
+def hard_rows(problem: Problem, instance: int, x: np.ndarray | None = None) -> LinearSystem:
+    """The hard rows of one instance, for a verdict, loosened by what rounding may account for.
+
+    The paper's slack states ``c x >= d`` as ``c x + S z = d + S``, and taking S away again does not give d back. Terms
+    of fixed variables, and all terms at a point ``x`` where one is given, cannot be added up any better either; but for
+    an x that has run off, far beyond what scores and right-hand sides ask for, because nothing else would do.
+    """
+
+    def of(tensor: Tensor) -> np.ndarray:
+        return tensor[min(instance, tensor.shape[0] - 1)].detach().cpu().numpy()
+
+    system, rhs, slack = linear_system(problem, instance), np.abs(of(problem.rhs)), np.abs(of(problem.slack))
+    low, high = system.row_lower, system.row_upper
+    if problem.objective.entropic_slack and problem.senses is not None:
+        senses = problem.senses.cpu().numpy()
+        low, high = np.where(senses == LESS, -np.inf, low), np.where(senses == GREATER, np.inf, high)
+    at = np.where(system.lower == system.upper, system.lower, 0.0) if x is None else np.abs(x)
+    if x is not None:
+        asked = max(1.0, np.abs(of(problem.scores)).max(initial=0.0), (rhs / of(problem.scale)).max(initial=0.0))
+        at = np.minimum(at, _RUNS_OFF * asked)
+    lost = ROUNDING * (np.where(slack > 0, rhs + slack, 0.0) + abs(system.matrix) @ np.abs(at))
+    return replace(system, row_lower=low - lost, row_upper=high + lost).take(np.flatnonzero(~of(problem.soft)))

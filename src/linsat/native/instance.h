@@ -1,0 +1,127 @@
+/* One instance: its numbers as stated, checked, and its standard form A x + S z = B (see linsat/compile/standard_form.py).
+ *
+ * Included by core.c once per instruction set.
+ */
+
+/* Rows, variables and coefficients in the order of the pattern; everything in double. */
+typedef struct {
+    double *values, *lower, *upper, *side, *price, *parameter;                  /* as stated */
+    double *least, *most, *wide;                   /* of a x over the box; variables with room and a coefficient in a row */
+    double *rhs, *slack, *scale, *dual_lower, *dual_upper, *tight_share;         /* B, S, rho; bounds of the multipliers */
+    double *multiple;                              /* g of covering rows: S = g (d - least) */
+    uint8_t *negative;                             /* whether a row has negative coefficients */
+    uint8_t *decided, *free, *at_upper, *active, *tight, *before;                /* what presolve decided; before: the last time */
+    double *range;                                 /* room for presolve */
+    const int8_t *senses;
+    int infeasible, forbids;                       /* forbids: some scores are -inf */
+} V(Instance);
+#define Instance V(Instance)
+
+INLINE int64_t V(decided_size)(const Layout *a) { return 2 * (a->variables + a->rows); }
+
+/* Numbers of instance n. */
+INLINE void V(read_numbers)(double *restrict to, Numbers from, int64_t n, int64_t count) {
+    const int64_t at = n * from.step;
+    if (from.single)
+        for (int64_t j = 0; j < count; j++) to[j] = ((const float *)from.at)[at + j * from.stride];
+    else if (from.stride == 1) memcpy(to, (const double *)from.at + at, count * sizeof(double));
+    else
+        for (int64_t j = 0; j < count; j++) to[j] = ((const double *)from.at)[at + j * from.stride];
+}
+
+INLINE int V(is_soft)(const Instance *it, int64_t i) { return isfinite(it->price[i]); }
+INLINE int V(is_absent)(const Instance *it, int64_t i) { return it->dual_lower[i] == 0.0 && it->dual_upper[i] == 0.0; }
+
+/* Coefficients and the box, and what follows from them alone; 0, or the status that they ask for. */
+static int V(state_box)(Instance *it, const Layout *a, const Statement *s, const double *scores, int64_t n) {
+    const int finite_box = s->objective == ENTROPY;
+    V(read_numbers)(it->values, s->values, n, a->entries);
+    V(read_numbers)(it->lower, s->lower, n, a->variables);
+    V(read_numbers)(it->upper, s->upper, n, a->variables);
+    int usable = 1, empty = 0;
+    for (int64_t j = 0; j < a->variables; j++) {
+        if (it->forbids && scores[j] == -INFINITY) {
+            usable &= it->lower[j] > -INFINITY;
+            it->upper[j] = it->lower[j];
+        }
+        const double low = it->lower[j], high = it->upper[j];
+        empty |= low > high;
+        usable &= low < INFINITY && high > -INFINITY && !(finite_box && (low == -INFINITY || high == INFINITY));
+    }
+    memset(it->least, 0, 4 * a->rows * sizeof(double)); /* least, most, wide and scale follow each other */
+    memset(it->negative, 0, a->rows);
+    for (int64_t e = 0; e < a->entries; e++) {
+        const int32_t i = a->order[a->entry_row[e]], j = a->entry_col[e];
+        const double value = it->values[a->entry[e]];
+        usable &= fabs(value) < INFINITY;
+        it->negative[i] |= value < 0;
+        if (!finite_box) {
+            it->wide[i] += value != 0;
+            it->scale[i] += value * value;
+            continue;
+        }
+        const double low = value * it->lower[j], high = value * it->upper[j], width = it->upper[j] - it->lower[j];
+        it->least[i] += low < high ? low : high;
+        it->most[i] += low < high ? high : low;
+        it->wide[i] += value != 0 && width > 0;
+        it->scale[i] += fabs(value) * width;
+    }
+    for (int64_t i = 0; i < a->rows; i++) {
+        const double mean = finite_box ? it->scale[i] / (it->wide[i] > 1.0 ? it->wide[i] : 1.0) : sqrt(it->scale[i]);
+        it->scale[i] = it->wide[i] > 0 ? mean : 1.0;
+        usable &= it->scale[i] < INFINITY;
+    }
+    return !usable ? NOT_FINITE : empty ? INFEASIBLE : 0;
+}
+
+/* Slack of c x >= d with c >= 0 in units of what d needs beyond the least: the multiplier of the paper. */
+INLINE double V(multiple_of)(double need, double total, double shift) {
+    return floor(total / ((need > 0 ? need : 1.0) + shift) * (1 + 1e-12));
+}
+
+/* Right-hand sides and prices; 0, or the status that they ask for. */
+static int V(state_rows)(Instance *it, const Layout *a, const Statement *s, int64_t n) {
+    int usable = 1, impossible = 0;
+    V(read_numbers)(it->side, s->side, n, a->rows);
+    if (s->price.at) V(read_numbers)(it->price, s->price, n, a->rows);
+    else
+        for (int64_t i = 0; i < a->rows; i++) it->price[i] = INFINITY;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const int sense = it->senses[i];
+        const double price = it->price[i];
+        const int absent = (sense == LESS && it->side[i] == INFINITY) || (sense == GREATER && it->side[i] == -INFINITY);
+        if (absent) it->side[i] = sense == LESS ? it->most[i] : it->least[i]; /* a side that says nothing */
+        impossible |= (sense == LESS && it->side[i] == -INFINITY) || (sense == GREATER && it->side[i] == INFINITY);
+        usable &= price > 0 && it->side[i] == it->side[i] && !(sense == EQUAL && isinf(it->side[i]));
+        const double side = it->side[i], need = side - it->least[i];
+        it->multiple[i] = 0.0;
+        double slack = 0.0;
+        if (s->entropic_slack && !isfinite(price) && sense != EQUAL) {
+            if (sense == GREATER && !it->negative[i]) it->multiple[i] = V(multiple_of)(need, it->most[i] - it->least[i], s->gamma_shift);
+            slack = sense == LESS ? need : it->negative[i] ? it->most[i] - side : it->multiple[i] * need;
+        }
+        it->slack[i] = slack;
+        it->rhs[i] = sense == GREATER ? side + slack : side;
+        const int one_sided = !s->entropic_slack || isfinite(price);
+        it->dual_lower[i] = absent || (one_sided && sense == GREATER) ? 0.0 : -price;
+        it->dual_upper[i] = absent || (one_sided && sense == LESS) ? 0.0 : price;
+    }
+    return !usable ? NOT_FINITE : impossible ? INFEASIBLE : 0;
+}
+
+/* tau, or weights; whether they can be used. */
+static int V(state_parameter)(Instance *it, const Layout *a, const Statement *s, int64_t n) {
+    if (!s->parameter.at) return 0;
+    const int64_t count = s->objective == ENTROPY ? 1 : a->variables;
+    int usable = 1;
+    V(read_numbers)(it->parameter, s->parameter, n, count);
+    for (int64_t j = 0; j < count; j++) usable &= it->parameter[j] > 0 && it->parameter[j] < INFINITY;
+    return usable ? 0 : NOT_FINITE;
+}
+
+/* Nothing fixed, every row active that there is. */
+static void V(decide_nothing)(Instance *it, const Layout *a) {
+    memset(it->free, 1, a->variables);
+    memset(it->at_upper, 0, a->variables);
+    for (int64_t i = 0; i < a->rows; i++) it->active[i] = !V(is_absent)(it, i);
+}

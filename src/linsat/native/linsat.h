@@ -1,0 +1,78 @@
+/* linsat's native core: a statement in; answers, verdicts and gradients out.
+ *
+ *     x(y) = argmax <y, x> - Omega(x)    subject to    rows  a x <= b,  a x >= b  or  a x = b,    lower <= x <= upper
+ *
+ * A `Layout` is made once per sparsity pattern (linsat_layout). Then, for any numbers, `linsat_solve` gives x, the
+ * multipliers of the rows as written and how each instance ended, and `linsat_pull_back` the gradient of a loss to every
+ * number of the statement. Nothing is kept between calls, nothing aborts; both return 0, or -1 without memory.
+ */
+#ifndef LINSAT_H
+#define LINSAT_H
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define LINSAT_API __declspec(dllexport)
+#else
+#define LINSAT_API __attribute__((visibility("default")))
+#endif
+
+enum { LINSAT_ABI = 6 };
+enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE }; /* how an instance ended */
+enum { NEWTON, INTERIOR_POINT };                                 /* who solved it */
+enum { ENTROPY, EUCLIDEAN };                                     /* Omega */
+enum { LESS = -1, EQUAL = 0, GREATER = 1 };                      /* the sense of a row */
+
+typedef struct Layout Layout;
+
+/* Number j of instance n is at n * step + j * stride; step is 0 where all instances share them. */
+typedef struct {
+    const void *at;
+    int64_t step, stride, single; /* single: float, else double */
+} Numbers;
+
+typedef struct {
+    int64_t objective, entropic_slack; /* entropic_slack: inequalities have the paper's slack */
+    Numbers values, side, lower, upper; /* coefficients in the order of the pattern; b; the box */
+    Numbers price;                      /* of breaking a row by one unit, infinite where it must hold; NULL: all must */
+    Numbers parameter;                  /* tau, or weights of the variables; NULL: all one */
+    double gamma_shift;                 /* added to d in the paper's multiplier of covering rows */
+} Statement;
+
+typedef struct {
+    int64_t count, single, max_steps, threads; /* single: scores and x (their gradients) are float, else double */
+    double tol;
+    const void *scores;     /* (count, variables); -inf holds a variable at its lower bound */
+    const double *start;    /* (count, rows) duals of an earlier solve, or NULL */
+    const uint8_t *known;   /* what is decided for all instances, as in `decided`; NULL: presolve decides for each */
+    void *x;                /* (count, variables) */
+    double *duals;          /* (count, rows) */
+    uint8_t *decided;       /* (count, 2 variables + 2 rows) free, at the upper bound; active, tight; or NULL */
+    int64_t *status, *steps, *solver; /* (count) each */
+    int64_t *unsolved;      /* one number: how many have not converged */
+} Solve;
+
+/* Where a gradient goes: (count, .) with a step, their sum over all instances where step is 0; NULL: not wanted. */
+typedef struct {
+    double *at;
+    int64_t step;
+} Gradient;
+
+typedef struct {
+    int64_t count, single, threads;
+    const void *scores, *grad_x;           /* grad_x may be NULL */
+    const double *duals, *grad_duals;      /* grad_duals may be NULL */
+    const int64_t *status;                 /* an instance that has not converged has no gradient */
+    const uint8_t *decided;                /* as `linsat_solve` wrote it, or what was known */
+    int64_t decided_step;                  /* 0: shared */
+    void *grad_scores;                     /* (count, variables), or NULL */
+    Gradient values, side, lower, upper, price, parameter;
+} Pull;
+
+LINSAT_API int linsat_solve(const Layout *layout, const Statement *statement, const Solve *call);
+LINSAT_API int linsat_pull_back(const Layout *layout, const Statement *statement, const Pull *call);
+LINSAT_API void linsat_use_plain(void);            /* from now on, the variant that every processor can run */
+LINSAT_API const char *linsat_instructions(void);  /* of the variant in use */
+LINSAT_API void linsat_abi(int64_t *sizes);        /* LINSAT_ABI and the size of each structure above, in order */
+
+#endif

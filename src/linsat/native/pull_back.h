@@ -1,0 +1,259 @@
+/* The gradient: x and the duals as implicit functions of every number of the statement.
+ *
+ * With lambda the multipliers of the rows as written, F the rows whose multiplier lies strictly inside its bounds, g = dL/dx:
+ *
+ *     H_FF q = (C D g + dL/dmu)_F          in the scaled units of the iteration
+ *     own = q / rho                        adjoint of the rows as written
+ *     e = g - A' own                       what a change of x itself is worth
+ *     dL/du = D e,  dL/dA_ij = lambda_i dL/du_j - own_i x_j,  dL/dB = own,  dL/dS = -own z,
+ *     dL/drho = -own S z (1 - z) lambda / tau                     (the paper's slack only)
+ *     dL/dprice = -+ [(A dL/du)_i + dL/dlambda_i]                 (a soft row whose multiplier is at its price)
+ *     dL/dlower, dL/dupper = e dx/dlower, e dx/dupper             and what B, S and rho pass on
+ *
+ * Included by core.c once per instruction set.
+ */
+
+/* dL/dtau, or dL/dq: what the explicit dependence of x and r on them passes on. */
+static void V(to_parameter)(const Work *w, const double *g, const double *pulled, double *to) {
+    const Layout *a = w->layout;
+    const State *at = &w->now;
+    if (w->objective == EUCLIDEAN) {
+        for (int64_t j = 0; j < a->variables; j++)
+            to[j] += w->d[j] * (g[j] - pulled[j]) * (w->linear[j] - at->u[j]) / w->weights[j];
+        return;
+    }
+    double total = 0.0;
+    for (int64_t j = 0; j < a->variables; j++)
+        if (w->d[j] > 0) total -= at->u[j] * w->d[j] * (g[j] - pulled[j]);
+    for (int64_t i = 0; i < a->rows && w->has_slack; i++)
+        total += w->q[i] * w->s[i] * at->z[i] * (1.0 - at->z[i]) * at->mu[i] / w->tau;
+    to[0] += total / w->tau;
+}
+
+/* The adjoint duals q of one instance, at its duals. g becomes the gradient in the units of the iteration. */
+static void V(find_adjoint)(Work *w, const Pull *call, int64_t n, double *g, double *pulled) {
+    const Layout *a = w->layout;
+    State *at = &w->now;
+    for (int64_t i = 0; i < a->rows; i++)
+        at->mu[i] = call->duals[n * a->rows + a->order[i]] * w->it.scale[a->order[i]];
+    V(evaluate)(w, at, w->tau);
+    V(slopes)(w, at, w->tau);
+    for (int64_t j = 0; j < w->l; j += LANES) {
+        const vec wide = V(load)(w->upper + j) - V(load)(w->lower + j);
+        const mask free_ = wide > 0.0; /* the slope of a Euclidean variable without room is zero, too */
+        const vec given = V(load)(g + j) * (w->objective == ENTROPY ? wide : V(all)(1.0));
+        V(store)(g + j, (vec)(free_ & (mask)given));
+        V(store)(w->d + j, (vec)(free_ & (mask)V(load)(w->d + j)));
+        V(store)(pulled + j, V(load)(w->d + j) * V(load)(g + j));
+    }
+    V(apply)(w, w->coefficients, pulled, w->rhs);
+    for (int64_t i = 0; i < a->rows; i++) {
+        const int32_t from = a->order[i];
+        const double dual = call->duals[n * a->rows + from]; /* as it is: scaled, a bound may be missed by rounding */
+        w->moving[i] = w->active[i] && (w->it.tight[from] || (dual > w->it.dual_lower[from] && dual < w->it.dual_upper[from]));
+        if (call->grad_duals) w->rhs[i] += call->grad_duals[n * a->rows + from] / w->it.scale[from];
+        if (!w->moving[i]) w->rhs[i] = 0.0;
+    }
+    V(factor)(w, at, w->tau, 0.0, CONSTANTS.refined_ridge);
+    V(solve)(w, w->rhs, w->q);
+    for (int round = 0; round < 3; round++) { /* undo the ridge */
+        V(pull)(w, w->q, pulled);
+        for (int64_t j = 0; j < w->l; j += LANES) V(store)(pulled + j, V(load)(pulled + j) * V(load)(w->d + j));
+        V(apply)(w, w->coefficients, pulled, w->scratch);
+        for (int64_t i = 0; i < a->rows; i++) {
+            double image = w->scratch[i];
+            if (w->has_slack) image += w->s[i] * at->z[i] * (1.0 - at->z[i]) / w->tau * w->q[i];
+            w->scratch[i] = w->moving[i] ? w->rhs[i] - image : 0.0;
+        }
+        V(solve)(w, w->scratch, w->again);
+        for (int64_t i = 0; i < w->k; i += LANES) V(store)(w->q + i, V(load)(w->q + i) + V(load)(w->again + i));
+        if (V(largest)(w->again, w->k) <= 1e-14 * V(largest)(w->q, w->k)) break;
+    }
+    V(pull)(w, w->q, pulled);
+}
+
+/* Where the gradients of one instance go; NULL: not wanted. Each is added to. */
+typedef struct {
+    double *values, *side, *lower, *upper, *price, *parameter;
+} V(Sums);
+#define Sums V(Sums)
+
+/* e, from the gradient of x as given: fixed variables have one too. */
+static void V(worth)(const Work *w, const double *given, double *e) {
+    const Layout *a = w->layout;
+    memcpy(e, given, a->variables * sizeof(double));
+    for (int64_t n = 0; n < a->entries; n++) {
+        const int32_t i = a->entry_row[n];
+        if (w->q[i] != 0.0) e[a->entry_col[n]] -= w->values[n] * w->q[i] / w->it.scale[a->order[i]];
+    }
+}
+
+/* dx/du in the units of the user, and how x follows its upper bound; the lower bound has the rest. */
+INLINE void V(point_slopes)(const Work *w, int64_t j, double *slope, double *to_upper) {
+    const Instance *it = &w->it;
+    const double width = w->upper[j] - w->lower[j], p = w->now.p[j];
+    *slope = *to_upper = 0.0;
+    if (!it->free[j] || !(width > 0)) {
+        *to_upper = it->at_upper[j];
+        return;
+    }
+    if (w->objective == EUCLIDEAN) {
+        *slope = w->d[j];
+        *to_upper = w->d[j] > 0 ? NAN : p >= it->upper[j]; /* NAN: it follows neither */
+        return;
+    }
+    *slope = width * width * w->d[j];
+    *to_upper = p + w->d[j] * w->now.u[j]; /* u here is that of the share: width times the user's */
+}
+
+/* dL/dB, dL/dS and dL/drho of every row into `to`, `masses` and `units`, in the user's order. */
+static void V(row_gradients)(const Work *w, double *to, double *masses, double *units) {
+    const Layout *a = w->layout;
+    for (int64_t n = 0; n < a->rows; n++) {
+        const int64_t i = a->order[n];
+        const double own = w->q[n] / w->it.scale[i], z = w->now.z[n];
+        const int slack = w->has_slack && w->s[n] != 0.0;
+        to[i] = own;
+        masses[i] = w->it.tight[i] ? -own * w->it.tight_share[i] : slack ? -own * z : 0.0;
+        units[i] = slack ? -own * w->it.slack[i] * z * (1.0 - z) * w->now.mu[n] / (w->it.scale[i] * w->tau) : 0.0;
+    }
+}
+
+INLINE double V(score)(const void *scores, int single, int64_t at) {
+    return single ? ((const float *)scores)[at] : ((const double *)scores)[at];
+}
+
+/* Whether variable j is held at its lower bound, which then is its upper bound, too. */
+INLINE int V(is_forbidden)(const Work *w, const Pull *call, int64_t n, int64_t j) {
+    return w->it.forbids && V(score)(call->scores, (int)call->single, n * w->layout->variables + j) == -INFINITY;
+}
+
+/* Gradients to the numbers of the statement. `given` is dL/dx. */
+static void V(to_statement)(Work *w, const Pull *call, int64_t n, const double *given, Sums to) {
+    const Layout *a = w->layout;
+    const Instance *it = &w->it;
+    const double *duals = call->duals + n * a->rows;
+    double *e = w->next.u, *to_u = w->next.p, *of_rhs = w->rhs, *of_slack = w->scratch, *of_scale = w->again;
+    double *of_least = w->direction, *of_most = w->next.r, *at_price = w->next.z;
+    V(worth)(w, given, e);
+    V(row_gradients)(w, of_rhs, of_slack, of_scale);
+    for (int64_t j = 0; j < a->variables; j++) {
+        double slope, to_upper;
+        V(point_slopes)(w, j, &slope, &to_upper);
+        to_u[j] = slope * e[j];
+        if (to_upper != to_upper) continue;
+        if (to.upper) to.upper[j] += to_upper * e[j];
+        if (to.lower) to.lower[j] += (1.0 - to_upper) * e[j];
+    }
+    for (int64_t i = 0; i < a->rows; i++) { /* B and S in terms of the side and of what a x can reach */
+        const int sense = it->senses[i], entropic = w->entropic && !V(is_soft)(it, i) && sense != EQUAL;
+        double of_side = of_rhs[i], mass = of_slack[i];
+        of_least[i] = of_most[i] = at_price[i] = 0.0;
+        if (entropic) {
+            if (sense == GREATER) mass += of_rhs[i]; /* B = d + S */
+            const double times = sense == LESS ? 1.0 : it->negative[i] ? -1.0 : it->multiple[i];
+            of_side += mass * times;
+            if (sense == GREATER && it->negative[i]) of_most[i] = mass;
+            else of_least[i] = -mass * times;
+        }
+        if (to.side) to.side[i] += V(is_absent)(it, i) ? 0.0 : of_side;
+        if (to.price && V(is_soft)(it, i)) {
+            const double way = duals[i] <= it->dual_lower[i] ? -1.0 : duals[i] >= it->dual_upper[i] ? 1.0 : 0.0;
+            at_price[i] = way * duals[i] == it->price[i] ? way : 0.0;
+            if (call->grad_duals) to.price[i] += at_price[i] * call->grad_duals[n * a->rows + i];
+        }
+    }
+    V(answers)(w); /* x, in place of the slopes */
+    for (int64_t at = 0; at < a->entries; at++) {
+        const int32_t i = a->order[a->entry_row[at]], j = a->entry_col[at];
+        const double value = w->values[at];
+        double *const of_upper = V(is_forbidden)(w, call, n, j) ? to.lower : to.upper;
+        double of_value = duals[i] * to_u[j] - of_rhs[i] * w->d[j];
+        if (to.price) to.price[i] += at_price[i] * value * to_u[j];
+        if (of_least[i] != 0.0 || of_most[i] != 0.0) { /* at the ends of the box, half each where they tie */
+            const double low = value * it->lower[j], high = value * it->upper[j];
+            const double first = low < high ? 1.0 : low > high ? 0.0 : 0.5; /* share of the lower bound in the least */
+            const double down = of_least[i] * first + of_most[i] * (1.0 - first);
+            const double up = of_least[i] * (1.0 - first) + of_most[i] * first;
+            of_value += down * it->lower[j] + up * it->upper[j];
+            if (to.lower) to.lower[j] += down * value;
+            if (of_upper) of_upper[j] += up * value;
+        }
+        if (of_scale[i] != 0.0) {
+            const double share = of_scale[i] / (it->wide[i] > 1.0 ? it->wide[i] : 1.0);
+            of_value += share * (value > 0 ? 1.0 : value < 0 ? -1.0 : 0.0) * (it->upper[j] - it->lower[j]);
+            if (to.lower) to.lower[j] -= share * fabs(value);
+            if (of_upper) of_upper[j] += share * fabs(value);
+        }
+        if (to.values) to.values[a->entry[at]] += of_value;
+    }
+}
+
+/* All gradients of one instance. */
+static void V(pull_back)(Work *w, const Pull *call, int64_t n, Sums to) {
+    const Layout *a = w->layout;
+    double *g = w->next.u, *pulled = w->next.p;
+    if (call->grad_x) V(read)(g, call->grad_x, (int)call->single, n * a->variables, a->variables);
+    else memset(g, 0, w->l * sizeof(double));
+    const int statement = to.values || to.side || to.lower || to.upper || to.price;
+    if (statement) memcpy(w->given, g, a->variables * sizeof(double));
+    for (int64_t j = a->variables; j < w->l; j++) g[j] = 0.0;
+    V(find_adjoint)(w, call, n, g, pulled);
+    if (to.parameter) V(to_parameter)(w, g, pulled, to.parameter);
+    for (int64_t j = 0; j < w->l; j += LANES) {
+        vec of_score = V(load)(w->d + j) * (V(load)(g + j) - V(load)(pulled + j));
+        if (w->objective == ENTROPY) of_score *= V(load)(w->upper + j) - V(load)(w->lower + j);
+        else if (w->weights) of_score *= V(load)(w->weights + j);
+        V(store)(g + j, of_score);
+    }
+    for (int64_t j = 0; j < a->variables && w->it.forbids; j++)
+        if (V(is_forbidden)(w, call, n, j)) g[j] = 0.0;
+    if (call->grad_scores) V(write)(call->grad_scores, g, (int)call->single, n * a->variables, a->variables);
+    if (statement) V(to_statement)(w, call, n, w->given, to);
+}
+
+/* Where the gradient of instance n, in block t of instances, goes. */
+INLINE double *V(place)(Gradient to, const double *partial, int64_t *offset, int64_t size, int64_t n) {
+    if (!to.at) return NULL;
+    if (to.step) return to.at + n * to.step;
+    *offset += size;
+    return (double *)partial + *offset - size;
+}
+
+static int V(backward)(const Layout *a, const Statement *s, const Pull *call, Team *team) {
+    Work w;
+    int64_t t = claim(&team->counter);
+    if (team->together && t > 0) help(team);
+    if (t >= team->blocks || (team->together && t > 0)) return 0;
+    void *memory = V(begin)(&w, a, s);
+    w.team = team->together ? team : NULL;
+    w.dense.ridge = CONSTANTS.refined_ridge;
+    const int64_t sizes[] = {a->entries, a->rows, a->variables, a->variables, a->rows, s->objective == ENTROPY ? 1 : a->variables};
+    for (int first = 1; memory && t < team->blocks; t = V(next_instance)(&w, team, t)) {
+        const int64_t stop = (t + 1) * team->block < call->count ? (t + 1) * team->block : call->count;
+        for (int64_t n = t * team->block; n < stop; n++) {
+            const double *partial = team->partial + t * team->partial_size;
+            int64_t offset = 0;
+            Sums to;
+            double **places[] = {&to.values, &to.side, &to.lower, &to.upper, &to.price, &to.parameter};
+            const Gradient wanted[] = {call->values, call->side, call->lower, call->upper, call->price, call->parameter};
+            for (int g = 0; g < 6; g++) {
+                *places[g] = V(place)(wanted[g], partial, &offset, sizes[g], n);
+                if (*places[g] && wanted[g].step) memset(*places[g], 0, sizes[g] * sizeof(double));
+            }
+            if (call->status[n] != CONVERGED) {
+                const size_t wide = call->single ? sizeof(float) : sizeof(double);
+                if (call->grad_scores) memset((char *)call->grad_scores + n * a->variables * wide, 0, a->variables * wide);
+                continue;
+            }
+            V(read)(w.linear, call->scores, (int)call->single, n * a->variables, a->variables);
+            V(state)(&w, s, call->decided + n * call->decided_step, call->decided_step != 0, n, first);
+            V(read_scores)(&w);
+            V(pull_back)(&w, call, n, to);
+            first = 0;
+        }
+    }
+    if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
+    free(memory);
+    return memory ? 0 : -1;
+}

@@ -1,0 +1,28 @@
+"""The verdict on arrays: whether an instance has converged; the native core has the same formulas (native/verdict.h)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from linsat._array_namespace import Tensor, namespace
+from linsat.compile.problem import Problem
+from linsat.status import Status
+
+if TYPE_CHECKING:
+    from linsat.solvers.newton import Newton
+    from linsat.solvers.result import SolverResult
+    from linsat.solvers.sinkhorn import Sinkhorn
+
+
+def rows_hold(problem: Problem, x: Tensor, tol: float) -> Tensor:
+    """(N,) whether every hard row as stated holds at x, relative to ``max(1, sum_j |a_ij x_j|)``, but for rounding."""
+    xp = namespace(x)
+    return problem.violation(xp.cast(x, problem.rhs)) <= tol + xp.eps(x)
+
+
+def confirm(problem: Problem, result: SolverResult, solver: Newton | Sinkhorn) -> None:
+    """Take back that an instance has converged where its rows, as given, do not hold at x, to tolerance."""
+    xp = namespace(problem.rhs)
+    lost = ~rows_hold(problem, result.x.detach(), solver.holds) & (result.codes == Status.CONVERGED.code)
+    result.codes[:] = xp.where(lost, Status.STALLED.code, result.codes)
+    result.known_solved = False
