@@ -104,19 +104,18 @@ class LinSAT(nn.Module):
         the layer's for this call; ``rhs`` are right-hand sides by the names of rows, as in `Constraints.with_rhs`.
         """
         constraints = self.constraints
-        kept = constraints.learned_tensors()
+        kept = constraints.learned_tensors() if self._learned else {}
         # Parameters may be swapped for others: load_state_dict(assign=True), torch.func.functional_call.
         swapped = {
             name: self._parameters[name] for name in self._learned if self._parameters[name] is not kept.get(name)
         }
         if swapped:
             constraints = constraints.with_tensors({name: t for name, t in swapped.items() if t is not None})
-        if not (A is None and C is None and E is None):
-            constraints = constraints.with_coefficients(A=A, C=C, E=E)
-        if not (rhs is None and b is None and d is None and f is None):
-            constraints = constraints.with_rhs(rhs, b=b, d=d, f=f)
-        if not (lower is None and upper is None):
-            constraints = constraints.with_bounds(lower=lower, upper=upper)
+        given = {"A": A, "C": C, "E": E, "b": b, "d": d, "f": f, "lower": lower, "upper": upper}
+        if any(value is not None for value in given.values()):
+            constraints = constraints.with_numbers(**given)
+        if rhs is not None:
+            constraints = constraints.with_rhs(rhs)
         objective = self.objective
         if tau is not None:
             if objective.temperature is None:

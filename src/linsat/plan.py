@@ -58,19 +58,17 @@ def numbers_of(constraints: Constraints, width: int, batch_shape: Sequence[int],
     """The numbers of a set, spread over a flattened batch; gradients reach the user's tensors."""
     given, pattern = constraints.numbers(device), constraints.structure
     price = pattern.hard_price(device) if given.price is None else given.price
-
-    def flat(tensor: Tensor, size: int) -> Tensor:
-        if tensor.dim() <= 1:
-            return tensor.expand(1, size)
-        return tensor.expand(*batch_shape, size).reshape(math.prod(batch_shape), size)
-
-    return Numbers(
-        flat(given.values, len(pattern.row)),
-        flat(given.rhs, pattern.num_rows),
-        flat(given.lower, width),
-        flat(given.upper, width),
-        flat(price, pattern.num_rows),
-    )
+    sizes = len(pattern.row), pattern.num_rows, width, width, pattern.num_rows
+    flat = []
+    for tensor, size in zip((given.values, given.rhs, given.lower, given.upper, price), sizes, strict=True):
+        shape = tensor.shape
+        if len(shape) <= 1:
+            flat.append(tensor.expand(1, size))
+        elif len(shape) == 2 and shape[1] == size and shape[:1] == batch_shape:
+            flat.append(tensor)
+        else:
+            flat.append(tensor.expand(*batch_shape, size).reshape(math.prod(batch_shape), size))
+    return Numbers(*flat)
 
 
 @dataclass
@@ -82,6 +80,7 @@ class Answer:
     counts: Tensor  # (3, N) int64: positions in Status, steps, positions in SOLVERS
     decided: Tensor  # (1 or N, 2 l + 2 k) uint8
     known_solved: bool = False  # whether it is known already that every instance has converged
+    stated: native.Stated | None = None  # what the native core read, for the way back
 
     @property
     def codes(self) -> Tensor:
@@ -124,10 +123,9 @@ class Plan:
             ConstraintError: the back end that the solver asks for cannot take the problem.
         """
         decided = self.decided() if self.constant else None
-        core = self.native(objective, scores)
-        if core is None:
+        if self.native(objective, scores) is None:
             return self._on_arrays(numbers, scores, objective, start, decided)
-        answer = self._on_core(core, numbers, scores, objective, start, decided)
+        answer = self._on_core(numbers, scores, objective, start, decided)
         if not answer.solved and isinstance(self.solver, Newton):
             codes = answer.codes
             left = codes == Status.STALLED.code
@@ -140,7 +138,6 @@ class Plan:
 
     def _on_core(
         self,
-        core: Core,
         numbers: Numbers,
         scores: Tensor,
         objective: Objective,
@@ -151,10 +148,8 @@ class Plan:
         stated, layout = self.stated(numbers, objective, scores.shape[0]), self.layout()
         assert isinstance(layout, NativeLayout)
         steps = min(self.solver.max_steps, STEPS_BEFORE_INTERIOR)
-        found = native.solve(
-            core, layout, stated, scores, tol=self.solver.tol, max_steps=steps, start=start, known=decided
-        )
-        return Answer(*found)
+        found = native.solve(layout, stated, scores, tol=self.solver.tol, max_steps=steps, start=start, known=decided)
+        return Answer(*found, stated)
 
     def _on_arrays(
         self, numbers: Numbers, scores: Tensor, objective: Objective, start: Tensor | None, decided: Tensor | None
@@ -184,6 +179,12 @@ class Plan:
 
     def native(self, objective: Objective, scores: Tensor) -> Core | None:
         """The native core, where it takes the problem and the solver does not ask for another back end."""
+        kept = self.kept
+        if "core" not in kept:
+            kept["core"] = self._chosen(objective, scores)
+        return kept["core"]
+
+    def _chosen(self, objective: Objective, scores: Tensor) -> Core | None:
         solver = self.solver
         if not isinstance(solver, Newton) or solver.backend not in ("auto", "kernel"):
             return None

@@ -154,7 +154,7 @@ def indexed(name: str, index: Sequence[int]) -> str:
 def check_finite(name: str, numbers: Numbers) -> None:
     """Reject NaN and infinity, naming the first offender by its index; in a graph that is left to the solve."""
     seen = visible(numbers)
-    if seen is None:
+    if seen is None or (not is_tensor(seen) and np.isfinite(seen).all()):
         return
     bad = ~namespace(seen).isfinite(seen)
     if bool(bad.any()):
@@ -193,6 +193,8 @@ def check_side(side: str, numbers: Numbers, name: str | None = None) -> None:
 
 def _check_missing(name: str, seen: Numbers, missing: float, rest: str) -> None:
     """Reject what is neither finite nor ``missing``; ``rest`` says what that stands for, and the fix."""
+    if not is_tensor(seen) and np.isfinite(seen).all():
+        return
     bad = ~(namespace(seen).isfinite(seen) | (seen == missing))
     if bool(bad.any()):
         index = first_place(bad)
@@ -265,6 +267,9 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
     Raises:
         ValueError: there is none.
     """
+    given = [shape for shape in shapes if len(shape)]
+    if not given or all(shape == given[0] for shape in given[1:]):
+        return tuple(given[0]) if given else ()
     torch = sys.modules.get("torch")
     if torch is None:
         return np.broadcast_shapes(*map(tuple, shapes))
@@ -276,6 +281,8 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
 
 def side_by_side(parts: Sequence[Numbers]) -> Numbers:
     """(batch..., n) each, their batch dimensions broadcast, one after the other in the last dimension."""
+    if len(parts) == 1:
+        return parts[0]
     batch = broadcast_shapes(*(part.shape[:-1] for part in parts))
     wide = [spread(part, (*batch, part.shape[-1])) for part in alike(parts)]
     xp = namespace(*wide)

@@ -90,6 +90,13 @@ class Matrix:
             return self._with_values(read_numbers(self.name, value))
         if tracing(value if is_tensor(value) else None):
             return self._in_graph(value if is_sparse(value) else to_tensor(read_numbers(self.name, value)))
+        if len(self.row) == math.prod(self.shape) and not is_sparse(value):  # any matrix has this pattern
+            numbers = read_numbers(self.name, value)
+            if numbers.ndim >= 2 and tuple(numbers.shape[-2:]) == self.shape:
+                check_finite(self.name, numbers)
+                live = followed(numbers)
+                source = numbers if live else numbers.reshape(*numbers.shape[:-2], len(self.row))
+                return Matrix(self.name, self.shape, self.row, self.col, source, sparse=False, live=live)
         found = read_matrix(self.name, value)
         if found.shape != self.shape:
             rows, width = self.shape

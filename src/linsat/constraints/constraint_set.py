@@ -75,14 +75,7 @@ class Constraints(RowsAndBox):
         Instances are then checked one by one when they are solved: an infeasible one is reported by its status and
         leaves the others untouched.
         """
-        sides = {}
-        for (matrix_name, name, _), value in zip(BLOCKS, (b, d, f), strict=True):
-            if value is None:
-                continue
-            if matrix_name not in self._matrices:
-                raise ConstraintError(f"{name} was given but the set has no {matrix_name} rows. Fix: leave {name} out.")
-            sides[name] = read_right_side(name, value, self._matrices[matrix_name])
-        made = self._derived(sides=sides, rounding=rounding_of(f))
+        made = self.with_numbers(b=b, d=d, f=f)
         if by_name is None:
             return made
         named = right_sides_by_name(made, by_name)
@@ -99,14 +92,28 @@ class Constraints(RowsAndBox):
         Cost: that of reading them, as long as no coefficient appears where the set had none. Instances are then checked
         one by one when they are solved, as with `with_rhs`.
         """
-        matrices = {}
-        for name, value in {"A": A, "C": C, "E": E}.items():
-            if value is None:
-                continue
-            if name not in self._matrices:
-                raise ConstraintError(f"{name} was given but the set has no {name} rows. Fix: leave {name} out.")
-            matrices[name] = self._matrices[name].with_coefficients(value)
-        return self._derived(matrices=matrices)
+        return self.with_numbers(A=A, C=C, E=E)
+
+    def with_numbers(self, **given: Any) -> Constraints:
+        """`with_coefficients`, `with_rhs` and `with_bounds` at once, by the names of their arguments; None: as it is."""
+        matrices, sides, bounds = {}, {}, {}
+        for matrix_name, side_name, _ in BLOCKS:
+            for name in (matrix_name, side_name):
+                value = given.get(name)
+                if value is None:
+                    continue
+                if matrix_name not in self._matrices:
+                    raise ConstraintError(
+                        f"{name} was given but the set has no {matrix_name} rows. Fix: leave {name} out."
+                    )
+                if name == matrix_name:
+                    matrices[name] = self._matrices[name].with_coefficients(value)
+                else:
+                    sides[name] = read_right_side(name, value, self._matrices[matrix_name])
+        for name in ("lower", "upper"):
+            if given.get(name) is not None:
+                bounds[name] = read_bound_of(self, name, given[name])
+        return self._derived(sides=sides, bounds=bounds, matrices=matrices, rounding=rounding_of(given.get("f")))
 
     def with_bounds(self, *, lower: Any = None, upper: Any = None) -> Constraints:
         """The same rows in another box.
@@ -115,9 +122,7 @@ class Constraints(RowsAndBox):
             lower, upper: a number; one per variable, (batch..., variables), or in the shape of the set's variable; or a
                 dict from variables' names to numbers or arrays, where those left out keep their bounds.
         """
-        given = {"lower": lower, "upper": upper}
-        bounds = {name: read_bound_of(self, name, value) for name, value in given.items() if value is not None}
-        return self._derived(bounds=bounds)
+        return self.with_numbers(lower=lower, upper=upper)
 
     def soften(self, rows: Any = None, price: Any = 10.0) -> Constraints:
         """The same set with some rows soft: x may break them, and pays the price for every unit.
@@ -177,10 +182,11 @@ class Constraints(RowsAndBox):
         """
         sides, bounds, matrices = sides or {}, bounds or {}, matrices or {}
         soft = self._soft if soft is None else soft
-        if not self.learned_tensors().keys() >= set(self._followed):  # some were frozen since: from now on copies
+        if self._followed and not self.learned_tensors().keys() >= set(self._followed):  # frozen since: now copies
             arguments = self._arguments() | sides | bounds | matrices
             return Constraints(**arguments)._derived(soft=repriced(soft, None))
-        made = copy.copy(self)
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
         made._soft = soft
         made._named_bounds = tuple(bound for bound in self._named_bounds if bound.side not in bounds)
         made._matrices = self._matrices | matrices

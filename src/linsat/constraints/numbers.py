@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from linsat._transforms import plain_tensors, tracing
 from linsat.constraints.arrays import Array, Numbers, as_array, followed, side_by_side, spread, to_tensor
 from linsat.constraints.soft import full_price
 from linsat.constraints.statement import Statement
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 def values_on(constraints: RowsAndBox, device: torch.device | str | None) -> Values:
     """The numbers on a device, by default that of the coefficients, with gradients where asked for."""
-    values = [to_tensor(matrix.values(), device) for matrix in constraints.blocks.values()]
-    lower, upper = (to_tensor(own_tensor(bound), device) for bound in constraints._bounds().values())
+    values = [to_tensor(matrix.values(), device) for matrix in constraints._matrices.values()]
+    lower, upper = (_bound_on(constraints, name, device) for name in ("lower", "upper"))
     if device is None:
         device = values[0].device if values else lower.device
     price = full_price(constraints._soft, len(constraints))
@@ -39,12 +40,24 @@ def values_on(constraints: RowsAndBox, device: torch.device | str | None) -> Val
     )
 
 
+def _bound_on(constraints: RowsAndBox, name: str, device: torch.device | str | None) -> Tensor:
+    """A bound on a device; one that is a constant is kept, for sets that differ in other numbers too."""
+    bound, kept = constraints._bounds()[name], constraints._bounds_on
+    if followed(bound) or tracing():
+        return to_tensor(bound, device)
+    key = name, str(device)
+    if key not in kept or kept[key][0] is not bound:
+        with plain_tensors():
+            kept[key] = bound, to_tensor(own_tensor(bound), device)
+    return kept[key][1]
+
+
 def _stacked(parts: Sequence[Tensor], device: torch.device | str) -> Tensor:
     import torch
 
     if not parts:
         return torch.zeros(0, dtype=torch.float64, device=device)
-    return side_by_side([to_tensor(part, device) for part in parts])
+    return side_by_side([part.to(device) for part in parts])
 
 
 def right_sides(constraints: RowsAndBox) -> dict[str, Tensor]:

@@ -102,6 +102,7 @@ class RowsAndBox:
             self._right_sides[side_name] = read_right_side(side_name, given[side_name], matrix)
         self._rounding = rounding_of(f)  # of the equalities' sides as given
         self._adjusted: Numbers = np.zeros(())
+        self._bounds_on: dict[Any, Any] = {}  # constant bounds as tensors
         self._lower = read_bound("lower", lower)
         self._upper = read_bound("upper", upper)
         self._layout = read_layout(variables)
@@ -168,16 +169,18 @@ class RowsAndBox:
         check_empty_rows(self._structure, self._matrices, self._right_sides)
         numbers = self._right_sides | self._bounds()
         numbers |= {f"price {i}" if i else "price": block.price for i, block in enumerate(reversed(self._soft))}
-        own = {name: matrix.batch_shape for name, matrix in self._matrices.items()}
-        self._batch_shape = joint_batch_shape(own | {name: tuple(n.shape[:-1]) for name, n in numbers.items()})
+        shapes = {name: tuple(n.shape[:-1]) for name, n in numbers.items() if n.ndim > 1}
+        shapes |= {name: matrix.batch_shape for name, matrix in self._matrices.items()}
+        self._batch_shape = joint_batch_shape(shapes)
         # What calls have made ready, by kind (linsat.plan) and by everything but numbers (linsat.projection); plain dicts,
         # because filling them twice is harmless.
         self.plans: dict[Any, Any] = {}
         self.calls: dict[Any, Any] = {}
         self.in_graphs = Kept()
         live = any(matrix.live for matrix in self._matrices.values())
-        self._followed = tuple(self.learned_tensors())  # kept by reference: their numbers may change
         self._fixed = not live and not any(map(followed, numbers.values()))
+        # Kept by reference: their numbers may change.
+        self._followed = () if self._fixed else tuple(self.learned_tensors())
 
     # ------------------------------------------------------------------ what a user asks of it
 
@@ -389,4 +392,4 @@ class RowsAndBox:
         return self._named_bounds
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "plans": {}, "calls": {}, "in_graphs": Kept()}
+        return {**self.__dict__, "plans": {}, "calls": {}, "in_graphs": Kept(), "_bounds_on": {}}

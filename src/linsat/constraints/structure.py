@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     Tensor = torch.Tensor
 
+_SHARED_ENTRIES = 10_000  # of patterns that sets made apart share: what is derived from them is kept for long
 # The three kinds of rows in the order in which they are stacked: matrix, right-hand side, sense.
 BLOCKS = (("A", "b", LESS), ("C", "d", GREATER), ("E", "f", EQUAL))
 
@@ -104,17 +107,33 @@ def joint_width(matrices: Mapping[str, Matrix], bounds: Mapping[str, Numbers], n
 
 
 def stack_rows(matrices: Mapping[str, Matrix], num_variables: int | None) -> SparsityPattern:
-    """The pattern of all blocks over ``num_variables``, see `joint_width`."""
+    """The pattern of all blocks over ``num_variables``, see `joint_width`; one for all sets of full blocks of a shape."""
+    entries = sum(len(matrix.row) for matrix in matrices.values())
+    if entries <= _SHARED_ENTRIES and entries == sum(math.prod(matrix.shape) for matrix in matrices.values()):
+        return _full_pattern(tuple((name, matrix.shape[0]) for name, matrix in matrices.items()), num_variables)
+    blocks = {name: (matrix.row, matrix.col, matrix.shape[0]) for name, matrix in matrices.items()}
+    return _stacked(blocks, num_variables)
+
+
+@functools.lru_cache(maxsize=64)
+def _full_pattern(blocks: tuple[tuple[str, int], ...], num_variables: int | None) -> SparsityPattern:
+    """The pattern of blocks of so many rows without a zero."""
+    full = {name: (*np.divmod(np.arange(rows * (num_variables or 0)), num_variables or 1), rows) for name, rows in blocks}
+    return _stacked(full, num_variables)
+
+
+def _stacked(blocks: Mapping[str, tuple[Array, Array, int]], num_variables: int | None) -> SparsityPattern:
+    """The pattern of blocks by name: row and column of each coefficient, and the number of rows."""
     rows, cols, senses, names, offset = [], [], [], [], 0
     for matrix_name, _, sense in BLOCKS:
-        matrix = matrices.get(matrix_name)
-        if matrix is None:
+        if matrix_name not in blocks:
             continue
-        rows.append(matrix.row + offset)
-        cols.append(matrix.col)
-        senses += [sense] * matrix.shape[0]
-        names += [f"{matrix_name}[{i}]" for i in range(matrix.shape[0])]
-        offset += matrix.shape[0]
+        row, col, count = blocks[matrix_name]
+        rows.append(row + offset)
+        cols.append(col)
+        senses += [sense] * count
+        names += [f"{matrix_name}[{i}]" for i in range(count)]
+        offset += count
     empty = np.zeros(0, dtype=np.int64)
     return SparsityPattern(
         num_rows=offset,

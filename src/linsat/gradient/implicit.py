@@ -113,7 +113,7 @@ class Projection(torch.autograd.Function):
         ctx.learned, solved = how
         scores = given[0]
         answer = call.solve(_flat(scores))
-        ctx.call, ctx.decided, ctx.counts = call, answer.decided, answer.counts
+        ctx.call, ctx.decided, ctx.counts, ctx.stated = call, answer.decided, answer.counts, answer.stated
         ctx.save_for_backward(*given, answer.duals)
         ctx.set_materialize_grads(False)
         x = _like(answer.x, scores)
@@ -126,6 +126,16 @@ class Projection(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         scores, *learned, duals = ctx.saved_tensors
         grad_x, grad_duals = grads if len(grads) == 2 else (grads[0], None)
+        if ctx.stated is not None and not torch.is_grad_enabled() and not _transformed(grad_x, grad_duals):
+            # By far the most frequent case, with nothing in its way: the core has the numbers already.
+            wanted: list[Tensor | None] = [None] * (1 + _NUMBERS)
+            for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
+                wanted[position] = tensor if wants else None
+            layout = ctx.call.plan.layout()
+            to_scores, others = native.pull_back(
+                layout, ctx.stated, _flat(scores), duals, ctx.counts, ctx.decided, grad_x, grad_duals, wanted
+            )
+            return None, None, to_scores.view(scores.shape), *(others[i] for i in ctx.learned)
         if torch.is_grad_enabled() and len(grads) == 1:  # for second derivatives the duals are functions of all too
             known = (ctx.learned, ctx.decided, ctx.counts, duals)
             duals = Duals.apply(ctx.call, known, scores, *learned)
@@ -162,6 +172,10 @@ def _pull_back(
     found = gradients(solved, grad_duals, None if grad_x is None else _flat(grad_x), tuple(needed))
     to_scores = None if found[0] is None else found[0].reshape(scores.shape)
     return None, None, to_scores, *(found[1 + i] for i in ctx.learned)
+
+
+def _transformed(*tensors: Tensor | None) -> bool:
+    return any(tensor is not None and transforming(tensor) for tensor in tensors)
 
 
 def _like(x: Tensor, scores: Tensor) -> Tensor:
@@ -235,8 +249,8 @@ def gradients(
 ) -> Sequence[Tensor | None]:
     """Gradients to scores, `Numbers` and the numbers of the objective, where needed, from those of duals and of x."""
     scores = solved.tensors[0]
-    parts = (grad_x, grad_duals, solved.duals)
-    if not torch.is_grad_enabled() and not any(t is not None and transforming(t) for t in parts):
+    parts = grad_x, grad_duals, solved.duals
+    if not torch.is_grad_enabled() and not _transformed(*parts):
         objective = solved.objective()
         core = solved.plan.native(objective, scores)
         if core is not None:
@@ -246,7 +260,7 @@ def gradients(
             wanted = [t if wants else None for t, wants in zip(solved.tensors[1:], needed[1:], strict=True)]
             wanted += [None] * (1 + _NUMBERS - len(wanted))
             to_scores, others = native.pull_back(
-                core, layout, stated, scores, solved.duals, solved.counts, solved.decided, grad_x, grad_duals, wanted
+                layout, stated, scores, solved.duals, solved.counts, solved.decided, grad_x, grad_duals, wanted
             )
             return to_scores, *others[: len(needed) - 1]
     return _on_arrays(solved.usable(), grad_duals, grad_x, needed)

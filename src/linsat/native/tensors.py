@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from linsat.native import binding
-from linsat.native.binding import Core
+from linsat.native.binding import Core, load
 from linsat.native.layout import NativeLayout
 from linsat.objectives import Entropy, Objective
 
@@ -26,10 +26,10 @@ class Stated:
         """``numbers`` are values, side, lower, upper and price, (1 or count, .) each."""
         entropy = isinstance(objective, Entropy)
         parameter: Any = objective.tau if entropy else getattr(objective, "weights", None)
-        self.kept = [tensor.detach().resolve_neg() for tensor in numbers]
+        self.kept = [tensor.resolve_neg() for tensor in numbers]
         given = [_numbers(tensor, count) for tensor in self.kept]
         if isinstance(parameter, torch.Tensor):
-            parameter = parameter.detach().resolve_neg()
+            parameter = parameter.resolve_neg()
             self.kept.append(parameter)
             given.append(_numbers(parameter, count))
         else:
@@ -40,7 +40,6 @@ class Stated:
 
 
 def solve(
-    core: Core,
     layout: NativeLayout,
     stated: Stated,
     scores: Tensor,
@@ -86,12 +85,11 @@ def solve(
         at + 16 * count,
         ctypes.addressof(unsolved),
     )
-    core.solve(layout.address, stated.structure, call)
+    _core().solve(layout.address, stated.structure, call)
     return x, duals, counts, decided, unsolved.value == 0
 
 
 def pull_back(
-    core: Core,
     layout: NativeLayout,
     stated: Stated,
     scores: Tensor,
@@ -130,8 +128,14 @@ def pull_back(
         grad_scores.data_ptr(),
         *places,
     )
-    core.pull_back(layout.address, stated.structure, call)
+    _core().pull_back(layout.address, stated.structure, call)
     return grad_scores, made
+
+
+def _core() -> Core:
+    core = load()
+    assert isinstance(core, Core)  # or there would be no layout
+    return core
 
 
 def dense_scores(scores: Tensor) -> Tensor:
