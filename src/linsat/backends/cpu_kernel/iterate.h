@@ -337,6 +337,6 @@ static int V(forward)(const Layout *a, const Problem *problem, const Solve *call
         V(forward_one)(&w, problem, call, n);
     }
     if (call->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
-    free(block);
+    free_block(block);
     return block ? 0 : -1;
 }

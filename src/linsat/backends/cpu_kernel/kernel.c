@@ -32,16 +32,15 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
+#include "platform.h"
 #include "team.h"
 #include "workers.h"
 
-#define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline, unused))
 #define ABI_VERSION 5
 
@@ -125,7 +124,7 @@ INLINE const uint8_t *bytes(Numbers numbers, int64_t n) { return (const uint8_t 
 INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
 INLINE int64_t claim(int64_t *counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
 
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#if defined(__x86_64__) && !defined(LINSAT_NARROW)
 #define LINSAT_X86 1
 #define LINSAT_VARIANT(name) name##_avx2
 #define LANES 4
@@ -199,6 +198,8 @@ EXPORT void linsat_use_plain(void) {
 EXPORT const char *linsat_instructions(void) {
 #ifdef LINSAT_X86
     return has_avx2() ? "AVX2" : "SSE2";
+#elif defined(__x86_64__)
+    return "SSE2";
 #else
     return "generic vectors";
 #endif

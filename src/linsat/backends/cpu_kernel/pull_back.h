@@ -99,6 +99,6 @@ static int V(backward)(const Layout *a, const Problem *problem, const Pull *call
         V(pull_back)(&w, call, n);
     }
     if (call->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
-    free(block);
+    free_block(block);
     return block ? 0 : -1;
 }
