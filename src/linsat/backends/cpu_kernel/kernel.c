@@ -21,7 +21,7 @@
  * and its bits do not depend on who computed what.
  *
  * What it is called with is in this file; the parts, in order: vectors.h, matrix.h (dense matrices), evaluate.h, hessian.h,
- * dense.h, fold.h, iterate.h, pull_back.h, presolve.h, and arrange.h (index tables).
+ * dense.h, fold.h, iterate.h, pull_back.h, presolve.h, and arrange.h (layouts).
  *
  * The file includes itself once per instruction set; `linsat_forward` and the others pick one when they are called.
  */
@@ -42,7 +42,7 @@
 #include "workers.h"
 
 #define INLINE static inline __attribute__((always_inline, unused))
-#define ABI_VERSION 5
+#define ABI_VERSION 6
 
 enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE };
 enum { ENTROPY, EUCLIDEAN };
@@ -74,6 +74,7 @@ typedef struct {
     const Run *runs_of_entries, *runs_of_pairs;
     const int32_t *group_start, *group_rows; /* groups of disjoint rows; none where there are too many */
     const int32_t *tile_start, *tile_entries, *tile_pairs, *tile_entry_runs, *tile_pair_runs; /* (tiles + 1) where each begins */
+    double seconds; /* rough time of one evaluation and one factorisation, to decide about threads */
 } Layout;
 
 /* One array of numbers: step is the distance between two instances, 0 where they share it. */

@@ -15,7 +15,7 @@ from linsat.errors import ConstraintError
 from linsat.solvers import linear_algebra, newton
 
 # Raised together with the version in kernel.c whenever the meaning of an argument changes.
-_ABI_VERSION = 5
+_ABI_VERSION = 6
 _ON, _PLAIN, _OFF = ("on", "1", "yes", ""), ("plain",), ("off", "0", "no")  # values of LINSAT_KERNEL
 
 _Whole, _Real, _Address = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
@@ -49,11 +49,7 @@ Layout = _structure(
     (_Address, "order entry entry_row entry_col pair_first pair_second pair_col pair_target"),
     (_Address, "runs_of_entries runs_of_pairs group_start group_rows"),
     (_Address, "tile_start tile_entries tile_pairs tile_entry_runs tile_pair_runs"),
-)
-Pattern = _structure(
-    "Pattern",
-    (_Whole, "variables entries leading width tiles"),
-    (_Address, "row col position start_of tile_start counts entry entry_row entry_col tile_entries"),
+    (_Real, "seconds"),
 )
 Team = _structure("Team", (_Whole, "counter ticket done over"), (_Address, "part argument"))
 Problem = _structure(
@@ -165,11 +161,9 @@ def load() -> Library | str:
     if differs:
         return "its library was compiled from another version of linsat; reinstall linsat"
     functions.linsat_run.argtypes = (*(_Address,) * 4, _Whole)
-    functions.linsat_groups.argtypes = (_Whole, _Whole, _Whole, *(_Address,) * 5)
-    functions.linsat_entries.argtypes = (_Address, _Whole)
-    functions.linsat_runs.argtypes = (_Address, _Whole, _Address, _Address)
-    functions.linsat_pairs.argtypes = (_Address, _Whole, *(_Address,) * 4, _Whole)
-    functions.linsat_runs.restype = functions.linsat_pairs.restype = functions.linsat_claim.restype = _Whole
+    functions.linsat_layout.argtypes = (*(_Whole,) * 3, *(_Address,) * 4)
+    functions.linsat_layout_free.argtypes = (_Address,)
+    functions.linsat_claim.restype = _Whole
     functions.linsat_claim.argtypes = (_Address,)
     functions.linsat_instructions.restype = ctypes.c_char_p
     tasks = [getattr(functions, name) for name in ("linsat_forward", "linsat_backward", "linsat_presolve")]
