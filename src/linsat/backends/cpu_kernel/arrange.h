@@ -368,13 +368,16 @@ static int fill(Pattern *p, Layout *a, int32_t leader, const int32_t *tile_start
     return entries->failed || pairs->failed ? LAYOUT_NO_MEMORY : LAYOUT_MADE;
 }
 
-/* Add runs, or pairs one by one, to the block; returns it, or NULL without memory. */
+/* Add runs, or pairs one by one, to the block; returns it, or NULL, and frees it, without memory. */
 static Layout *complete(Pattern *p, Layout *a, const Runs *entries, const Runs *pairs) {
     const int singles = pairs->count > pairs->most;
     a->entry_runs = entries->count <= entries->most ? entries->count : 0;
     a->pair_runs = singles ? 0 : pairs->count;
     Layout *whole = realloc(a, size_of_layout(a, singles));
-    if (!whole) return NULL;
+    if (!whole) {
+        free(a);
+        return NULL;
+    }
     place_tables(whole, singles);
     if (whole->entry_runs) memcpy((Run *)whole->runs_of_entries, entries->runs, whole->entry_runs * sizeof(Run));
     if (whole->pair_runs) memcpy((Run *)whole->runs_of_pairs, pairs->runs, whole->pair_runs * sizeof(Run));
@@ -395,8 +398,8 @@ static int make_layout(Pattern *p, Layout **made, int64_t *refused) {
     code = fill(p, a, leader, tile_start, &entries, &pairs);
     if (!code && pairs.count > pairs.most && a->pairs > MOST_TABLES)
         code = refuse(refused, LAYOUT_PAIRS, a->pairs, MOST_TABLES);
-    if (!code) *made = complete(p, a, &entries, &pairs);
-    if (!*made) free(a);
+    if (code) free(a);
+    else *made = complete(p, a, &entries, &pairs);
     free(entries.runs);
     free(pairs.runs);
     return code ? code : *made ? LAYOUT_MADE : LAYOUT_NO_MEMORY;
