@@ -26,8 +26,7 @@ class KernelLayout:
 
     def __init__(self, address: int, loaded: Library) -> None:
         self.address = address
-        self.structure = native.Layout.from_address(address)
-        self.seconds: float = self.structure.seconds
+        self.seconds: float = native.Layout.from_address(address).seconds
         # Not when Python ends: a thread may still be at work, and the memory goes anyway.
         weakref.finalize(self, loaded.functions.linsat_layout_free, address).atexit = False
 

@@ -27,9 +27,9 @@
 #undef near /* these remain of 16-bit compilers */
 #undef far
 
-/* gcc does not align the stack of Windows to 32 bytes, but stores vectors of 32 bytes there by instructions that fault
- * unless it is. An assembler told to replace them (-Wa,-muse-unaligned-vector-move) makes them harmless: builds with
- * that option define LINSAT_UNALIGNED_MOVES. All others do without AVX2. */
+/* On Windows gcc stores vectors of 32 bytes on a stack that is aligned to 16, by instructions that fault there (its bug
+ * 54412; some distributions mend it). An assembler told to replace these (-Wa,-muse-unaligned-vector-move) makes them
+ * harmless: builds with that option define LINSAT_UNALIGNED_MOVES. All others do without AVX2. */
 #if !defined(__clang__) && !defined(LINSAT_UNALIGNED_MOVES)
 #define LINSAT_NARROW
 #endif
