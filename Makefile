@@ -8,13 +8,14 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 TORCH ?= torch==2.13.0
 
-.PHONY: help demo test test-all test-machines test-sanitized test-matrix fuzz bench bench-gpu bench-quick bench-page arena lint docs release-check clean
+.PHONY: help demo test test-all test-machines test-sanitized test-platforms test-matrix fuzz bench bench-gpu bench-quick bench-page arena lint docs release-check clean
 help:
 	@echo "make demo   a guided tour: the layer, its peers, three studies (out/demo/index.html)"
 	@echo "make test   run the tests"
 	@echo "make test-all  the slow ones too; LINSAT_DATA=folder adds the linear programs of lp/netlib and lp/miplib3"
 	@echo "make test-machines  what depends on arithmetic, as other processors and with more threads"
-	@echo "make test-sanitized  the kernel's tests with gcc's address, undefined-behaviour and thread sanitizers"
+	@echo "make test-sanitized  the kernel's tests, in C and Python, with gcc's address, undefined-behaviour and thread sanitizers"
+	@echo "make test-platforms  the C tests for aarch64 and Windows, in emulators, and their answers beside those here"
 	@echo "make bench  time the layer against its peers, 20 minutes (make bench-quick: three)"
 	@echo "make bench-gpu  time the Triton kernels against torch operations on a GPU, where there is one"
 	@echo "make bench-page  docs/performance.md and the table of the README from the last make bench"
@@ -55,6 +56,9 @@ test-machines: $(VENV)/.tools
 
 test-sanitized: $(VENV)/.tools
 	@$(BIN)/python scripts/sanitized.py $(SANITIZED)
+
+test-platforms: $(VENV)/.tools
+	@$(BIN)/python scripts/platforms.py $(PLATFORMS)
 
 # qpth declares numpy below 2, although it runs with 2.
 $(VENV)/.peers: $(VENV)/.installed

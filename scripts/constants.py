@@ -21,7 +21,7 @@ _SHARED: dict[ModuleType, dict[str, list[str]]] = {
             "FIRST_RIDGE", "LARGEST_RIDGE", "REFINED_RIDGE", "SHORTEN", "DECREASE", "ROUNDING", "HELD",
             "LARGEST_STRIDE", "GAP", "FINE", "SUM_ROUNDING",
         ],
-        "int64_t": ["BACKTRACKS", "CERTIFICATE_EVERY", "SWEEPS", "STEPS_BEFORE_INTERIOR"],
+        "int64_t": ["BACKTRACKS", "CERTIFICATE_EVERY", "SWEEPS", "MOST_GROUPS", "STEPS_BEFORE_INTERIOR"],
     },
     presolve: {"double": ["CONTRADICTION", "VACUOUS", "FORCED", "UNNOTICED", "ROW_ROUNDING"]},
 }  # fmt: skip

@@ -2,10 +2,12 @@
 
     python scripts/sanitized.py                      both builds
     python scripts/sanitized.py thread               one of memory, thread
+    python scripts/sanitized.py --in-c               only the tests in C, a minute
 
 ``memory`` is compiled with gcc's -fsanitize=address,undefined and ``thread`` with -fsanitize=thread, each beside a copy
 of the package in a temporary folder, which the tests import. Both variants of the kernel are tested. Only the kernel is
-instrumented, not Python and not torch: what the sanitizers say is about the kernel and the memory it was handed.
+instrumented, not Python and not torch: what the sanitizers say is about the kernel and the memory it was handed. The
+tests in C (tests/native) come first: there everything is instrumented, and leaks are found too.
 Exit code 0: nothing was found and the tests passed; 1: else; 2: the command was not understood, or there is no gcc.
 """
 
@@ -19,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import c_tests
 
 ROOT = Path(__file__).parents[1]
 KERNEL = Path("linsat/backends/cpu_kernel")
@@ -43,6 +47,17 @@ def build(sanitizers: str, folder: Path) -> None:
     kernel = folder / KERNEL
     command = ["gcc", *FLAGS.split(), f"-fsanitize={sanitizers}", str(kernel / "kernel.c")]
     subprocess.run([*command, "-o", str(kernel / "_kernel.abi3.so"), "-lm", "-lpthread"], check=True)
+
+
+def test_in_c(kind: str, folder: Path) -> bool:
+    """Build and run the tests in C; a sanitizer that finds something ends the program with an exit code of its own."""
+    flags = [flag for flag in FLAGS.split() if flag not in ("-fPIC", "-shared")]
+    program = c_tests.build(folder, "gcc", *flags, f"-fsanitize={BUILDS[kind][0]}")
+    env = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
+    print(f"\n== {kind}, in C", flush=True)
+    codes = [subprocess.run([str(program), *options], env=env, check=False).returncode for options in ([], ["--plain"])]
+    print(f"{kind}, in C: {'FAILED' if any(codes) else 'passed'}", flush=True)
+    return not any(codes)
 
 
 def library(name: str) -> str:
@@ -84,6 +99,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python scripts/sanitized.py", description=__doc__)
     parser.add_argument("kinds", nargs="*", help="of memory, thread; both without any")
     parser.add_argument("--tests", nargs="+", default=FILES, help="test files, in place of the kernel's")
+    parser.add_argument("--in-c", action="store_true", help="only the tests in C")
     arguments = parser.parse_args()
     for kind in arguments.kinds:
         if kind not in BUILDS:
@@ -94,6 +110,9 @@ def main() -> int:
     for kind in arguments.kinds or BUILDS:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
+            clean.append(test_in_c(kind, folder))
+            if arguments.in_c:
+                continue
             build(BUILDS[kind][0], folder)
             clean += [test(kind, variant, folder, arguments.tests) for variant in ("on", "plain")]
     return 0 if all(clean) else 1

@@ -25,19 +25,6 @@ def _structure(name: str, *groups: tuple[Any, str]) -> type[ctypes.Structure]:
     return type(name, (ctypes.Structure,), {"_fields_": pairs})
 
 
-Layout = _structure(
-    "Layout",
-    (_Whole, "rows variables entries pairs leading width groups entry_runs pair_runs tiles separate dense"),
-    (_Address, "order entry entry_row entry_col pair_first pair_second pair_col pair_target"),
-    (_Address, "runs_of_entries runs_of_pairs group_start group_rows"),
-    (_Address, "tile_start tile_entries tile_pairs tile_entry_runs tile_pair_runs senses"),
-    (_Real, "seconds"),
-)
-Pattern = _structure(
-    "Pattern",
-    (_Whole, "variables entries leading width tiles"),
-    (_Address, "row col position start_of tile_start counts entry entry_row entry_col tile_entries"),
-)
 Numbers = _structure("Numbers", (_Address, "at"), (_Whole, "step stride single"))
 Statement = _structure(
     "Statement",
@@ -120,11 +107,8 @@ def load() -> Core | str:
         return "its library was compiled from another version of linsat; reinstall linsat"
     for function in (functions.linsat_solve, functions.linsat_pull_back):
         function.argtypes = (_Address,) * 3
-    functions.linsat_groups.argtypes = (_Whole, _Whole, _Whole, *(_Address,) * 5)
-    functions.linsat_entries.argtypes = (_Address, _Whole)
-    functions.linsat_runs.argtypes = (_Address, _Whole, _Address, _Address)
-    functions.linsat_pairs.argtypes = (_Address, _Whole, *(_Address,) * 4, _Whole)
-    functions.linsat_runs.restype = functions.linsat_pairs.restype = _Whole
+    functions.linsat_layout.argtypes = (*(_Whole,) * 3, *(_Address,) * 5)
+    functions.linsat_layout_free.argtypes = (_Address,)
     functions.linsat_instructions.restype = ctypes.c_char_p
     return Core(functions, functions.linsat_instructions().decode())
 
@@ -142,7 +126,7 @@ def _path(folder: Path) -> Path | None:
 
 def _differs(functions: ctypes.CDLL) -> bool:
     """Whether the library disagrees with this file about what it is called with."""
-    own = [_ABI, *(ctypes.sizeof(kind) for kind in (Layout, Numbers, Statement, Solve, Gradient, Pull))]
+    own = [_ABI, *(ctypes.sizeof(kind) for kind in (Numbers, Statement, Solve, Gradient, Pull))]
     sizes = (_Whole * len(own))()
     functions.linsat_abi(sizes)
     return list(sizes) != own

@@ -25,6 +25,7 @@ typedef struct {
     int64_t backtracks;
     int64_t certificate_every;
     int64_t sweeps;
+    int64_t most_groups;
     int64_t steps_before_interior;
     double contradiction;
     double vacuous;
@@ -54,6 +55,7 @@ static const Constants CONSTANTS = {
     .backtracks = 12,
     .certificate_every = 8,
     .sweeps = 3,
+    .most_groups = 4,
     .steps_before_interior = 60,
     .contradiction = 1e-09,
     .vacuous = 1e-12,

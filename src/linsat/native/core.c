@@ -29,7 +29,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -37,10 +36,10 @@
 
 #include "constants.h"
 #include "linsat.h"
+#include "platform.h"
 #include "team.h"
 #include "workers.h"
 
-#define EXPORT LINSAT_API
 #define INLINE static inline __attribute__((always_inline, unused))
 
 /* A run of coefficients (or of pairs): at, at + 1, ... belong to variables col, col + 1, ... and to one target (step 0)
@@ -68,7 +67,7 @@ struct Layout {
 INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
 INLINE int64_t claim(int64_t *counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
 
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#if defined(__x86_64__) && !defined(LINSAT_NARROW)
 #define LINSAT_X86 1
 #define LINSAT_VARIANT(name) name##_avx2
 #define LANES 4
@@ -168,13 +167,15 @@ EXPORT void linsat_use_plain(void) {
 EXPORT const char *linsat_instructions(void) {
 #ifdef LINSAT_X86
     return has_avx2() ? "AVX2" : "SSE2";
+#elif defined(__x86_64__)
+    return "SSE2";
 #else
     return "generic vectors";
 #endif
 }
 
 EXPORT void linsat_abi(int64_t *sizes) {
-    const int64_t own[] = {LINSAT_ABI, sizeof(Layout), sizeof(Numbers), sizeof(Statement), sizeof(Solve), sizeof(Gradient), sizeof(Pull)};
+    const int64_t own[] = {LINSAT_ABI, sizeof(Numbers), sizeof(Statement), sizeof(Solve), sizeof(Gradient), sizeof(Pull)};
     memcpy(sizes, own, sizeof(own));
 }
 

@@ -236,19 +236,7 @@ static double *V(arrange)(Work *w, const Layout *a, const Statement *s, double *
     return at;
 }
 
-/* Zeroed memory; large blocks in large pages, which are made faster and found faster. */
-static void *V(zeroed)(size_t size) {
-    const size_t large = (size_t)1 << 21;
-    void *block = NULL;
-    if (posix_memalign(&block, size >= 4 * large ? large : 64, size)) return NULL;
-#ifdef MADV_HUGEPAGE
-    if (size >= 4 * large) madvise(block, size & ~(large - 1), MADV_HUGEPAGE);
-#endif
-    memset(block, 0, size);
-    return block;
-}
-
-/* Work arrays for a problem in one block, which the caller frees; NULL without memory. */
+/* Work arrays for a problem in one block, for free_block; NULL without memory. */
 static void *V(begin)(Work *w, const Layout *a, const Statement *s) {
     memset(w, 0, sizeof(*w));
     w->layout = a;
@@ -258,7 +246,7 @@ static void *V(begin)(Work *w, const Layout *a, const Statement *s) {
     w->k = rounded_up(a->rows);
     w->paired = w->objective == ENTROPY && V(are_paired)(a);
     double *origin = (double *)64;
-    void *block = V(zeroed)((size_t)((char *)V(arrange)(w, a, s, origin) - (char *)origin) + 64);
+    void *block = zeroed_block((size_t)((char *)V(arrange)(w, a, s, origin) - (char *)origin) + 64);
     if (!block) return NULL;
     V(arrange)(w, a, s, block);
     /* What lies behind the last variable and row takes part in no sum. */

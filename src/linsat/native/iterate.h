@@ -305,6 +305,6 @@ static int V(forward)(const Layout *a, const Statement *s, const Solve *call, Te
     for (int first = 1; block && n < call->count; n = V(next_instance)(&w, team, n), first = 0)
         V(forward_one)(&w, s, call, n, first);
     if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
-    free(block);
+    free_block(block);
     return block ? 0 : -1;
 }

@@ -11,12 +11,6 @@
 
 #include <stdint.h>
 
-#if defined(_WIN32)
-#define LINSAT_API __declspec(dllexport)
-#else
-#define LINSAT_API __attribute__((visibility("default")))
-#endif
-
 enum { LINSAT_ABI = 6 };
 enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE }; /* how an instance ended */
 enum { NEWTON, INTERIOR_POINT };                                 /* who solved it */
@@ -69,10 +63,16 @@ typedef struct {
     Gradient values, side, lower, upper, price, parameter;
 } Pull;
 
-LINSAT_API int linsat_solve(const Layout *layout, const Statement *statement, const Solve *call);
-LINSAT_API int linsat_pull_back(const Layout *layout, const Statement *statement, const Pull *call);
-LINSAT_API void linsat_use_plain(void);            /* from now on, the variant that every processor can run */
-LINSAT_API const char *linsat_instructions(void);  /* of the variant in use */
-LINSAT_API void linsat_abi(int64_t *sizes);        /* LINSAT_ABI and the size of each structure above, in order */
+/* The layout of the pattern of a matrix whose coefficient e is in row[e] and column col[e]; rows have their senses. Returns 0,
+ * -1 without memory, or why there is none (arrange.h), with what there is too much of and its limit in refused[0, 1]. */
+int linsat_layout(int64_t rows, int64_t variables, int64_t entries, const int64_t *row, const int64_t *col,
+                  const int8_t *senses, Layout **made, int64_t *refused);
+void linsat_layout_free(Layout *layout);
+
+int linsat_solve(const Layout *layout, const Statement *statement, const Solve *call);
+int linsat_pull_back(const Layout *layout, const Statement *statement, const Pull *call);
+void linsat_use_plain(void);            /* from now on, the variant that every processor can run */
+const char *linsat_instructions(void);  /* of the variant in use */
+void linsat_abi(int64_t *sizes);        /* LINSAT_ABI and the size of each structure above, in order */
 
 #endif

@@ -254,6 +254,6 @@ static int V(backward)(const Layout *a, const Statement *s, const Pull *call, Te
         }
     }
     if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
-    free(memory);
+    free_block(memory);
     return memory ? 0 : -1;
 }

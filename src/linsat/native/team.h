@@ -7,8 +7,9 @@
 #ifndef LINSAT_TEAM
 #define LINSAT_TEAM
 
-#include <sched.h>
 #include <stdint.h>
+
+#include "platform.h"
 
 typedef void (*Part)(void *argument, int64_t index);
 
@@ -30,13 +31,8 @@ enum { PART_BITS = 20 };
 #define PART_MASK ((UINT64_C(1) << PART_BITS) - 1)
 
 static inline void rest_a_little(int *turns) {
-    if (++*turns < 64) {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-    } else {
-        sched_yield();
-    }
+    if (++*turns < 64) pause_briefly();
+    else yield_processor();
 }
 
 /* Run one part that nobody has claimed; returns whether there was one. */

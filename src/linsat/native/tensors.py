@@ -57,7 +57,7 @@ def solve(
         MemoryError: the results do not fit; the message says how much they need, and how to split the batch.
     """
     scores = dense_scores(scores)
-    count, k = scores.shape[0], layout.structure.rows
+    count, k = scores.shape[0], layout.rows
     try:
         x, duals = torch.empty_like(scores), _empty((count, k), torch.float64)
         counts = _empty((3, count), torch.int64)

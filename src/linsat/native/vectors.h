@@ -43,7 +43,7 @@ INLINE double V(largest_of)(vec value) {
 /* Constants of exp_of_negative, as vectors in memory: a compiler that knows them makes them anew before every short loop. */
 #define FOUR(value) {value, value, value, value}
 #define TERMS V(terms)
-__attribute__((visibility("hidden"), aligned(32))) double TERMS[16][4] = {
+HIDDEN __attribute__((aligned(32))) double TERMS[16][4] = {
     FOUR(1.0 / 2),     FOUR(1.0 / 6),       FOUR(1.0 / 24),       FOUR(1.0 / 120),       FOUR(1.0 / 720),
     FOUR(1.0 / 5040),  FOUR(1.0 / 40320),   FOUR(1.0 / 362880),   FOUR(1.0 / 3628800),   FOUR(1.0 / 39916800),
     FOUR(1.0 / 479001600), FOUR(-700.0),    FOUR(1.4426950408889634), FOUR(6755399441055744.0),

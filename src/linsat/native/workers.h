@@ -7,11 +7,9 @@
 #ifndef LINSAT_WORKERS
 #define LINSAT_WORKERS
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdint.h>
-#include <time.h>
 
+#include "platform.h"
 #include "team.h"
 
 typedef int (*Task)(const void *layout, const void *statement, const void *call, Team *team);
@@ -27,13 +25,13 @@ enum { MOST_WORKERS = 255, COUNT_BITS = 16, AWAKE_NANOSECONDS = 100000 }; /* a b
 #define COUNT_MASK ((UINT64_C(1) << COUNT_BITS) - 1)
 
 static struct {
-    pthread_mutex_t turn; /* of the call that has the workers */
-    pthread_mutex_t lock; /* of going to sleep */
-    pthread_cond_t wake;
+    Lock turn; /* of the call that has the workers */
+    Lock lock; /* of going to sleep */
+    Condition wake;
     Job *job;
     uint64_t state; /* which job (32 bits), how many workers it still takes (16) and how many are at it (16) */
     int64_t sleeping, workers;
-} pool = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, 0, 0, 0};
+} pool = {LOCK_INITIAL, LOCK_INITIAL, CONDITION_INITIAL, NULL, 0, 0, 0};
 
 /* Whether there is a job that takes a worker who was last at job `known`. */
 static int has_work(uint64_t state, uint64_t known) {
@@ -41,24 +39,19 @@ static int has_work(uint64_t state, uint64_t known) {
 }
 
 static uint64_t wait_for_work(uint64_t known) {
-    struct timespec begin, now;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    const int64_t begin = nanoseconds();
     for (int turns = 1;; turns++) {
         const uint64_t state = __atomic_load_n(&pool.state, __ATOMIC_SEQ_CST);
         if (has_work(state, known)) return state;
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-        if (turns % 16) continue;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if ((now.tv_sec - begin.tv_sec) * INT64_C(1000000000) + now.tv_nsec - begin.tv_nsec > AWAKE_NANOSECONDS) break;
+        pause_briefly();
+        if (turns % 16 == 0 && nanoseconds() - begin > AWAKE_NANOSECONDS) break;
     }
-    pthread_mutex_lock(&pool.lock);
+    lock(&pool.lock);
     __atomic_fetch_add(&pool.sleeping, 1, __ATOMIC_SEQ_CST); /* before it looks again, so that no job is missed */
     uint64_t state;
-    while (!has_work(state = __atomic_load_n(&pool.state, __ATOMIC_SEQ_CST), known)) pthread_cond_wait(&pool.wake, &pool.lock);
+    while (!has_work(state = __atomic_load_n(&pool.state, __ATOMIC_SEQ_CST), known)) wait_for(&pool.wake, &pool.lock);
     __atomic_fetch_sub(&pool.sleeping, 1, __ATOMIC_SEQ_CST);
-    pthread_mutex_unlock(&pool.lock);
+    unlock(&pool.lock);
     return state;
 }
 
@@ -66,7 +59,8 @@ static void work_on(Job *job) {
     if (job->task(job->layout, job->statement, job->call, &job->team)) __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
 }
 
-static void *worker(void *unused) {
+THREAD(worker) {
+    (void)unused;
     uint64_t known = 0;
     for (;;) {
         uint64_t state = wait_for_work(known);
@@ -76,13 +70,13 @@ static void *worker(void *unused) {
         work_on(pool.job); /* stays until nobody is at it */
         __atomic_fetch_sub(&pool.state, 1, __ATOMIC_SEQ_CST);
     }
-    return unused;
+    return 0;
 }
 
 static void forget_workers(void) {
-    pthread_mutex_init(&pool.turn, NULL);
-    pthread_mutex_init(&pool.lock, NULL);
-    pthread_cond_init(&pool.wake, NULL);
+    make_lock(&pool.turn);
+    make_lock(&pool.lock);
+    make_condition(&pool.wake);
     pool.state = 0;
     pool.sleeping = pool.workers = 0;
 }
@@ -90,21 +84,14 @@ static void forget_workers(void) {
 /* Have `wanted` workers, or as many as the system allows. */
 static void hire(int64_t wanted) {
     static int registered = 0;
-    if (!registered) registered = !pthread_atfork(NULL, NULL, forget_workers);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for Python's threads */
-    for (pthread_t thread; pool.workers < wanted && registered; pool.workers++) {
-        if (pthread_create(&thread, NULL, worker, NULL)) break;
-        pthread_detach(thread);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!registered) registered = call_after_fork(forget_workers);
+    if (registered) pool.workers += start_threads(worker, wanted - pool.workers);
 }
 
 /* Run the task here and in up to `threads` - 1 workers at once; returns whether one of them failed. */
 static int run_shared(Task task, const void *layout, const void *statement, const void *call, Team team, int64_t threads) {
     Job job = {.task = task, .layout = layout, .statement = statement, .call = call, .team = team};
-    if (threads < 2 || pthread_mutex_trylock(&pool.turn)) {
+    if (threads < 2 || !try_lock(&pool.turn)) {
         work_on(&job);
         return job.failed;
     }
@@ -115,14 +102,14 @@ static int run_shared(Task task, const void *layout, const void *statement, cons
     const uint64_t number = ((last >> (2 * COUNT_BITS)) + 1) & UINT32_MAX;
     __atomic_store_n(&pool.state, number << (2 * COUNT_BITS) | (uint64_t)wanted << COUNT_BITS, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&pool.sleeping, __ATOMIC_SEQ_CST) > 0) {
-        pthread_mutex_lock(&pool.lock);
-        for (int64_t i = 0; i < wanted && i < pool.sleeping; i++) pthread_cond_signal(&pool.wake);
-        pthread_mutex_unlock(&pool.lock);
+        lock(&pool.lock);
+        for (int64_t i = 0; i < wanted && i < pool.sleeping; i++) wake_one(&pool.wake);
+        unlock(&pool.lock);
     }
     work_on(&job);
     uint64_t state = __atomic_and_fetch(&pool.state, ~(COUNT_MASK << COUNT_BITS), __ATOMIC_SEQ_CST); /* nobody else joins */
     for (int turns = 0; state & COUNT_MASK; state = __atomic_load_n(&pool.state, __ATOMIC_SEQ_CST)) rest_a_little(&turns);
-    pthread_mutex_unlock(&pool.turn);
+    unlock(&pool.turn);
     return job.failed;
 }
 
