@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CORE = ROOT / "src" / "linsat" / "backends" / "cpu_kernel"
+CORE = ROOT / "src" / "linsat" / "native"
 FOLDER = ROOT / "tests" / "native"
 SOURCES = [FOLDER / "test_core.c", FOLDER / "call.c"]
 FLAGS = ["-O1", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-psabi"]

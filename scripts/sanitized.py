@@ -25,7 +25,7 @@ from pathlib import Path
 import c_tests
 
 ROOT = Path(__file__).parents[1]
-KERNEL = Path("linsat/backends/cpu_kernel")
+KERNEL = Path("linsat/native")
 FLAGS = "-O2 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -std=gnu11 -fvisibility=hidden -fno-math-errno"
 FLAGS += " -fno-trapping-math -Wno-psabi -fPIC -shared"
 FILES = ["tests/test_kernel.py", "tests/test_kernel_structures.py", "tests/test_concurrency.py"]
@@ -45,8 +45,8 @@ def build(sanitizers: str, folder: Path) -> None:
     """A copy of the package in ``folder`` with a kernel of this kind."""
     shutil.copytree(ROOT / "src" / "linsat", folder / "linsat", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     kernel = folder / KERNEL
-    command = ["gcc", *FLAGS.split(), f"-fsanitize={sanitizers}", str(kernel / "kernel.c")]
-    subprocess.run([*command, "-o", str(kernel / "_kernel.abi3.so"), "-lm", "-lpthread"], check=True)
+    command = ["gcc", *FLAGS.split(), f"-fsanitize={sanitizers}", str(kernel / "core.c")]
+    subprocess.run([*command, "-o", str(kernel / "_core.abi3.so"), "-lm", "-lpthread"], check=True)
 
 
 def test_in_c(kind: str, folder: Path) -> bool:

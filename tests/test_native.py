@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from linsat.backends.cpu_kernel import native
-from linsat.backends.cpu_kernel.layout import layout_of
-from linsat.compile.rows import RowMatrix
-from linsat.solvers.newton import MOST_GROUPS
+from linsat.native import binding
+from linsat.native.layout import make_layout
+from linsat.solvers.result import SOLVERS
+from linsat.status import Status
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import c_tests
+import constants
 import platforms
 
+HEADER = (c_tests.CORE / "linsat.h").read_text()
+
 needs_compiler = pytest.mark.skipif(c_tests.compiler() is None, reason="no C compiler: neither gcc, clang nor cc")
-needs_kernel = pytest.mark.skipif(native.unavailable() is not None, reason=f"no kernel: {native.unavailable()}")
+needs_kernel = pytest.mark.skipif(binding.unavailable() is not None, reason=f"no kernel: {binding.unavailable()}")
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +53,45 @@ def test_instruction_sets_agree(program):
     assert list(platforms.compare(here, _run(program, "--answers", "--plain"))) == []
 
 
-@needs_compiler
-def test_constants_are_those_of_python(program):
-    expected = native._constants()
-    assert [float(line) for line in _run(program, "--constants").split()] == [
-        getattr(expected, name) for name, _ in native.Constants._fields_
-    ]
+def test_constants_are_those_of_python():
+    assert constants.HEADER.read_text() == constants.text(), "Fix: python scripts/constants.py"
+
+
+def _enumeration(first: str) -> list[str]:
+    names = re.search(rf"enum {{ ({first}[^}}]*) }}", HEADER)
+    assert names is not None
+    return [name.split("=")[0].strip().lower() for name in names[1].split(",")]
+
+
+def test_enumerations_are_those_of_python():
+    assert _enumeration("CONVERGED") == [status.value for status in Status]
+    assert _enumeration("NEWTON") == list(SOLVERS[:2])
+    assert _enumeration("ENTROPY") == ["entropy", "euclidean"]
+    assert (binding.ENTROPY, binding.EUCLIDEAN) == (0, 1)
+    version = re.search(r"LINSAT_ABI = (\d+)", HEADER)
+    assert version is not None
+    assert int(version[1]) == binding._ABI
+
+
+_KINDS = {"int64_t": ctypes.c_int64, "double": ctypes.c_double}
+
+
+@pytest.mark.parametrize("name", ["Numbers", "Statement", "Solve", "Gradient", "Pull"])
+def test_structures_are_those_of_the_header(name):
+    body = re.search(rf"typedef struct {{([^}}]*)}} {name};", HEADER)
+    assert body is not None
+    fields = []
+    for line in re.sub(r"/\*.*?\*/", "", body[1], flags=re.S).split(";"):
+        if not line.strip():
+            continue
+        kind, names = re.match(r"\s*(?:const )?(\w+)\s+(.*)", line.strip(), flags=re.S).groups()
+        for field in names.split(","):
+            pointer = "*" in field
+            fields.append((field.replace("*", "").strip(), ctypes.c_void_p if pointer else _KINDS.get(kind, kind)))
+    own = getattr(binding, name)._fields_
+    assert [field for field, _ in own] == [field for field, _ in fields]
+    for (field, kind), (_, stated) in zip(own, fields, strict=True):
+        assert stated in (kind, kind.__name__), field
 
 
 def test_answers_that_differ_are_seen():
@@ -68,49 +104,12 @@ def test_answers_that_differ_are_seen():
     assert len(list(platforms.compare("", ""))) == 1
 
 
-# ---- layouts, from Python
-
-
-def _layout(row, col, shape):
-    row, col = (torch.as_tensor(np.asarray(index, dtype=np.int64)) for index in (row, col))
-    return layout_of(RowMatrix(row, col, torch.ones(1, len(row), dtype=torch.float64), shape), native.load())
-
-
-def _table(address: int, count: int) -> np.ndarray:
-    return np.array((ctypes.c_int32 * count).from_address(address)[:])
-
-
-@needs_kernel
-def test_tables_of_a_layout_list_every_coefficient_once():
-    rng = np.random.default_rng(0)
-    for density in (0.02, 0.2, 0.6):
-        dense = rng.random((14, 50)) < density
-        row, col = np.nonzero(dense)
-        layout = _layout(row, col, dense.shape)  # lives as long as what it points to is read
-        s = native.Layout.from_address(layout.address)
-        order, entry = _table(s.order, s.rows), _table(s.entry, s.entries)
-        assert sorted(order) == list(range(14))
-        assert sorted(entry) == list(range(len(row)))
-        np.testing.assert_array_equal(order[_table(s.entry_row, s.entries)], row[entry])
-        np.testing.assert_array_equal(_table(s.entry_col, s.entries), col[entry])
-        leading = order[: s.leading]
-        assert (dense[leading].sum(0) <= 1).all()
-        counts = dense.sum(0)
-        assert s.pairs == (counts * (counts + 1) // 2).sum()
-
-
-@needs_kernel
-@pytest.mark.parametrize("groups", [1, MOST_GROUPS, MOST_GROUPS + 1])
-def test_rows_are_swept_in_as_many_groups_as_pay(groups):
-    """Every row has all variables, so each is a group of its own; C and Python agree on how many are too many."""
-    row, col = np.nonzero(np.ones((groups, 3)))
-    layout = _layout(row, col, (groups, 3))
-    assert native.Layout.from_address(layout.address).groups == (groups if groups <= MOST_GROUPS else 0)
-
-
 @needs_kernel
 def test_patterns_that_are_no_matrix_are_rejected():
+    def layout(row, col, shape):
+        return make_layout(np.array(row), np.array(col), np.zeros(shape[0], np.int8), shape[1], binding.load())
+
     for row, col in ([0, 5], [0, 1]), ([0, 0], [1, 1]), ([0, -1], [0, 1]):
         with pytest.raises(ValueError, match="outside of the matrix, or in the same place"):
-            _layout(row, col, (2, 2))
-    assert _layout([0], [0], (70_000, 1)) == "70000 rows are more than 65536"
+            layout(row, col, (2, 2))
+    assert layout([0], [0], (70_000, 1)) == "70000 rows are more than 65536"

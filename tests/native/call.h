@@ -37,24 +37,25 @@ typedef struct {
     void *kept;    /* what gradients need of the solve */
 } Answer;
 
-/* What the gradient of x, (count, variables), becomes; sides: not with entropic slack. */
+/* What the gradient of x, (count, variables), becomes. */
 typedef struct {
     double *scores;    /* (count, variables) */
     double *sides;     /* (count, rows) */
     double *parameter; /* (count) of tau, or (count, variables) of the weights */
-} Gradient;
+} Gradients;
 
 Answer answer_to(const Question *question);
-Gradient gradient_of(const Question *question, const Answer *answer, const double *grad_x);
+Gradients gradient_of(const Question *question, const Answer *answer, const double *grad_x);
 void free_answer(Answer *answer);
-void free_gradient(Gradient *gradient);
+void free_gradient(Gradients *gradient);
 
 /* The code of the layout of a pattern, and what it is refused for. */
 enum { PATTERN_TAKEN, PATTERN_INVALID, PATTERN_TOO_LARGE, PATTERN_NO_MEMORY };
 int try_pattern(int64_t rows, int64_t variables, int64_t entries, const int64_t *row, const int64_t *col, int64_t *refused);
 
+int tables_are_right(int64_t rows, int64_t variables, int64_t entries, const int64_t *row, const int64_t *col);
+
 void use_plain(void);             /* from now on, without AVX2 */
 const char *instructions(void);   /* in use */
-void print_constants(void);       /* of the iteration, one a line */
 
 #endif
