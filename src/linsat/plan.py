@@ -147,8 +147,8 @@ class Plan:
         assert isinstance(self.solver, Newton)
         stated, layout = self.stated(numbers, objective, scores.shape[0]), self.layout()
         assert isinstance(layout, NativeLayout)
-        steps = min(self.solver.max_steps, STEPS_BEFORE_INTERIOR)
-        found = native.solve(layout, stated, scores, tol=self.solver.tol, max_steps=steps, start=start, known=decided)
+        tol, steps = self.solver.tol, self.solver.max_steps
+        found = native.solve(layout, stated, scores, tol=tol, max_steps=steps, start=start, known=decided)
         return Answer(*found, stated)
 
     def _on_arrays(

@@ -1,8 +1,9 @@
 /* The native core: the instances of a call, one after another, in the letters of linsat/compile/problem.py.
  *
  * Each is read as stated, checked and brought to standard form (instance.h), freed of what its rows force (presolve.h),
- * folded into the numbers of the iteration (fold.h), solved by the Newton method of linsat/solvers/newton.py (iterate.h) and
- * judged (verdict.h); pull_back.h has the gradient. Nothing is allocated per instance. Scales, widths of the box and what
+ * folded into the numbers of the iteration (fold.h), solved by the Newton method of linsat/solvers/newton.py (iterate.h) or,
+ * where that does not arrive, by an interior-point method (interior.h, hand_over.h), and judged (verdict.h); solve.h puts it
+ * together, pull_back.h has the gradient. Nothing is allocated per instance. Scales, widths of the box and what
  * presolve decided are folded into the coefficients:
  *
  *     Entropy     c = a w / rho,   u = w y + C' mu,   p = sigmoid(u / T),      x = lower + w p,   d = p (1 - p) / T
@@ -63,6 +64,13 @@ struct Layout {
     const int8_t *senses; /* (rows) in the user's order */
     double seconds;       /* rough time of one evaluation and one factorisation, to decide about threads */
 };
+
+enum { LARGEST_INTERIOR = 250000, MOST_INTERIOR = 1000 }; /* rows times variables, and their sum */
+
+/* Whether a set is small enough for the dense factors of the interior-point method. */
+static int interior_takes(const Layout *a) {
+    return a->rows + a->variables <= MOST_INTERIOR && a->rows * a->variables <= LARGEST_INTERIOR;
+}
 
 INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
 INLINE int64_t claim(int64_t *counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
@@ -201,6 +209,10 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #include "fold.h"
 #include "verdict.h"
 #include "iterate.h"
+#include "step_system.h"
+#include "interior.h"
+#include "hand_over.h"
+#include "solve.h"
 #include "pull_back.h"
 
 #undef V
@@ -220,5 +232,10 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #undef Range
 #undef Instance
 #undef Sums
+#undef Ends
+#undef ends_of
+#undef System
+#undef Point
+#undef Interior
 
 #endif

@@ -48,6 +48,7 @@ typedef struct {
     int64_t part;                            /* numbers in a part */
     double *H, *S, *inverse, *rest, *root, *keep, *packed, *panels; /* see factor */
     Dense dense;
+    double *interior;                        /* room for the interior-point method, once an instance needs it */
 } Work;
 
 /* One loop over tiles, or over chunks of leading rows: what it reads and writes. */

@@ -111,7 +111,10 @@ static int V(state_rows)(Instance *it, const Layout *a, const Statement *s, int6
 
 /* tau, or weights; whether they can be used. */
 static int V(state_parameter)(Instance *it, const Layout *a, const Statement *s, int64_t n) {
-    if (!s->parameter.at) return 0;
+    if (!s->parameter.at) {
+        for (int64_t j = 0; j < a->variables; j++) it->parameter[j] = 1.0;
+        return 0;
+    }
     const int64_t count = s->objective == ENTROPY ? 1 : a->variables;
     int usable = 1;
     V(read_numbers)(it->parameter, s->parameter, n, count);
@@ -124,4 +127,25 @@ static void V(decide_nothing)(Instance *it, const Layout *a) {
     memset(it->free, 1, a->variables);
     memset(it->at_upper, 0, a->variables);
     for (int64_t i = 0; i < a->rows; i++) it->active[i] = !V(is_absent)(it, i);
+}
+
+/* The two ends of a row as written, and its prices: what each unit beyond the upper or short of the lower end costs, or
+ * infinity. An absent row has no ends; one that holds with equality anyway has two equal ones. */
+typedef struct {
+    double lower, upper, over, under;
+} V(Ends);
+#define Ends V(Ends)
+#define ends_of V(ends_of)
+
+INLINE Ends ends_of(const Instance *a, int64_t i) {
+    const double low = a->dual_lower[i], high = a->dual_upper[i];
+    Ends ends = {-INFINITY, INFINITY, INFINITY, INFINITY};
+    if (a->tight[i]) {
+        ends.lower = ends.upper = a->rhs[i] - a->slack[i] * a->tight_share[i];
+        return ends;
+    }
+    if (low < 0) ends.upper = a->rhs[i];
+    if (high > 0) ends.lower = a->senses[i] == LESS ? a->rhs[i] - a->slack[i] : a->side[i];
+    if (low > -INFINITY && high < INFINITY) ends.over = -low, ends.under = high;
+    return ends;
 }

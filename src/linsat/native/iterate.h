@@ -3,6 +3,14 @@
  * Included by core.c once per instruction set.
  */
 
+#ifndef LINSAT_ITERATE
+#define LINSAT_ITERATE
+#define STAGNANT 0.5 /* an error above this share of the least one before is no progress */
+/* Steps without progress before the interior-point method takes over. Duals of soft rows have as far to go as the price is
+ * high, and they go there one change of the rows that bind after another. */
+enum { PATIENCE_HARD = 12, PATIENCE_SOFT = 5 };
+#endif
+
 static void V(swap)(Work *w) {
     State other = w->now;
     w->now = w->next;
@@ -212,24 +220,37 @@ static double V(start)(Work *w, const double *start) {
     return T;
 }
 
-/* The iteration from duals `start` of the rows as written, or from none. What it returns is no verdict, but for CONVERGED,
- * which is that of `holds`: x is in w->d then, and the duals are in w->now. */
-static int V(newton)(Work *w, const Solve *call, const double *start, int64_t *steps) {
+/* Whether the error has not fallen for more than `patience` steps, all at one temperature. */
+INLINE int V(stagnates)(const Work *w, double T, int64_t patience, double *coolest, double *mark, int64_t *since) {
+    if (T < *coolest || w->now.error <= STAGNANT * *mark) {
+        *coolest = T;
+        *mark = w->now.error;
+        *since = 0;
+    } else ++*since;
+    return *since > patience;
+}
+
+/* The iteration from duals `start` of the rows as written, or from none; STALLED too after `patience` steps without progress.
+ * CONVERGED is the verdict of `holds`: x is in w->d then, and the duals are in w->now. */
+static int V(newton)(Work *w, double tol, const double *start, int64_t max_steps, int64_t patience, int64_t *steps) {
     const Constants *c = &CONSTANTS;
+    double coolest = INFINITY, mark = INFINITY;
+    int64_t since = 0;
     double T = V(start)(w, start);
     double damping = c->first_damping, ridge = c->first_ridge, stride = 1.0, length = 1.0;
     int64_t tries = 0;
     int searching = 0, cooled = 0, stalled = !isfinite(w->now.theta);
-    for (int64_t number = 0; number <= call->max_steps * c->backtracks; number++) {
-        if (w->now.error <= call->tol && T <= w->tau && !stalled) {
-            V(polish)(w, T, ridge, call->tol);
+    for (int64_t number = 0; number <= max_steps * c->backtracks; number++) {
+        if (w->now.error <= tol && T <= w->tau && !stalled) {
+            V(polish)(w, T, ridge, tol);
             V(answers)(w);
-            if (V(holds)(w, w->d, w->now.mu, call->tol)) return CONVERGED;
+            if (V(holds)(w, w->d, w->now.mu, tol)) return CONVERGED;
         }
         if (stalled) return STALLED;
         if (number && number % c->certificate_every == 0 && V(proves_infeasible)(w)) return INFEASIBLE;
-        if (*steps >= call->max_steps && !searching) return STEP_LIMIT;
+        if (*steps >= max_steps && !searching) return STEP_LIMIT;
         if (!searching) {
+            if (V(stagnates)(w, T, patience, &coolest, &mark, &since)) return V(proves_infeasible)(w) ? INFEASIBLE : STALLED;
             const int cools = w->now.error <= c->loose_residual && T > w->tau;
             double cooler = T;
             if (cools) cooler = c->cooling * T > w->tau ? c->cooling * T : w->tau;
@@ -260,51 +281,4 @@ static int V(newton)(Work *w, const Solve *call, const double *start, int64_t *s
         if (searching) length *= c->shorten;
     }
     return STEP_LIMIT;
-}
-
-/* Solve one instance and write its answer. */
-static void V(forward_one)(Work *w, const Statement *s, const Solve *call, int64_t n, int first) {
-    const Layout *a = w->layout;
-    int64_t steps = 0;
-    V(read)(w->linear, call->scores, (int)call->single, n * a->variables, a->variables);
-    int status = V(state)(w, s, call->known, 0, n, first);
-    const int usable = !status && V(read_scores)(w);
-    memset(w->now.mu, 0, w->k * sizeof(double));
-    if (usable && w->it.infeasible) { /* presolve has seen it */
-        V(evaluate)(w, &w->now, w->tau);
-        status = INFEASIBLE;
-    } else if (usable) status = V(newton)(w, call, call->start ? call->start + n * a->rows : NULL, &steps);
-    else if (!status) status = NOT_FINITE;
-    if (usable) V(answers)(w);
-    else
-        for (int64_t j = 0; j < a->variables; j++) w->d[j] = NAN;
-    if (call->single && V(largest)(w->d, w->l) > FLT_MAX) status = NOT_FINITE;
-    V(write)(call->x, w->d, (int)call->single, n * a->variables, a->variables);
-    for (int64_t i = 0; i < a->rows; i++) {
-        const int32_t to = a->order[i];
-        const double mu = w->now.mu[i]; /* at a bound, exactly at that of the multiplier */
-        double *dual = call->duals + n * a->rows + to;
-        if (!usable) *dual = 0.0;
-        else *dual = mu <= w->low[i] ? w->it.dual_lower[to] : mu >= w->high[i] ? w->it.dual_upper[to] : mu / w->it.scale[to];
-    }
-    if (call->decided) memcpy(call->decided + n * V(decided_size)(a), w->it.decided, V(decided_size)(a));
-    call->status[n] = status;
-    if (status != CONVERGED) __atomic_fetch_add(call->unsolved, 1, __ATOMIC_RELAXED);
-    call->steps[n] = steps;
-    call->solver[n] = NEWTON;
-}
-
-static int V(forward)(const Layout *a, const Statement *s, const Solve *call, Team *team) {
-    Work w;
-    int64_t n = claim(&team->counter);
-    if (team->together && n > 0) help(team);
-    if (n >= call->count || (team->together && n > 0)) return 0;
-    void *block = V(begin)(&w, a, s);
-    w.team = team->together ? team : NULL;
-    w.dense.ridge = CONSTANTS.first_ridge;
-    for (int first = 1; block && n < call->count; n = V(next_instance)(&w, team, n), first = 0)
-        V(forward_one)(&w, s, call, n, first);
-    if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
-    free_block(block);
-    return block ? 0 : -1;
 }

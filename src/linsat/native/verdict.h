@@ -11,6 +11,17 @@
  * Included by core.c once per instruction set.
  */
 
+#ifndef LINSAT_VERDICT
+#define LINSAT_VERDICT
+#define INTERIOR_GAP 5.0   /* duality gap allowed, in units of tol (1 + the terms of the objective) */
+#define HOLDS 1e-9         /* a right-hand side within this of the row's own is the row's */
+#define ROW_ROUNDING (64 * DBL_EPSILON)
+#define AT_END 1e-9        /* a share this close to 0 or 1, and x as close to its bound, may be forced there */
+#define RUNS_OFF 1e6       /* times what scores and right-hand sides ask for */
+#endif
+
+/* ---- a point that the duals ask for: Newton's method ---- */
+
 /* The sum of |a x|, row by row in the kernel's order. */
 static void V(row_sizes)(const Work *w, const double *x, double *to) {
     const Layout *a = w->layout;
@@ -73,4 +84,115 @@ static int V(holds)(Work *w, const double *x, const double *mu, double tol) {
         else if (w->upper[j] > w->lower[j]) value += fabs(w->linear[j] / (w->upper[j] - w->lower[j]) * x[j]);
     }
     return gap <= most * (1.0 + value);
+}
+
+/* ---- any point: the interior-point method ---- */
+
+/* Values of the rows at x and the sums of the sizes of their terms, of no x beyond `most`, in the user's order. */
+static void V(values_at)(const Layout *a, const Instance *p, const double *x, double most, double *values, double *sizes) {
+    memset(values, 0, a->rows * sizeof(double));
+    memset(sizes, 0, a->rows * sizeof(double));
+    for (int64_t e = 0; e < a->entries; e++) {
+        const double value = p->values[a->entry[e]], at = x[a->entry_col[e]];
+        values[a->order[a->entry_row[e]]] += value * at;
+        sizes[a->order[a->entry_row[e]]] += fabs(value) * (fabs(at) < most ? fabs(at) : most);
+    }
+}
+
+/* How far scores and right-hand sides may ask x to go: rounding of an x that has run off further excuses no row. */
+static double V(farthest)(const Layout *a, const Instance *p, const double *scores) {
+    double asked = 1.0;
+    for (int64_t j = 0; j < a->variables; j++) asked = fabs(scores[j]) > asked ? fabs(scores[j]) : asked;
+    for (int64_t i = 0; i < a->rows; i++) asked = fabs(p->rhs[i]) / p->scale[i] > asked ? fabs(p->rhs[i]) / p->scale[i] : asked;
+    return RUNS_OFF * asked;
+}
+
+/* By how much a row is violated, in its units. */
+INLINE double V(outside)(const Ends *ends, double value) {
+    const double below = ends->lower - value, above = value - ends->upper, worst = below > above ? below : above;
+    return worst > 0.0 ? worst : 0.0;
+}
+
+/* The worst violation of a hard row, relative to max(1, the size of its terms). */
+static double V(hard_violation)(const Layout *a, const Instance *p, const double *x, double *values, double *sizes) {
+    double worst = 0.0;
+    V(values_at)(a, p, x, INFINITY, values, sizes);
+    for (int64_t i = 0; i < a->rows; i++) {
+        const Ends ends = ends_of(p, i);
+        if (ends.over < INFINITY) continue;
+        const double off = V(outside)(&ends, values[i]) / (sizes[i] > 1.0 ? sizes[i] : 1.0);
+        worst = off > worst ? off : worst;
+    }
+    return worst;
+}
+
+/* p log(p / s) + (1 - p) log((1 - p) / (1 - s)) with s = sigmoid(v), and the entropy of p; 0 beyond the ends. */
+static double V(relative_entropy)(double share, double v, double lower, double upper, double *entropy) {
+    const double width = upper - lower, ends[2] = {(1.0 + fabs(lower)) / width, (1.0 + fabs(upper)) / width};
+    *entropy = 0.0;
+    if (!(share > AT_END * (ends[0] < 1.0 ? ends[0] : 1.0) && share < 1.0 - AT_END * (ends[1] < 1.0 ? ends[1] : 1.0))) return 0.0;
+    const double tail = log1p(exp(-fabs(v))), out = v > 0 ? v + tail : tail, in = v > 0 ? tail : tail - v;
+    *entropy = -share * log(share) - (1.0 - share) * log1p(-share);
+    const double found = share * in + (1.0 - share) * out - *entropy;
+    return found > 0.0 ? found : 0.0;
+}
+
+/* u = linear(y) + A' duals, and the sums of the sizes of its terms. */
+static void V(adjusted)(const Layout *a, const Instance *p, int objective, const double *scores, const double *duals,
+                        double *restrict u, double *restrict sizes) {
+    for (int64_t j = 0; j < a->variables; j++) {
+        u[j] = objective == EUCLIDEAN ? p->parameter[j] * scores[j] : scores[j];
+        sizes[j] = fabs(u[j]);
+    }
+    for (int64_t e = 0; e < a->entries; e++) {
+        const double term = p->values[a->entry[e]] * duals[a->order[a->entry_row[e]]];
+        u[a->entry_col[e]] += term;
+        sizes[a->entry_col[e]] += fabs(term);
+    }
+}
+
+/* Whether x and the duals are optimal, to tolerance, and every hard row holds: linsat/solvers/duality_gap.py. */
+static int V(proves_optimal)(const Layout *a, const Instance *p, int objective, const double *scores, const double *x,
+                             const double *duals, double tol, double *u, double *lost, double *values, double *sizes) {
+    const double tau = objective == ENTROPY ? *p->parameter : 0.0;
+    double gap = 0.0, value = 1.0, rows = 0.0, entropy;
+    V(adjusted)(a, p, objective, scores, duals, u, lost);
+    for (int64_t j = 0; j < a->variables; j++) {
+        const double error = 16 * DBL_EPSILON * lost[j];
+        if (!p->free[j] || !(p->upper[j] > p->lower[j])) continue;
+        double part = 0.0;
+        if (objective == EUCLIDEAN) {
+            const double q = p->parameter[j], free_x = u[j] / q;
+            const double nearest = free_x < p->lower[j] ? p->lower[j] : free_x > p->upper[j] ? p->upper[j] : free_x;
+            part = fabs(q * (x[j] - nearest) * (x[j] + nearest - 2 * free_x) / 2) - error * error / (2 * q);
+            value += fabs(q * scores[j] * x[j]) + q * x[j] * x[j] / 2;
+        } else {
+            const double width = p->upper[j] - p->lower[j];
+            part = tau * V(relative_entropy)((x[j] - p->lower[j]) / width, u[j] * width / tau, p->lower[j], p->upper[j], &entropy);
+            part -= width * width / (8 * tau) * error * error;
+            value += fabs(scores[j] * x[j]) + tau * entropy;
+        }
+        gap += part - fabs(x[j]) * error;
+    }
+    V(values_at)(a, p, x, V(farthest)(a, p, scores), values, sizes);
+    for (int64_t i = 0; i < a->rows; i++) {
+        const Ends ends = ends_of(p, i);
+        const int soft = ends.over < INFINITY, inert = !p->active[i] && !soft;
+        const double size = sizes[i] > 1.0 ? sizes[i] : 1.0, off = V(outside)(&ends, values[i]);
+        const double rounding = ROW_ROUNDING * (sizes[i] + (p->slack[i] > 0 ? fabs(p->rhs[i]) + p->slack[i] : 0.0));
+        if (!soft && !(off - rounding <= tol * (p->scale[i] < 1.0 ? p->scale[i] : 1.0))) return 0;
+        if (soft) { /* what the price is paid for, and what the dual says it is, must be the same amount */
+            const double away = ends.lower - values[i] > 0 ? ends.under - duals[i] : ends.over + duals[i];
+            if (off > ROW_ROUNDING * (sizes[i] + fabs(p->rhs[i]))) gap += fabs(away) * off;
+        } else rows += fabs(duals[i]) * off;
+        if (inert || duals[i] == 0.0 || off > 0.0) continue;
+        if (p->slack[i] > 0 && !p->tight[i] && !soft) {
+            const double a_i = tau / p->scale[i], width = ends.upper - ends.lower;
+            gap += a_i * width * V(relative_entropy)((values[i] - ends.lower) / width, -duals[i] / a_i, ends.lower, ends.upper, &entropy);
+            continue;
+        }
+        const double room = fabs(values[i] - (duals[i] > 0 ? ends.lower : ends.upper));
+        if (room > (soft ? 16 * DBL_EPSILON : HOLDS) * size) gap += fabs(duals[i]) * room;
+    }
+    return gap <= INTERIOR_GAP * tol * value && rows <= INTERIOR_GAP * tol * value;
 }
