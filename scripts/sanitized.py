@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-KERNEL = Path("linsat/backends/cpu_kernel")
+KERNEL = Path("linsat/native")
 FLAGS = "-O2 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -std=gnu11 -fvisibility=hidden -fno-math-errno"
 FLAGS += " -fno-trapping-math -Wno-psabi -fPIC -shared"
 FILES = ["tests/test_kernel.py", "tests/test_kernel_structures.py", "tests/test_concurrency.py"]
@@ -41,8 +41,8 @@ def build(sanitizers: str, folder: Path) -> None:
     """A copy of the package in ``folder`` with a kernel of this kind."""
     shutil.copytree(ROOT / "src" / "linsat", folder / "linsat", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     kernel = folder / KERNEL
-    command = ["gcc", *FLAGS.split(), f"-fsanitize={sanitizers}", str(kernel / "kernel.c")]
-    subprocess.run([*command, "-o", str(kernel / "_kernel.abi3.so"), "-lm", "-lpthread"], check=True)
+    command = ["gcc", *FLAGS.split(), f"-fsanitize={sanitizers}", str(kernel / "core.c")]
+    subprocess.run([*command, "-o", str(kernel / "_core.abi3.so"), "-lm", "-lpthread"], check=True)
 
 
 def library(name: str) -> str:
@@ -67,7 +67,7 @@ def test(kind: str, variant: str, folder: Path, files: list[str]) -> bool:
         **{name: f"{value} log_path={reports / 'report'}" for name, value in options.items()},
     }
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", LEFT_OUT, *files]
-    used = "import linsat, linsat.backends.cpu_kernel.native as n; print(linsat.__file__, n.load().instructions)"
+    used = "import linsat, linsat.native.binding as n; print(linsat.__file__, n.load().instructions)"
     found = subprocess.run([sys.executable, "-c", used], env=env, capture_output=True, text=True, check=True).stdout
     if not found.startswith(str(folder)):
         raise RuntimeError(f"the tests would import {found}; expected the copy in {folder}.")
