@@ -192,9 +192,7 @@ def test_warm_starts(objective):
     assert int(warm.counts[1].max()) == 0
     far = stated.solve(KERNEL, torch.full_like(cold.duals, 50.0))
     torch.testing.assert_close(far.x, cold.x, atol=1e-8, rtol=0)
-    ours, theirs = (
-        stated.solve(linsat.Newton(max_steps=2, backend=b), 0.9 * cold.duals) for b in ("kernel", "torch")
-    )
+    ours, theirs = (stated.solve(linsat.Newton(max_steps=2, backend=b), 0.9 * cold.duals) for b in ("kernel", "torch"))
     torch.testing.assert_close(ours.duals, theirs.duals, atol=1e-11, rtol=1e-11)
 
 
@@ -495,9 +493,7 @@ def test_a_forked_child_has_threads_of_its_own(workers):
         assert together == 2
         context = multiprocessing.get_context("fork")
         queue = context.Queue()
-        children = [
-            context.Process(target=lambda: queue.put(_threads_of_a_child(scores, workers))) for _ in range(2)
-        ]
+        children = [context.Process(target=lambda: queue.put(_threads_of_a_child(scores, workers))) for _ in range(2)]
         for child in children:
             child.start()
         found = [queue.get(timeout=60) for _ in children]

@@ -1,4 +1,4 @@
-"""The native core's ways through large, dense and unbounded problems: against conditions of optimality and other solvers."""
+"""The native core's ways through large, dense and unbounded problems: against optimality and other solvers."""
 
 from pathlib import Path
 

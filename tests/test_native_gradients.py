@@ -134,7 +134,9 @@ def test_gradients_do_not_depend_on_the_batch(objective):
     parts = [torch.autograd.grad(x.sum(), side, retain_graph=True)[0] for x in solution.x]
     torch.testing.assert_close(torch.autograd.grad(solution.x.sum(), side)[0], sum(parts), rtol=1e-12, atol=1e-12)
     for i in range(INSTANCES):
-        own = {name: t.detach()[i : i + 1].requires_grad_() if t.dim() > 1 else t for name, t in given.tensors().items()}
+        own = {
+            name: t.detach()[i : i + 1].requires_grad_() if t.dim() > 1 else t for name, t in given.tensors().items()
+        }
         found = given.solve(KERNEL, **own)
         weights = torch.Generator().manual_seed(1)
         to_x = torch.randn(INSTANCES, VARIABLES, generator=weights, dtype=F64)[i]

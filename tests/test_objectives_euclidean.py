@@ -213,7 +213,8 @@ def test_an_answer_beyond_the_range_of_the_scores_is_rejected(dtype):
     for backend in ("auto", "torch"):
         solver = linsat.Newton(backend=backend)
         with pytest.raises(
-            linsat.ConstraintError, match=r"x of instance 0 is beyond the range of .* Fix: y.double\(\), or finite bounds"
+            linsat.ConstraintError,
+            match=r"x of instance 0 is beyond the range of .* Fix: y.double\(\), or finite bounds",
         ):
             linsat.project(y, cons, objective=linsat.Euclidean(), solver=solver)
         assert linsat.project(y, cons, objective=linsat.Euclidean(), solver=solver, on_failure="nan").isnan().all()

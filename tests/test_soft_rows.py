@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import linsat
-from arithmetic import HAS_KERNEL, NEWTON_BACKENDS, assert_same_answer
+from arithmetic import NEWTON_BACKENDS, assert_same_answer
 from linsat.compile.presolve import propagate
 from oracles import System, entropic_optimum, is_feasible, nearest_point, slack_free_optimum, soft_system
 from statements import Stated

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from linsat._transforms import constant_in_graphs, plain, tracing
+from linsat._transforms import constant_in_graphs, tracing
 from linsat.compile.problem import Tensor
 from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints

@@ -2,8 +2,8 @@
 
     what a user states -> Numbers -> Plan -> native core, or arrays -> Answer
 
-A plan knows the pattern, the objective's kind and the solver; numbers come with each call, unless they are ``constant``.
-It decides nothing about gradients (`linsat.gradient`) nor about what becomes of failures (`linsat.failures`).
+A plan knows the pattern, the objective's kind and the solver; numbers come with each call, unless ``constant``. It
+decides nothing about gradients (`linsat.gradient`) nor about what becomes of failures (`linsat.failures`).
 """
 
 from __future__ import annotations
@@ -312,9 +312,7 @@ class Plan:
         return found
 
 
-def plan_of(
-    constraints: Constraints, objective: Objective, solver: Solver, width: int, device: torch.device
-) -> Plan:
+def plan_of(constraints: Constraints, objective: Objective, solver: Solver, width: int, device: torch.device) -> Plan:
     """The plan of a call: kept with the set where its numbers are constant and shared, else with its pattern."""
     constant = constraints.fixed and not constraints.batch_shape
     if torch.compiler.is_compiling():
