@@ -30,6 +30,7 @@ from linsat.errors import ConstraintError
 from linsat.native import tensors as native
 from linsat.native.binding import Core, load
 from linsat.native.layout import NativeLayout, make_layout
+from linsat.native.tensors import Stated
 from linsat.objectives import Entropy, Euclidean, Objective
 from linsat.objectives.base import of_kind
 from linsat.solvers import Newton, Sinkhorn, made_solver, settings_of
@@ -165,6 +166,7 @@ class Plan:
 
     def _finish(self, answer: Answer, left: Tensor, numbers: Numbers, scores: Tensor, objective: Objective) -> None:
         """What Newton has not solved goes to the interior-point method."""
+        assert isinstance(self.solver, Newton)
         decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[left]
         here = replace_numbers(objective, lambda t: t if t.shape[0] == 1 else t[left])
         problem = self.problem(numbers.select(left), scores[left], here, decided)
@@ -218,13 +220,13 @@ class Plan:
             cache["native"] = make_layout(pattern.row, pattern.col, pattern.senses, self.width, core)
         return cache["native"]
 
-    def stated(self, numbers: Numbers, objective: Objective, count: int) -> native.Stated:
+    def stated(self, numbers: Numbers, objective: Objective, count: int) -> Stated:
         """The statement as the core reads it; kept where nothing in it changes."""
         if not self.constant:
-            return native.Stated(objective, numbers, count, gamma_shift=self.solver.gamma_shift)
+            return Stated(objective, numbers, count, gamma_shift=self.solver.gamma_shift)
         kept = self.kept.get("stated")
         if kept is None or kept[0] is not objective:
-            kept = objective, native.Stated(objective, numbers, count, gamma_shift=self.solver.gamma_shift)
+            kept = objective, Stated(objective, numbers, count, gamma_shift=self.solver.gamma_shift)
             self.kept["stated"] = kept
         return kept[1]
 

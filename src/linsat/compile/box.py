@@ -58,7 +58,7 @@ class Box:
         With the paper's entropic slack every inequality gets a slack mass, so that the row holds exactly when its share
         z is in [0, 1]:
 
-            a x <= b   becomes   a x + S z = b,       S = b - min over the box of a x     (b itself for a >= 0, box [0, 1])
+            a x <= b   becomes   a x + S z = b,       S = b - min over the box of a x  (b for a >= 0, box [0, 1])
             c x >= d   becomes   c x + S z = d + S,   S = max over the box of c x - d
             c x >= d, c >= 0:    the same with S = g d, g = floor(sum c / d), the multiplier of the paper
             e x = f    becomes   e x = f,             S = 0
