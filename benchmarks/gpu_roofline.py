@@ -19,7 +19,7 @@ import torch
 
 import linsat
 from linsat.backends.triton.layout import Layout, layout_of
-from linsat.compile.compiled import compile_constraints
+from linsat.plan import plan_of
 
 CODEGEN = Path(__file__).parent.parent / "docs" / "assets" / "gpu" / "codegen.json"
 BATCH = 1024
@@ -84,7 +84,8 @@ def estimate(device: Device, code: dict[str, Any], layout: Layout, steps: float)
 
 def main() -> None:
     cons = linsat.constraints.doubly_stochastic(20)
-    layout = layout_of(compile_constraints(cons, linsat.Entropy(0.1)).form.rows)
+    plan = plan_of(cons, linsat.Entropy(0.1), linsat.Newton(), cons.num_variables, torch.device("cpu"))
+    layout = layout_of(plan.form(plan.numbers).rows)
     assert isinstance(layout, Layout)
     y = torch.randn(BATCH, cons.num_variables, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     steps = linsat.solve(y, cons, tau=0.1).steps.double()

@@ -36,7 +36,8 @@ def text() -> str:
         for name in names
     ]
     lines = [
-        "/* Written by scripts/constants.py from linsat/solvers/newton.py and linsat/compile/presolve.py, which explain them. */",
+        "/* Written by scripts/constants.py from linsat/solvers/newton.py and linsat/compile/presolve.py, "
+        "which explain them. */",
         "#ifndef LINSAT_CONSTANTS",
         "#define LINSAT_CONSTANTS",
         "",

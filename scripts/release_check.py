@@ -29,7 +29,7 @@ TESTS = ["test_solve.py", "test_constraints.py", "test_objectives_euclidean.py",
 LARGEST_WHEEL = 450_000  # bytes; 445,000 at present: 320,000 Python, 85,000 kernel, 40,000 all else
 INSTALLED = """
 import sys, linsat
-from linsat.backends.cpu_kernel.native import unavailable
+from linsat.native.binding import unavailable
 assert linsat.__file__.startswith(sys.prefix), f"{linsat.__file__} is not the installed package"
 assert unavailable() is None, f"the wheel has no kernel: {unavailable()}"
 """

@@ -82,7 +82,7 @@ def test(kind: str, variant: str, folder: Path, files: list[str]) -> bool:
         **{name: f"{value} log_path={reports / 'report'}" for name, value in options.items()},
     }
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", LEFT_OUT, *files]
-    used = "import linsat, linsat.backends.cpu_kernel.native as n; print(linsat.__file__, n.load().instructions)"
+    used = "import linsat, linsat.native.binding as n; print(linsat.__file__, n.load().instructions)"
     found = subprocess.run([sys.executable, "-c", used], env=env, capture_output=True, text=True, check=True).stdout
     if not found.startswith(str(folder)):
         raise RuntimeError(f"the tests would import {found}; expected the copy in {folder}.")

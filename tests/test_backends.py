@@ -1,4 +1,5 @@
-"""The socket of the back ends: which one takes a problem and why others do not; a new one is a class and an entry."""
+"""The socket of the back ends on arrays: which one takes a problem and why others do not; a new one is a class and an
+entry. They serve what the native core does not take."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from scipy.optimize import minimize
 
 import linsat
 from arithmetic import NEWTON_BACKENDS
+from linsat import plan
 from linsat.backends import run
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
@@ -49,6 +51,7 @@ class SimplexBackend:
 def toy(monkeypatch):
     backend = SimplexBackend()
     monkeypatch.setattr(run, "BACKENDS", [backend, *run.BACKENDS])
+    monkeypatch.setattr(plan, "load", lambda: "not in this test")
     return backend
 
 

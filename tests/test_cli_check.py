@@ -14,10 +14,11 @@ from scipy.optimize import linprog
 pytest.importorskip("typer")
 
 import linsat
-from linsat.backends.cpu_kernel import backend, native
+from linsat import plan
 from linsat.cli import main
 from linsat.cli.analysis import forced_variables, redundant_rows, temperatures
 from linsat.files import save
+from linsat.native import binding
 from oracles import random_system
 
 
@@ -211,9 +212,9 @@ def test_info_names_versions(capsys):
     assert f"numpy    {np.__version__}" in shown
 
 
-@pytest.mark.parametrize("kernel", [native.load(), "turned off"])
+@pytest.mark.parametrize("kernel", [binding.load(), "turned off"])
 def test_info_says_of_each_back_end_whether_it_can_be_used(capsys, monkeypatch, kernel):
-    monkeypatch.setattr(backend, "load", lambda: kernel)
+    monkeypatch.setattr(plan, "load", lambda: kernel)
     assert main(["info"]) == 0
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.split("back ends\n")[1].splitlines())
     usable = not isinstance(kernel, str)
@@ -226,7 +227,7 @@ def test_warmup_projects_with_every_objective_and_says_where(capsys):
     assert main(["warmup"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[:22].strip() for line in lines] == ["entropy", "entropy without slack", "euclidean"]
-    back_end = "kernel" if native.unavailable() is None else "torch"
+    back_end = "kernel" if binding.unavailable() is None else "torch"
     assert all(line.split()[-3:-2] == [back_end] and line.endswith(" s") for line in lines)
 
 

@@ -228,7 +228,7 @@ def test_check_returns_the_set():
 
 
 def test_compiled_once(monkeypatch):
-    import linsat.compile.compiled as module
+    import linsat.plan as module
 
     calls = []
     original = module.propagate

@@ -5,10 +5,10 @@ import pytest
 from scipy.optimize import linprog
 
 import linsat
-from linsat.compile.compiled import compile_constraints
 from linsat.compile.presolve import has_even_interior
 from linsat.objectives import Entropy
 from oracles import random_system
+from statements import form_of
 
 SEEN = {
     "simplex": linsat.constraints.simplex(7),
@@ -28,8 +28,7 @@ NOT_SEEN = {
 
 
 def _seen(cons):
-    compiled = compile_constraints(cons, Entropy(0.1), num_variables=cons.num_variables)
-    return has_even_interior(compiled.form, compiled.senses)
+    return has_even_interior(form_of(cons, Entropy(0.1)), cons.structure.on("cpu")[2])
 
 
 def _thickness(system):

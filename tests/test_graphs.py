@@ -16,6 +16,7 @@ import linsat
 from linsat import _transforms
 from linsat.gradient.operator import Arguments
 from linsat.gradient.options import describe
+from statements import Stated
 
 F64 = torch.float64
 SQUARE = linsat.constraints.doubly_stochastic(3)
@@ -281,20 +282,18 @@ def test_a_users_own_objective_in_a_graph():
 
 
 def operator_arguments(objective, *, learned: bool = False) -> Arguments:
-    from linsat.compile.compiled import compile_constraints
-
-    compiled = compile_constraints(CAPS, objective)
-    rows = compiled.form.rows
-    form = [t.clone() for t in compiled.form.tensors()]
-    numbers = list(objective.spread(torch.Size([3]), 9, torch.device("cpu")).parameters().values())
+    stated = Stated.of(CAPS, objective, torch.randn(3, 9, dtype=F64))
+    numbers = [t.clone() for t in stated.numbers]
+    parameters = list(stated.objective.parameters().values())
     if learned:
-        form[3].requires_grad_()  # right-hand sides
-        numbers = [t.clone().requires_grad_() for t in numbers]
+        for t in numbers[:4]:  # all but the prices, which are infinite
+            t.requires_grad_()
+        parameters = [t.clone().requires_grad_() for t in parameters]
     return Arguments(
-        scores=torch.randn(3, 9, dtype=F64, requires_grad=learned),
-        pattern=[rows.row, rows.col, compiled.senses],
-        form=form,
+        scores=stated.scores.requires_grad_(learned),
+        pattern=[*CAPS.structure.on("cpu")],
         numbers=numbers,
+        parameters=parameters,
         start=None,
         options=describe(objective, linsat.Newton(), on_failure="raise", constant=not learned, names=None),
     )
@@ -309,11 +308,12 @@ def test_the_operator_keeps_the_rules_of_operators(objective, learned):
 def test_second_derivatives_of_the_operator():
     """Those of an exported program, which is differentiated by the operator's own formula."""
     arguments = operator_arguments(linsat.Entropy(0.3), learned=True)
-    tensors = (arguments.scores, arguments.form[3], arguments.numbers[0])
+    *numbers, price = arguments.numbers
+    tensors = (arguments.scores, *numbers, arguments.parameters[0])
 
-    def x(scores, rhs, tau):
-        form = [*arguments.form[:3], rhs, *arguments.form[4:]]
-        return torch.ops.linsat.project(*arguments._replace(scores=scores, form=form, numbers=[tau]))[0]
+    def x(scores, values, side, lower, upper, tau):
+        changed = arguments._replace(scores=scores, numbers=[values, side, lower, upper, price], parameters=[tau])
+        return torch.ops.linsat.project(*changed)[0]
 
     assert torch.autograd.gradcheck(x, tensors)
     assert torch.autograd.gradgradcheck(x, tensors)

@@ -11,10 +11,10 @@ import torch
 import linsat
 from jax_systems import OBJECTIVES, SHAPES, Batch, batch
 from linsat.backends.arrays import ArrayBackend
-from linsat.compile.compiled import compile_constraints
 from linsat.solvers.step import Setting, first_state, step
 from linsat.status import Status
 from oracles import System, nearest_point, random_system
+from statements import problem_of
 
 pytest.importorskip("jax")
 
@@ -30,10 +30,7 @@ ROUNDED = 1e-6  # relative to max(1, sum |a x|): eight roundings of float32
 
 
 def torch_problem(cons: linsat.Constraints, y: np.ndarray, objective: linsat.Objective):
-    scores = torch.tensor(y)
-    spread = objective.spread(scores.shape[:-1], scores.shape[-1], scores.device)
-    compiled = compile_constraints(cons, spread)
-    return compiled.form.problem(scores, spread, compiled.presolved)
+    return problem_of(cons, objective, torch.tensor(y))
 
 
 @pytest.mark.parametrize("name", ["paper", pytest.param("euclidean", marks=pytest.mark.slow)])

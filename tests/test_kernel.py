@@ -1,4 +1,4 @@
-"""The fused kernel: iterates and gradients of the torch back end, alone and under threads, forks and failures."""
+"""The native core: iterates and gradients of the torch back end, alone and under threads, forks and failures."""
 
 import copy
 import ctypes
@@ -6,9 +6,11 @@ import multiprocessing
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,19 +18,19 @@ import scipy.sparse as sp
 import torch
 
 import linsat
-from linsat.backends.arrays import ArrayBackend
-from linsat.backends.cpu_kernel import KernelBackend, native
-from linsat.backends.run import settle
-from linsat.compile.compiled import compile_constraints
-from linsat.compile.presolve import everything_free, propagate
-from linsat.gradient.implicit import _to_u, adjoint
+from arithmetic import needs_kernel
+from linsat.compile.presolve import propagate
+from linsat.native import binding
 from linsat.objectives import Entropy, Euclidean
+from linsat.status import Status
 from oracles import random_system
+from statements import KERNEL, TORCH, Stated
 
-KERNEL, TORCH = linsat.Newton(backend="kernel"), linsat.Newton(backend="torch")
 F64 = torch.float64
 
-pytestmark = pytest.mark.skipif(native.unavailable() is not None, reason=f"no kernel: {native.unavailable()}")
+HEADERS = Path(__file__).parents[1] / "src" / "linsat" / "native"  # an installed package has none
+
+pytestmark = needs_kernel
 
 _RNG = np.random.default_rng(0)
 FAMILIES = {
@@ -65,14 +67,11 @@ OBJECTIVES = {
 }
 
 
-def _problem(cons, objective, scores):
-    """The problem that a call with these arguments solves, the weights a number for each variable."""
-    count, l = scores.shape
+def _stated(cons, objective, scores):
+    """A call with these arguments, the weights a number for each variable."""
     if isinstance(objective, Euclidean) and objective.weights is not None:
-        objective = Euclidean(weights=torch.linspace(0.5, 2.0, l, dtype=F64))
-    compiled = compile_constraints(cons, objective, num_variables=l)
-    presolved = settle(compiled) if compiled.presolved is not None else compiled.presolve(compiled.form)
-    return compiled.form.problem(scores, objective.spread(torch.Size([count]), l, scores.device), presolved)
+        objective = Euclidean(weights=torch.linspace(0.5, 2.0, scores.shape[1], dtype=F64))
+    return Stated.of(cons, objective, scores)
 
 
 def _cases():
@@ -86,15 +85,14 @@ def _cases():
 def test_iterates_are_those_of_the_torch_back_end(family, objective):
     """The duals after 1, 2, 3 and all steps; of dependent rows the point that they stand for."""
     cons = FAMILIES[family]
-    problem = _problem(cons, OBJECTIVES[objective], torch.randn(4, cons.num_variables, dtype=F64))
+    stated = _stated(cons, OBJECTIVES[objective], torch.randn(4, cons.num_variables, dtype=F64))
     for steps in (1, 2, 3, 200):
-        options = linsat.Newton(max_steps=steps)
-        ours, theirs = KernelBackend().solve(problem, options), ArrayBackend().solve(problem, options)
+        ours, theirs = (stated.solve(linsat.Newton(max_steps=steps, backend=b)) for b in ("kernel", "torch"))
         assert torch.equal(ours.codes, theirs.codes)
         tol = 1e-12 if steps < 3 else 1e-9  # errors grow as the steps multiply them by the condition of H
         # Among saturated variables a dual is hardly determined, and the last corrections are lost in rounding.
         if family not in DEPENDENT and (steps < 3 or "cold" not in objective):
-            assert _size(ours.mu - theirs.mu) <= tol * (1 + _size(theirs.mu))
+            assert _size(ours.duals - theirs.duals) <= tol * (1 + _size(theirs.duals))
         assert _size(ours.x - theirs.x) <= tol * (1 + _size(theirs.x)) * (1 if family not in DEPENDENT else 1e3)
 
 
@@ -104,18 +102,15 @@ def _size(tensor):
 
 @pytest.mark.parametrize(("family", "objective"), list(_cases()))
 def test_gradients_are_those_of_the_adjoint(family, objective):
+    """To the scores; and to right-hand sides, the adjoint itself, where rows do not depend on each other."""
     cons = FAMILIES[family]
-    problem = _problem(cons, OBJECTIVES[objective], torch.randn(4, cons.num_variables, dtype=F64))
-    result = KernelBackend().solve(problem, linsat.Newton())
-    grad_x = torch.randn_like(problem.scores)
-    grad_x[result.codes != 0] = 0.0
-    q = adjoint(problem, result.mu, grad_x, None)
-    to_u = _to_u(problem, problem.adjusted(result.mu), grad_x, q / problem.scale)
-    expected = problem.objective.linear(to_u)
-    pulled = KernelBackend().vjp(problem, result.mu, grad_x, codes=result.codes)
-    assert _size(pulled.scores - expected) <= 1e-9 * (1 + _size(expected))
+    stated = _stated(cons, OBJECTIVES[objective], torch.randn(4, cons.num_variables, dtype=F64))
+    answer = stated.solve(KERNEL)
+    grad_x = torch.randn_like(stated.scores)
+    ours, theirs = (stated.pull_back(solver, answer, grad_x) for solver in (KERNEL, TORCH))
+    assert _size(ours[0] - theirs[0]) <= 1e-9 * (1 + _size(theirs[0]))
     if family not in DEPENDENT and "entropy" in objective:
-        assert _size(pulled.q - q) <= 1e-7 * (1 + _size(q))
+        assert _size(ours[2] - theirs[2]) <= 1e-7 * (1 + _size(theirs[2]))
 
 
 @pytest.mark.parametrize("objective", [Entropy(0.3), Entropy(0.3, slack="none"), Euclidean()], ids=str)
@@ -140,7 +135,7 @@ def test_gradients_are_finite_differences(objective):
 
 
 def test_gradients_of_duals_and_coefficients():
-    """What has no closed form takes q from the kernel; second derivatives go through the adjoint."""
+    """By the core in closed form; second derivatives go through the adjoint on arrays."""
     scores = torch.tensor([[0.9, 0.2, 0.4], [0.1, 0.8, 0.3]], dtype=F64, requires_grad=True)
     A = torch.tensor([[1.0, 2.0, 0.5]], dtype=F64, requires_grad=True)
     tight = linsat.Newton(tol=1e-12)
@@ -161,55 +156,44 @@ def test_numbers_per_instance(objective):
     rng = np.random.default_rng(1)
     count, k, l = 5, 4, 12
     cons = linsat.Constraints(A=rng.uniform(-1, 1, (k, l)), b=rng.uniform(0.5, 1, (count, k)), lower=-0.5, upper=1.0)
-    compiled = compile_constraints(cons, objective, num_variables=l)
-    form = compiled.form
-    values = torch.tensor(rng.uniform(-1, 1, (count, form.rows.values.shape[1])), dtype=F64)
-    width = torch.tensor(rng.uniform(0.5, 1.5, (count, l)), dtype=F64)
-    scale = torch.tensor(rng.uniform(0.5, 1.5, (count, k)), dtype=F64)
-    upper = form.lower + width
-    form = form.with_tensors((values, form.lower, upper, form.rhs, form.slack, scale, form.dual_lower, form.dual_upper))
+    cons = cons.with_coefficients(A=torch.tensor(rng.uniform(-1, 1, (count, k, l))))
+    cons = cons.with_bounds(upper=torch.tensor(rng.uniform(0.0, 1.0, (count, l))))
     if isinstance(objective, Entropy):
         objective = Entropy(torch.linspace(0.05, 0.5, count, dtype=F64), objective.slack)
     else:
         objective = Euclidean(torch.tensor(rng.uniform(0.5, 2, (count, l))))
-    objective = objective.spread(torch.Size([count]), l, torch.device("cpu"))
-    problem = form.problem(torch.randn(count, l, dtype=F64), objective, everything_free(form))
-    ours, theirs = KernelBackend().solve(problem, linsat.Newton()), ArrayBackend().solve(problem, linsat.Newton())
+    stated = Stated.of(cons, objective, torch.randn(count, l, dtype=F64))
+    ours, theirs = stated.solve(KERNEL), stated.solve(TORCH)
     assert torch.equal(ours.codes, theirs.codes)
     assert _size(ours.x - theirs.x) <= 1e-9
     for n in range(count):
-        alone = KernelBackend().solve(problem.select(torch.tensor([n])), linsat.Newton())
+        alone = stated.alone(n).solve(KERNEL)
         assert torch.equal(alone.x[0], ours.x[n])
-        assert torch.equal(alone.mu[0], ours.mu[n])
+        assert torch.equal(alone.duals[0], ours.duals[n])
 
 
 def test_prices_bound_the_duals():
     """A finite bound on a dual: the row gives way instead of pushing harder."""
-    cons = linsat.Constraints(A=[[1.0, 1.0, 1.0]], b=[0.1])
+    cons = linsat.Constraints(A=[[1.0, 1.0, 1.0]], b=[0.1]).soften(price=0.3)
     for objective in (Entropy(0.1, slack="none"), Euclidean()):
-        problem = _problem(cons, objective, torch.full((2, 3), 2.0, dtype=F64))
-        tensors = list(problem.tensors())
-        tensors[6] = torch.tensor([[-0.3]], dtype=F64)
-        soft = problem.with_tensors(tuple(tensors)).problem(problem.scores, problem.objective, problem.presolved)
-        ours, theirs = KernelBackend().solve(soft, linsat.Newton()), ArrayBackend().solve(soft, linsat.Newton())
+        stated = Stated.of(cons, objective, torch.full((2, 3), 2.0, dtype=F64))
+        ours, theirs = stated.solve(KERNEL), stated.solve(TORCH)
         assert ours.codes.tolist() == theirs.codes.tolist() == [0, 0]
         torch.testing.assert_close(ours.x, theirs.x, atol=1e-10, rtol=0)
-        torch.testing.assert_close(ours.mu, theirs.mu, atol=1e-12, rtol=0)
+        torch.testing.assert_close(ours.duals, theirs.duals, atol=1e-12, rtol=0)
         assert float((ours.x.sum(-1) - 0.1).min()) > 0.1  # it gave way
 
 
 @pytest.mark.parametrize("objective", [Entropy(0.05), Entropy(0.05, slack="none"), Euclidean()], ids=str)
 def test_warm_starts(objective):
-    cons = FAMILIES["portfolio"]
-    problem = _problem(cons, objective, torch.randn(4, 40, dtype=F64))
-    cold = KernelBackend().solve(problem, linsat.Newton())
-    warm = KernelBackend().solve(problem, linsat.Newton(), cold.mu)
-    assert int(warm.steps.max()) == 0
-    far = KernelBackend().solve(problem, linsat.Newton(), torch.full_like(cold.mu, 50.0))
+    stated = Stated.of(FAMILIES["portfolio"], objective, torch.randn(4, 40, dtype=F64))
+    cold = stated.solve(KERNEL)
+    warm = stated.solve(KERNEL, cold.duals)
+    assert int(warm.counts[1].max()) == 0
+    far = stated.solve(KERNEL, torch.full_like(cold.duals, 50.0))
     torch.testing.assert_close(far.x, cold.x, atol=1e-8, rtol=0)
-    theirs = ArrayBackend().solve(problem, linsat.Newton(max_steps=2), 0.9 * cold.mu)
-    ours = KernelBackend().solve(problem, linsat.Newton(max_steps=2), 0.9 * cold.mu)
-    torch.testing.assert_close(ours.mu, theirs.mu, atol=1e-11, rtol=1e-11)
+    ours, theirs = (stated.solve(linsat.Newton(max_steps=2, backend=b), 0.9 * cold.duals) for b in ("kernel", "torch"))
+    torch.testing.assert_close(ours.duals, theirs.duals, atol=1e-11, rtol=1e-11)
 
 
 def test_a_start_for_a_row_that_cannot_bind_any_more_does_nothing():
@@ -241,14 +225,14 @@ def test_presolve_decides_as_in_torch(kind):
         system = random_system(rng, kind)
         cons = linsat.Constraints(**system.arguments())
         shift = torch.tensor(rng.normal(size=(6, len(cons)))) * (torch.arange(6) % 2)[:, None]
-        compiled = compile_constraints(cons, Entropy(0.1))
-        form = compiled.form
-        tensors = list(form.tensors())
-        tensors[3] = form.rhs + shift
-        form = form.with_tensors(tuple(tensors))
-        ours = KernelBackend().propagate(form, compiled.senses, everything_free(form))
-        theirs = propagate(form, compiled.senses)
-        for name in ("free", "active", "infeasible"):
+        sides = iter((cons.rhs + shift).split([len(side) for side in cons.right_sides.values()], -1))
+        cons = cons.with_rhs(**{name: next(sides) for name in cons.right_sides})
+        stated = Stated.of(cons, Entropy(0.1), torch.zeros(6, cons.num_variables, dtype=F64))
+        answer = stated.solve(linsat.Newton(max_steps=1, backend="kernel"))  # too early for a proof by the iteration
+        ours = stated.plan.unpack(answer.decided)
+        theirs = propagate(stated.plan.form(stated.numbers), cons.structure.on("cpu")[2])
+        assert torch.equal(answer.codes == Status.INFEASIBLE.code, theirs.infeasible)
+        for name in ("free", "active"):
             assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
         assert torch.equal(ours.at_upper & ~ours.free, theirs.at_upper & ~theirs.free)
 
@@ -333,12 +317,10 @@ def test_bad_numbers_and_limits_are_reported():
 
 
 def test_numbers_of_another_batch_are_not_read():
-    problem = _problem(FAMILIES["simplex"], Entropy(0.1), torch.zeros(3, 7, dtype=F64))
-    tensors = list(problem.tensors())
-    tensors[3] = torch.ones(2, 1, dtype=F64)
-    wrong = problem.with_tensors(tuple(tensors)).problem(problem.scores, problem.objective, problem.presolved)
+    stated = Stated.of(FAMILIES["simplex"].with_rhs(f=torch.ones(3, 1)), Entropy(0.1), torch.zeros(3, 7, dtype=F64))
+    wrong = stated.numbers._replace(side=torch.ones(2, 1, dtype=F64))
     with pytest.raises(ValueError, match="does not fit a batch of 3"):
-        KernelBackend().solve(wrong, linsat.Newton())
+        stated.by(KERNEL).solve(wrong, stated.scores, stated.objective)
 
 
 # ---------------------------------------------------------------- what the kernel does not take
@@ -348,11 +330,10 @@ def test_reasons_why_not():
     class Mine(Entropy):
         pass
 
-    kernel = KernelBackend()
-    problem = _problem(FAMILIES["simplex"], Entropy(0.1), torch.zeros(1, 7, dtype=F64))
-    assert kernel.supports(problem) is None
-    own = problem.problem(problem.scores, Mine(problem.objective.tau), problem.presolved)
-    assert "not Mine" in kernel.supports(own)
+    stated = Stated.of(FAMILIES["simplex"], Entropy(0.1), torch.zeros(1, 7, dtype=F64))
+    assert stated.plan.not_native(stated.objective, stated.scores) is binding.load()
+    assert "not Mine" in stated.plan.not_native(Mine(stated.objective.tau), stated.scores)
+    assert "not on meta" in stated.plan.not_native(stated.objective, stated.scores.to("meta"))
     chain = linsat.Constraints(A=sp.diags([1.0, 1.0, 1.0], [0, 1, 2], shape=(600, 602)), b=2.0)
     with pytest.raises(linsat.ConstraintError, match="backend='kernel' cannot be used.*400 rows share variables"):
         linsat.project(torch.zeros(602), chain, objective=Euclidean(), solver=KERNEL)
@@ -430,32 +411,49 @@ def test_inside_the_collate_function_of_a_data_loader():
     assert torch.equal(found, linsat.project(torch.stack(data), linsat.constraints.doubly_stochastic(3)))
 
 
-_TASK = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)  # layout, problem, call, team
+# ---------------------------------------------------------------- the worker threads by themselves
+
+_WORKERS = """
+#include "workers.h"
+int run(Task task, int64_t threads) { return run_shared(task, 0, 0, 0, (Team){0}, threads); }
+int64_t next(Team *team) { return __atomic_fetch_add(&team->counter, 1, __ATOMIC_RELAXED); }
+"""
+_TASK = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)  # layout, statement, call, team
 
 
-def _run(task, threads: int) -> int:
-    """A task in Python, run by the kernel's threads."""
-    callback = _TASK(task)
-    return native.load().functions.linsat_run(ctypes.cast(callback, ctypes.c_void_p), None, None, None, threads)
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory):
+    """The core's worker threads in a library of their own, which runs tasks that are functions of Python."""
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None or not HEADERS.is_dir():
+        pytest.skip("no C compiler, or no sources")
+    folder = tmp_path_factory.mktemp("workers")
+    (folder / "workers.c").write_text(_WORKERS)
+    library = folder / "workers.so"
+    command = [compiler, "-shared", "-fPIC", "-std=gnu11", f"-I{HEADERS}", str(folder / "workers.c"), "-lpthread"]
+    subprocess.run([*command, "-o", str(library)], check=True)
+    functions = ctypes.CDLL(str(library))
+    functions.run.argtypes = (_TASK, ctypes.c_int64)
+    functions.next.argtypes, functions.next.restype = (ctypes.c_void_p,), ctypes.c_int64
+    return functions
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4, 9])
-def test_threads_share_the_numbers_and_each_is_taken_once(threads):
+def test_threads_share_the_numbers_and_each_is_taken_once(workers, threads):
     count = 5_000
     taken = np.zeros(count, dtype=np.int64)
-    claim = native.load().functions.linsat_claim
 
-    def take(layout, problem, call, team) -> int:
-        while (n := claim(team)) < count:
+    def take(layout, statement, call, team) -> int:
+        while (n := workers.next(team)) < count:
             taken[n] += 1
         return 0
 
     for repeat in range(1, 4):
-        assert _run(take, threads) == 0
+        assert workers.run(_TASK(take), threads) == 0
         assert (taken == repeat).all()
 
 
-def test_a_failure_in_a_worker_reaches_the_caller():
+def test_a_failure_in_a_worker_reaches_the_caller(workers):
     caller, begun = threading.get_ident(), threading.Event()
 
     def fails(*team) -> int:
@@ -465,11 +463,11 @@ def test_a_failure_in_a_worker_reaches_the_caller():
         begun.set()
         return -1
 
-    assert _run(fails, 3) != 0
-    assert _run(lambda *team: 0, 3) == 0
+    assert workers.run(_TASK(fails), 3) != 0
+    assert workers.run(_TASK(lambda *team: 0), 3) == 0
 
 
-def test_a_call_that_finds_the_workers_busy_works_alone():
+def test_a_call_that_finds_the_workers_busy_works_alone(workers):
     inside, over = threading.Event(), threading.Event()
 
     def waits(*team) -> int:
@@ -477,29 +475,36 @@ def test_a_call_that_finds_the_workers_busy_works_alone():
         assert over.wait(timeout=20)
         return 0
 
-    busy = threading.Thread(target=_run, args=(waits, 2))
+    busy = threading.Thread(target=workers.run, args=(_TASK(waits), 2))
     busy.start()
     assert inside.wait(timeout=20)
     who = []
-    assert _run(lambda *team: who.append(threading.get_ident()) or 0, 2) == 0
+    assert workers.run(_TASK(lambda *team: who.append(threading.get_ident()) or 0), 2) == 0
     over.set()
     busy.join()
     assert who == [threading.get_ident()]
 
 
-def test_a_forked_child_has_threads_of_its_own():
+def test_a_forked_child_has_threads_of_its_own(workers):
     scores = np.random.default_rng(0).random((64, 400))
     torch.set_num_threads(2)
     try:
-        expected, _ = _threads_of_a_child(scores)
-        with multiprocessing.get_context("fork").Pool(2) as pool:
-            found = pool.map_async(_threads_of_a_child, [scores, scores]).get(timeout=60)
-        assert all(np.array_equal(x, expected) and workers == 2 for x, workers in found)
+        expected, together = _threads_of_a_child(scores, workers)
+        assert together == 2
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+        children = [context.Process(target=lambda: queue.put(_threads_of_a_child(scores, workers))) for _ in range(2)]
+        for child in children:
+            child.start()
+        found = [queue.get(timeout=60) for _ in children]
+        for child in children:
+            child.join(timeout=60)
+        assert all(np.array_equal(x, expected) and together == 2 for x, together in found)
     finally:
         torch.set_num_threads(1)
 
 
-def _threads_of_a_child(scores: np.ndarray) -> tuple[np.ndarray, int]:
+def _threads_of_a_child(scores, workers):
     """The answer, and how many threads worked at once."""
     together = threading.Barrier(2)
 
@@ -511,7 +516,7 @@ def _threads_of_a_child(scores: np.ndarray) -> tuple[np.ndarray, int]:
         return 0
 
     x = linsat.project(scores, linsat.constraints.doubly_stochastic(20))
-    return x, 2 if _run(meets, 2) == 0 else 1
+    return x, 2 if workers.run(_TASK(meets), 2) == 0 else 1
 
 
 def test_numbers_of_one_call_do_not_reach_the_next():
@@ -536,7 +541,7 @@ def test_calls_with_many_shapes_keep_few_of_them():
     cons = linsat.Constraints(A=np.ones((1, 3)), b=[1.0])
     for count in range(1, 200):
         linsat.project(torch.rand(count, 3), cons)
-    assert 0 < len(cons.recent_calls) <= 64
+    assert 0 < len(cons.calls) <= 64
 
 
 # ---------------------------------------------------------------- the library
@@ -548,13 +553,13 @@ def _python(script: str, **environment: str) -> subprocess.CompletedProcess:
 
 
 MISSING = {
-    "not compiled": ("native._path = lambda folder: None", "it was not compiled when linsat was installed"),
+    "not compiled": ("binding._path = lambda folder: None", "it was not compiled when linsat was installed"),
     "damaged": (
         "import pathlib, tempfile; path = pathlib.Path(tempfile.mkstemp()[1]); path.write_bytes(b'no library')\n"
-        "native._path = lambda folder: path",
+        "binding._path = lambda folder: path",
         "its library cannot be loaded",
     ),
-    "of another version": ("native._ABI_VERSION = -1", "compiled from another version of linsat"),
+    "of another version": ("binding._ABI = -1", "compiled from another version of linsat"),
 }
 
 
@@ -562,7 +567,7 @@ MISSING = {
 def test_without_its_library_the_torch_back_end_serves(case):
     change, reason = MISSING[case]
     script = (
-        "import torch, linsat, linsat.cli\nfrom linsat.backends.cpu_kernel import native\n"
+        "import torch, linsat, linsat.cli\nfrom linsat.native import binding\n"
         f"{change}\n"
         "y = torch.rand(2, 9, dtype=torch.float64, requires_grad=True)\n"
         "cons = linsat.constraints.doubly_stochastic(3)\n"
@@ -591,9 +596,9 @@ def test_the_kernel_can_be_turned_off_and_required():
 def test_the_plain_variant_can_be_asked_for():
     """And says that it is what runs. By symmetry every share of a simplex is 1/5 at equal scores."""
     script = (
-        "import torch, linsat\nfrom linsat.backends.cpu_kernel import native\n"
+        "import torch, linsat\nfrom linsat.native import binding\n"
         "x = linsat.project(torch.zeros(2, 5, dtype=torch.float64), linsat.constraints.simplex(5))\n"
-        "print(native.load().instructions, float((x - 0.2).abs().max()) < 1e-12)\n"
+        "print(binding.load().instructions, float((x - 0.2).abs().max()) < 1e-12)\n"
     )
     expected = "SSE2" if platform.machine() in ("x86_64", "AMD64") else "generic vectors"
     for value in ("plain", "PLAIN"):
@@ -608,8 +613,17 @@ def test_another_value_of_the_switch_is_rejected():
 
 
 def test_structures_have_the_layout_of_the_library():
-    assert not native._differs(native.load().functions)
-    assert ctypes.sizeof(native.Numbers) == 16
+    assert not binding._differs(binding.load().functions)
+
+
+@pytest.mark.skipif(not HEADERS.is_dir(), reason="no sources")
+@pytest.mark.parametrize("name", ["Numbers", "Statement", "Solve", "Gradient", "Pull"])
+def test_structures_name_the_fields_of_the_header(name):
+    """In their order: sizes alone would not tell two that have changed places."""
+    header = (HEADERS / "linsat.h").read_text(encoding="utf-8")
+    body = re.search(r"typedef struct \{([^}]*)\} " + name + ";", re.sub(r"/\*.*?\*/", "", header, flags=re.S))[1]
+    declared = [re.findall(r"\w+", field)[-1] for line in body.split(";") for field in line.split(",") if line.strip()]
+    assert [field for field, _ in getattr(binding, name)._fields_] == declared
 
 
 def test_first_call_of_a_fresh_process():

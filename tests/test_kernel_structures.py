@@ -1,4 +1,4 @@
-"""The kernel's ways through large, dense and unbounded problems: against conditions of optimality and other solvers."""
+"""The native core's ways through large, dense and unbounded problems: against optimality and other solvers."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import linsat
-from linsat.backends.cpu_kernel import native
+from arithmetic import needs_kernel
 from linsat.objectives import Entropy, Euclidean
 from oracles import System, nearest_point, slack_free_optimum
+from statements import KERNEL, TORCH
 
-KERNEL, TORCH = linsat.Newton(backend="kernel"), linsat.Newton(backend="torch")
 F64 = torch.float64
 
-pytestmark = pytest.mark.skipif(native.unavailable() is not None, reason=f"no kernel: {native.unavailable()}")
+pytestmark = needs_kernel
 
 # More variables than one tile has, with rows that tiles do and do not cut, narrow and wide factors.
 LARGE = {

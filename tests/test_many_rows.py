@@ -14,13 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import linsat
 from linsat.backends import arrays
 from linsat.backends.arrays import Setting, _Loop, first_state, step
-from linsat.backends.run import settle
-from linsat.compile.compiled import compile_constraints
 from linsat.compile.rows import RowMatrix
 from linsat.solvers import linear_solve
 from linsat.solvers.linear_algebra import conjugate_gradients
 from linsat.solvers.linear_solve import MOST_DENSE_ROWS
 from oracles import random_system
+from statements import problem_of
 
 F64 = torch.float64
 TAU = 0.1
@@ -133,11 +132,9 @@ def cold_problem(request):
     kind, slack = request.param
     rng = np.random.default_rng(5)
     system = random_system(rng, kind, largest=30, rows=8)
-    objective = linsat.Entropy(torch.full((6, 1), 0.01, dtype=F64), slack=slack)
-    compiled = compile_constraints(linsat.Constraints(**system.arguments()), objective)
     scores = torch.tensor(rng.normal(size=(6, system.matrix.shape[1])))
     scores[2] *= 20
-    return compiled.form.problem(scores, objective, settle(compiled))
+    return problem_of(linsat.Constraints(**system.arguments()), linsat.Entropy(0.01, slack=slack), scores)
 
 
 def test_a_pass_never_waits_for_the_device(cold_problem):

@@ -12,8 +12,8 @@ from torch.autograd import gradcheck
 import linsat
 from linsat.backends.arrays import ArrayBackend
 from linsat.backends.interior_point import InteriorPointBackend
-from linsat.compile.compiled import compile_constraints
 from oracles import open_system
+from statements import problem_of
 
 F64 = torch.float64
 KINDS = ("signed", "positive", "boundary", "unbounded", "dependent")
@@ -228,9 +228,7 @@ def test_a_learned_number_that_no_gradient_would_reach_is_rejected():
 
 def test_which_back_ends_run_it():
     cons, y = linsat.constraints.simplex(3), np.array([0.3, 0.1, -0.4])
-    spread = Huber().spread(torch.Size([1]), 3, torch.device("cpu"))
-    compiled = compile_constraints(cons, spread)
-    problem = compiled.form.problem(torch.from_numpy(y)[None], spread, compiled.presolve(compiled.form))
+    problem = problem_of(cons, Huber(), torch.from_numpy(y)[None])
     assert ArrayBackend().supports(problem) is None
     reason = InteriorPointBackend().supports(problem)
     assert reason is not None

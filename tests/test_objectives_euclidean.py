@@ -210,7 +210,13 @@ def test_an_answer_beyond_the_range_of_the_scores_is_rejected(dtype):
     largest = torch.finfo(dtype).max
     cons = linsat.Constraints(C=[[1.0]], d=[4.0 * largest], lower=-np.inf, upper=np.inf)
     y = torch.tensor([0.4], dtype=dtype)
-    with pytest.raises(linsat.ConstraintError, match=r"x reaches .* Fix: y.double\(\), or finite bounds"):
-        linsat.project(y, cons, objective=linsat.Euclidean())
+    for backend in ("auto", "torch"):
+        solver = linsat.Newton(backend=backend)
+        with pytest.raises(
+            linsat.ConstraintError,
+            match=r"x of instance 0 is beyond the range of .* Fix: y.double\(\), or finite bounds",
+        ):
+            linsat.project(y, cons, objective=linsat.Euclidean(), solver=solver)
+        assert linsat.project(y, cons, objective=linsat.Euclidean(), solver=solver, on_failure="nan").isnan().all()
     found = linsat.project(y.double(), cons, objective=linsat.Euclidean())
     torch.testing.assert_close(found, torch.tensor([4.0 * largest], dtype=torch.float64))

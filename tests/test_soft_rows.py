@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 import linsat
-from arithmetic import HAS_KERNEL, NEWTON_BACKENDS, assert_same_answer
-from linsat.backends.cpu_kernel import KernelBackend
-from linsat.compile.compiled import compile_constraints
-from linsat.compile.presolve import everything_free, propagate
+from arithmetic import NEWTON_BACKENDS, assert_same_answer
+from linsat.compile.presolve import propagate
 from oracles import System, entropic_optimum, is_feasible, nearest_point, slack_free_optimum, soft_system
+from statements import Stated
 
 BACKENDS = (*NEWTON_BACKENDS, "interior_point")
 KINDS = ("euclidean", "slack-free", "paper")
@@ -323,11 +322,10 @@ def test_infeasible_instances_through_hard_rows_only(backend):
 def test_soft_rows_force_no_variable():
     """x[0] + x[1] <= 0 would force both to 0; soft and cheap it hardly matters."""
     cons = linsat.Constraints(A=[[1.0, 1.0, 0.0]], b=0.0, E=[[0.0, 0.0, 1.0]], f=1.0)
-    form = compile_constraints(cons.soften("A", price=1e-3), SLACK_FREE).form
-    _, _, senses = cons.structure.on("cpu")
-    decided = [propagate(form, senses)]
-    if HAS_KERNEL:
-        decided.append(KernelBackend().propagate(form, senses, everything_free(form)))
+    each = cons.soften("A", price=1e-3).with_rhs(b=torch.zeros(1, 1))  # of each instance: the solver presolves
+    stated = Stated.of(each, SLACK_FREE, torch.zeros(1, 3, dtype=torch.float64))
+    decided = [propagate(stated.plan.form(stated.numbers), cons.structure.on("cpu")[2])]
+    decided += [stated.plan.unpack(stated.solve(linsat.Newton(backend=b)).decided) for b in NEWTON_BACKENDS]
     for found in decided:
         assert found.free[0].tolist() == [True, True, False]
     x = linsat.project(torch.ones(3, dtype=torch.float64), cons.soften("A", price=1e-3), objective=SLACK_FREE)

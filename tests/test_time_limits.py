@@ -7,10 +7,9 @@ import pytest
 import torch
 
 import linsat
-from linsat.backends.run import settle
-from linsat.compile.compiled import compile_constraints
 from linsat.compile.programs import linear_program
 from linsat.compile.system import Deadline, OutOfTime, time_left, time_limit
+from linsat.plan import plan_of
 
 # x0 + x1 + x2 <= 1 and x0 + x1 >= 1 force x2 to 0 together, which takes a linear program to see.
 FORCING = {"A": [[1.0, 1.0, 1.0]], "b": [1.0], "C": [[1.0, 1.0, 0.0]], "d": [1.0]}
@@ -42,10 +41,10 @@ def test_an_interior_point_step_ends_with_it():
 
 def test_what_was_cut_short_is_not_kept():
     cons = linsat.Constraints(**FORCING)
-    compiled = compile_constraints(cons, linsat.Entropy())
+    plan = plan_of(cons, linsat.Entropy(), linsat.Newton(), 3, torch.device("cpu"))
     with time_limit(Deadline(0)), pytest.raises(OutOfTime):
-        settle(compiled)
-    assert settle(compiled).free.tolist() == [[True, True, False]]
+        plan.decided()
+    assert plan.unpack(plan.decided()).free.tolist() == [[True, True, False]]
 
 
 def test_every_stage_of_check_says_that_time_ran_out():

@@ -14,7 +14,7 @@ import linsat
 from linsat.backends.triton import TritonBackend, backend, layout
 from linsat.backends.triton.layout import layout_of
 from linsat.cli.info import describe_backends
-from linsat.compile.compiled import compile_constraints
+from statements import rows_of, untouched_problem
 
 pytest.importorskip("triton")
 ROOT = Path(__file__).parent.parent
@@ -117,7 +117,7 @@ class TestLayout:
     """Which rows lead, and where variables go."""
 
     def of(self, cons):
-        return layout_of(compile_constraints(cons, linsat.Euclidean()).form.rows)
+        return layout_of(rows_of(cons))
 
     @pytest.mark.parametrize(
         ("cons", "others"),
@@ -135,7 +135,7 @@ class TestLayout:
         used = found.variable_of[found.variable_of >= 0]
         assert sorted(used.tolist()) == list(range(cons.num_variables))
         assert len(found.target.unique()) == len(found.target)
-        rows = compile_constraints(cons, linsat.Euclidean()).form.rows
+        rows = rows_of(cons)
         lines = found.coefficients(rows.values).reshape(1 + found.others, found.places)
         A = torch.zeros(rows.shape, dtype=F64)
         A[rows.row, rows.col] = rows.values[0]
@@ -160,9 +160,8 @@ class TestLayout:
 
 
 def problem(objective=None, device="cpu"):
-    compiled = compile_constraints(linsat.constraints.simplex(2), objective or linsat.Euclidean())
-    form = compiled.form
-    return form.problem(torch.zeros_like(form.lower), compiled.objective, compiled.presolve(form))
+    scores = torch.zeros(1, 2, dtype=F64)
+    return untouched_problem(linsat.constraints.simplex(2), objective or linsat.Euclidean(), scores)
 
 
 def test_it_says_why_it_does_not_take_a_problem(monkeypatch):

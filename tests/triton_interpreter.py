@@ -20,12 +20,11 @@ import numpy as np
 import torch
 
 import linsat
-from linsat.backends.cpu_kernel import KernelBackend
-from linsat.backends.run import settle
 from linsat.backends.triton import TritonBackend
-from linsat.compile.compiled import compile_constraints
 from linsat.compile.problem import Problem
+from linsat.gradient.implicit import adjoint
 from linsat.objectives import Entropy, Euclidean
+from statements import KERNEL, Stated, untouched_problem
 
 F64 = torch.float64
 TAUS = (1.0, 0.3, 0.1, 0.03)
@@ -47,14 +46,6 @@ def keep_patches() -> None:
     for function in (forward, tl.sum):  # one of a module that sees triton.language, one that sees its core only
         interpreter._patch_lang(function.fn)
     interpreter._patch_lang = lambda fn: Kept()
-
-
-def problem_of(cons: linsat.Constraints, objective: Any, scores: torch.Tensor) -> Problem:
-    """The problem that a call with these arguments solves."""
-    count, l = scores.shape
-    compiled = compile_constraints(cons, objective, num_variables=l)
-    presolved = settle(compiled) if compiled.presolved is not None else compiled.presolve(compiled.form)
-    return compiled.form.problem(scores, objective.spread(torch.Size([count]), l, scores.device), presolved)
 
 
 def size(tensor: torch.Tensor | None) -> float:
@@ -79,42 +70,43 @@ def violation(problem: Problem, x: torch.Tensor) -> float:
 
 
 def compare(
-    name: str, problem: Problem, *, seed: int = 0, start: bool = False, duals: bool = False, mixed: bool = False
+    name: str, stated: Stated, *, seed: int = 0, start: bool = False, duals: bool = False, mixed: bool = False
 ) -> Record:
     """Both back ends on one problem, forwards and backwards; ``duals``: with a gradient of the duals, and q compared.
 
     Where rows depend on each other only some combinations of their duals are determined.
     """
-    backend, kernel, newton = TritonBackend(mixed=mixed), KernelBackend(), linsat.Newton()
+    backend, newton, problem = TritonBackend(mixed=mixed), linsat.Newton(), stated.problem()
     began = time.process_time()
-    theirs = kernel.solve(problem, newton)
-    ours = backend.solve(problem, newton, theirs.mu if start else None)
+    theirs = stated.solve(KERNEL)
+    ours = backend.solve(problem, newton, theirs.duals * problem.scale if start else None)
     generator = torch.Generator().manual_seed(seed)
-    grad_x, grad_mu = (torch.randn(t.shape, dtype=F64, generator=generator) for t in (theirs.x, theirs.mu))
+    grad_x, grad_mu = (torch.randn(t.shape, dtype=F64, generator=generator) for t in (theirs.x, theirs.duals))
     numbered = bool(problem.objective.parameters())
-    pulled, expected = (
-        b.vjp(
-            problem,
-            r.mu,
-            grad_x.to(problem.scores.dtype),
-            codes=theirs.codes,
-            grad_mu=grad_mu if duals else None,
-            parameter=numbered,
-        )
-        for b, r in ((backend, ours), (kernel, theirs))
+    pulled = backend.vjp(
+        problem,
+        ours.mu,
+        grad_x.to(problem.scores.dtype),
+        codes=theirs.codes,
+        grad_mu=grad_mu if duals else None,
+        parameter=numbered,
     )
+    grad_duals = grad_mu * problem.scale if duals else None  # of the rows as written
+    to_scores, *_, to_parameter = stated.pull_back(KERNEL, theirs, grad_x.to(problem.scores.dtype), grad_duals)
     solved = theirs.codes == 0
     apart = {
         "x": size((ours.x - theirs.x)[solved]) / (1 + size(theirs.x[solved])),
-        "scores": size(pulled.scores - expected.scores) / (1 + size(expected.scores)),
+        "scores": size(pulled.scores - to_scores) / (1 + size(to_scores)),
     }
-    if pulled.parameter is not None and expected.parameter is not None:
-        apart["parameter"] = size(pulled.parameter - expected.parameter) / (1 + size(expected.parameter))
+    if pulled.parameter is not None:
+        apart["parameter"] = size(pulled.parameter.sum_to_size(to_parameter.shape) - to_parameter)
+        apart["parameter"] /= 1 + size(to_parameter)
     coarse = None
     if mixed:
         coarse = violation(problem, backend.coarse(problem, newton, None).x)
     if duals:
-        apart["q"] = size(pulled.q - expected.q) / (1 + size(expected.q))
+        q = adjoint(problem, theirs.duals, grad_x, grad_duals)
+        apart["q"] = size(pulled.q - q) / (1 + size(q))
     return {
         "name": name,
         "seconds": time.process_time() - began,
@@ -122,7 +114,7 @@ def compare(
         "codes": ours.codes.tolist(),
         "kernel_codes": theirs.codes.tolist(),
         "steps": ours.steps.tolist(),
-        "kernel_steps": theirs.steps.tolist(),
+        "kernel_steps": theirs.counts[1].tolist(),
         "apart": apart,
         "violation": violation(problem, ours.x[solved]) if bool(solved.all()) else None,
         "float32_violation": coarse,
@@ -144,29 +136,29 @@ def smoke() -> Iterator[Record]:
         Entropy(0.1, slack="none"),
         Euclidean(weights=torch.linspace(0.5, 2, 6, dtype=F64)),
     ):
-        yield compare(f"matching {objective!r:.30}", problem_of(matching, objective, scores(matching)))
+        yield compare(f"matching {objective!r:.30}", Stated.of(matching, objective, scores(matching)))
     box = linsat.Constraints(A=[[1.0, 2.0, -1.0]], b=[1.5], E=[[1.0, 1.0, 1.0]], f=[2.0], lower=-1.0, upper=3.0)
-    given = problem_of(box, Entropy(0.3), scores(box, 2))
-    given = replace(given, rhs=given.rhs * torch.tensor([[1.0], [1.1]], dtype=F64))
+    sides = box.with_rhs(b=[[1.5], [1.65]], f=[[2.0], [2.2]])
+    given = Stated.of(sides, Entropy(0.3), scores(box, 2))
     yield compare("per-instance right-hand sides, warm", given, start=True, duals=True)
     single = replace(given, scores=given.scores.float())
-    yield compare("float32 scores, float32 steps", single.select(torch.tensor([1])), mixed=True)
+    yield compare("float32 scores, float32 steps", single.alone(1), mixed=True)
     forced = linsat.Constraints(A=[[1.0, 1, 0], [0, 0, 1]], b=[1.0, 0.4], C=[[1.0, 1.0, 0]], d=[1.0])
-    yield compare("forced rows", problem_of(forced, Entropy(0.5), scores(forced)))
+    yield compare("forced rows", Stated.of(forced, Entropy(0.5), scores(forced)))
     soft = linsat.Constraints(A=[[1.0, 1, 1]], b=[1.0], C=[[1.0, 1, 1]], d=[2.0]).soften(price=[0.7, 0.5])
-    yield compare("contradictory soft rows", problem_of(soft, Euclidean(), scores(soft)))
+    yield compare("contradictory soft rows", Stated.of(soft, Euclidean(), scores(soft)))
     free = linsat.Constraints(A=rng.uniform(-1, 1, (34, 50)), b=0.1, lower=-np.inf, upper=np.inf)
-    yield compare("34 rows without a box", problem_of(free, Euclidean(), scores(free)))
+    yield compare("34 rows without a box", Stated.of(free, Euclidean(), scores(free)))
     yield infeasible()
-    yield alone_and_in_a_batch(given)
+    yield alone_and_in_a_batch(given.problem())
 
 
 def infeasible() -> Record:
     """Contradictory rows, which presolve has not been asked about."""
     cons = linsat.Constraints(E=[[1.0, 1.0], [1.0, 2.0]], f=[1.0, 4.0])
-    compiled = compile_constraints(cons, Euclidean())
-    problem = compiled.form.problem(torch.zeros(1, 2, dtype=F64), Euclidean(), compiled.presolve(compiled.form))
-    ours, theirs = (b.solve(problem, linsat.Newton()) for b in (TritonBackend(), KernelBackend()))
+    scores = torch.zeros(1, 2, dtype=F64)
+    ours = TritonBackend().solve(untouched_problem(cons, Euclidean(), scores), linsat.Newton())
+    theirs = Stated.of(cons, Euclidean(), scores).solve(KERNEL)
     return {"name": "infeasible", "codes": ours.codes.tolist(), "kernel_codes": theirs.codes.tolist()}
 
 
@@ -178,7 +170,7 @@ def alone_and_in_a_batch(problem: Problem) -> Record:
     return {"name": "alone", "equal": torch.equal(both.x[1:], single.x) and torch.equal(both.mu[1:], single.mu)}
 
 
-def system_problem(number: int) -> tuple[str, Problem]:
+def system_problem(number: int) -> tuple[str, Stated]:
     """Random system ``number`` under an objective that its number decides."""
     from oracles import open_system, soft_system
 
@@ -203,7 +195,7 @@ def system_problem(number: int) -> tuple[str, Problem]:
     weights = torch.tensor(rng.uniform(0.5, 2.0, l))
     objective = [Entropy(tau), Entropy(tau, slack="none"), Euclidean(), Euclidean(weights=weights)][number % 4]
     scores = torch.tensor(rng.normal(size=(2 if number % 5 == 0 else 1, l)))
-    return f"{number} {kind} {type(objective).__name__} {number % 4}", problem_of(cons, objective, scores)
+    return f"{number} {kind} {type(objective).__name__} {number % 4}", Stated.of(cons, objective, scores)
 
 
 def main(arguments: list[str]) -> None:

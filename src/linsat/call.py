@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from linsat._transforms import constant_in_graphs, plain, tracing
+from linsat._transforms import constant_in_graphs, tracing
 from linsat.compile.problem import Tensor
 from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints
@@ -29,6 +29,8 @@ DEFAULT = Newton()
 DEFAULT_TAU = 0.1
 OnFailure = Literal["raise", "warn", "nan", "ignore"]
 ON_FAILURE: tuple[str, ...] = get_args(OnFailure)
+# Dtypes of scores whose range an answer cannot leave unseen.
+_SEEN_BY_ARRAYS, _SEEN_BY_CORE = (torch.float64,), (torch.float64, torch.float32)
 
 
 def check_options(solver: Any, on_failure: Any) -> None:
@@ -179,28 +181,26 @@ def solve_or_settle(
     own_instance: Callable[[int], int],
 ) -> Answer:
     """Scores (N, l) solved; what is not solved is explained, and becomes what the caller asked for."""
-    unusable = None
-    if plan.native(objective, scores) is None:  # which looks at the numbers as it reads them
+    unusable, core = None, plan.native(objective, scores)
+    if core is None:  # which looks at the numbers as it reads them
         unusable = check_usable(plan, numbers, scores, objective, on_failure)
         if unusable is not None:  # zeros solve, and do not get into the way of the others
             scores = scores.masked_fill(unusable[:, None], 0.0)
     answer = plan.solve(numbers, scores, objective, start)
     if unusable is not None:
         answer.counts[0, unusable], answer.known_solved = Status.NOT_FINITE.code, False
+    if not objective.finite_box and scores.dtype not in (_SEEN_BY_ARRAYS if core is None else _SEEN_BY_CORE):
+        _check_reach(answer, scores.dtype)
     if not answer.solved:
         settle(plan, numbers, scores, objective, answer, on_failure, own_instance)
-    elif not objective.finite_box and scores.dtype in (torch.float16, torch.bfloat16):
-        _check_reach(answer.x)
     return answer
 
 
-def _check_reach(x: Tensor) -> None:
-    """Reject answers beyond the range of a short dtype; finite bounds are checked before, and float32 by the core."""
-    if not bool(torch.isfinite(x).all()):
-        raise ConstraintError(
-            f"x is beyond the range of y's dtype {x.dtype}, which ends at {torch.finfo(x.dtype).max:g}. "
-            f"Fix: y.double(), or finite bounds."
-        )
+def _check_reach(answer: Answer, dtype: torch.dtype) -> None:
+    """An x beyond the range of its dtype is no answer; what finite bounds allow is checked before."""
+    beyond = ~torch.isfinite(answer.x.to(dtype)).all(-1) & (answer.codes == Status.CONVERGED.code)
+    if bool(beyond.any()):
+        answer.counts[0, beyond], answer.known_solved = Status.NOT_FINITE.code, False
 
 
 @constant_in_graphs

@@ -11,8 +11,8 @@ import torch
 from linsat.backends.interior_point import JUDGE_SECONDS
 from linsat.compile import judge
 from linsat.compile.diagnosis import reject_infeasible
-from linsat.compile.problem import Tensor
 from linsat.compile.hard_rows import hard_rows
+from linsat.compile.problem import Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATWarning
 from linsat.objectives import Entropy, Euclidean, Objective
@@ -200,7 +200,7 @@ def _report(
 def reject_instance(
     plan: Plan, numbers: Numbers, scores: Tensor, instance: int, own_instance: Callable[[int], int]
 ) -> None:
-    """Raise `InfeasibleError` where the rows of an instance contradict each other, at bounds that scores of -inf make."""
+    """Raise `InfeasibleError` where the rows of an instance contradict each other, at bounds as scores of -inf make."""
     constraints, own = plan.constraints, own_instance(instance)
     held = torch.isneginf(scores[instance])
     if not bool(held.any()):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from linsat._transforms import recorded
+from linsat.call import OnFailure, check_options, read_objective
 from linsat.constraints import Constraints
 from linsat.constraints.fingerprint import fingerprint
 from linsat.constraints.modelling import not_a_set
@@ -18,7 +19,6 @@ from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.plan import Solver
 from linsat.projection import compile_ahead, project
-from linsat.call import OnFailure, check_options, read_objective
 from linsat.solution import Scores
 
 _RULES = "linsat_rules"  # in the metadata that torch keeps beside the tensors of a state

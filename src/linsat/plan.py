@@ -2,8 +2,8 @@
 
     what a user states -> Numbers -> Plan -> native core, or arrays -> Answer
 
-A plan knows the pattern, the objective's kind and the solver; numbers come with each call, unless they are ``constant``.
-It decides nothing about gradients (`linsat.gradient`) nor about what becomes of failures (`linsat.failures`).
+A plan knows the pattern, the objective's kind and the solver; numbers come with each call, unless ``constant``. It
+decides nothing about gradients (`linsat.gradient`) nor about what becomes of failures (`linsat.failures`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from linsat.errors import ConstraintError
 from linsat.native import tensors as native
 from linsat.native.binding import Core, load
 from linsat.native.layout import NativeLayout, make_layout
+from linsat.native.tensors import Stated
 from linsat.objectives import Entropy, Euclidean, Objective
 from linsat.objectives.base import of_kind
 from linsat.solvers import Newton, Sinkhorn, made_solver, settings_of
@@ -165,6 +166,7 @@ class Plan:
 
     def _finish(self, answer: Answer, left: Tensor, numbers: Numbers, scores: Tensor, objective: Objective) -> None:
         """What Newton has not solved goes to the interior-point method."""
+        assert isinstance(self.solver, Newton)
         decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[left]
         here = replace_numbers(objective, lambda t: t if t.shape[0] == 1 else t[left])
         problem = self.problem(numbers.select(left), scores[left], here, decided)
@@ -218,13 +220,13 @@ class Plan:
             cache["native"] = make_layout(pattern.row, pattern.col, pattern.senses, self.width, core)
         return cache["native"]
 
-    def stated(self, numbers: Numbers, objective: Objective, count: int) -> native.Stated:
+    def stated(self, numbers: Numbers, objective: Objective, count: int) -> Stated:
         """The statement as the core reads it; kept where nothing in it changes."""
         if not self.constant:
-            return native.Stated(objective, numbers, count, gamma_shift=self.solver.gamma_shift)
+            return Stated(objective, numbers, count, gamma_shift=self.solver.gamma_shift)
         kept = self.kept.get("stated")
         if kept is None or kept[0] is not objective:
-            kept = objective, native.Stated(objective, numbers, count, gamma_shift=self.solver.gamma_shift)
+            kept = objective, Stated(objective, numbers, count, gamma_shift=self.solver.gamma_shift)
             self.kept["stated"] = kept
         return kept[1]
 
@@ -312,9 +314,7 @@ class Plan:
         return found
 
 
-def plan_of(
-    constraints: Constraints, objective: Objective, solver: Solver, width: int, device: torch.device
-) -> Plan:
+def plan_of(constraints: Constraints, objective: Objective, solver: Solver, width: int, device: torch.device) -> Plan:
     """The plan of a call: kept with the set where its numbers are constant and shared, else with its pattern."""
     constant = constraints.fixed and not constraints.batch_shape
     if torch.compiler.is_compiling():

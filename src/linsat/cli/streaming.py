@@ -26,8 +26,8 @@ from linsat.constraints.layout import expected_shape
 from linsat.errors import ConstraintError
 from linsat.files import Model, read_model
 from linsat.files.scores import ScoreFile, open_scores
-from linsat.objectives import Objective
 from linsat.native.binding import unavailable
+from linsat.objectives import Objective
 from linsat.projection import solve
 from linsat.solution import Solution
 

@@ -53,7 +53,20 @@ class Box:
     def form(
         self, rhs: Tensor, price: Tensor | None, senses: Tensor, *, entropic: bool, gamma_shift: float = 0.0
     ) -> StandardForm:
-        """The standard form with right-hand sides and prices (., k); see `linsat.compile.standard_form`.
+        """The standard form with right-hand sides and prices (., k), as `linsat.compile.problem` wants it.
+
+        With the paper's entropic slack every inequality gets a slack mass, so that the row holds exactly when its share
+        z is in [0, 1]:
+
+            a x <= b   becomes   a x + S z = b,       S = b - min over the box of a x  (b for a >= 0, box [0, 1])
+            c x >= d   becomes   c x + S z = d + S,   S = max over the box of c x - d
+            c x >= d, c >= 0:    the same with S = g d, g = floor(sum c / d), the multiplier of the paper
+            e x = f    becomes   e x = f,             S = 0
+
+        Without it, and for soft rows always, S = 0 and the sense of a row is a bound on its dual; the price of a soft
+        row is a second bound. Rows are scaled by the mean |coefficient * width| of their non-zeros in a finite box (the
+        paper's slack temperature is in these units), else by the norm of the row. ``gamma_shift`` is added to d in the
+        paper's multiplier, as the published package does with 1e-4.
 
         Rows with an infinite side hold for every x: their duals are 0, and `StandardForm.absent` knows them by that.
         """

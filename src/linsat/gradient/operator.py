@@ -3,9 +3,9 @@ r"""The projection as a registered operator: what a graph of torch.compile or to
     linsat::project(scores, pattern, numbers, parameters, start, options) -> x, duals, codes, steps, solved_by, decided
     linsat::project_backward(...) -> gradients
 
-Everything about the rows is in the arguments: ``pattern`` is row, column and sense (`SparsityPattern`), ``numbers`` what
-the set states (`linsat.plan.Numbers`), ``parameters`` those of the objective, and ``options`` a text that says the rest.
-So a graph that was saved runs in any process that has imported linsat. ``decided`` is what presolve found, packed.
+Everything about the rows is in the arguments: ``pattern`` is row, column and sense (`SparsityPattern`), ``numbers``
+what the set states (`linsat.plan.Numbers`), ``parameters`` those of the objective, and ``options`` a text that says the
+rest. So a saved graph runs in any process that has imported linsat. ``decided`` is what presolve found, packed.
 
 Importing this file registers the operators and costs almost nothing; what they do is imported when they first run.
 """
@@ -38,7 +38,7 @@ class Arguments(NamedTuple):
 
     @property
     def decided_shape(self) -> tuple[Any, int]:
-        """Of what presolve decided: two facts of each variable and of each row; for all at once where it is constant."""
+        """Of what presolve decided: two facts of each variable and of each row; for all at once where constant."""
         instances = 1 if _is_constant(self.options) else self.scores.shape[0]
         return instances, 2 * self.scores.shape[1] + 2 * self.pattern[2].shape[0]
 

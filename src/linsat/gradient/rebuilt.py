@@ -141,8 +141,8 @@ def _new_plan(arguments: Arguments, options: Options) -> Plan:
 
     def stacked() -> SparsityPattern:
         names = options.names or [f"row {i}" for i in range(len(senses))]
-        arrays = (part.cpu().numpy() for part in (row, col, senses))
-        return SparsityPattern(len(senses), width, *arrays, tuple(names))
+        rows, columns, own = (part.cpu().numpy() for part in (row, col, senses))
+        return SparsityPattern(len(own), width, rows, columns, own, tuple(names))
 
     with plain_tensors():
         pattern = _patterns.get_or_make((width, options.names and tuple(options.names)), arguments.pattern, stacked)

@@ -16,8 +16,8 @@ from linsat._recent import Recent, content
 from linsat._transforms import transforming
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError, LinSATWarning
-from linsat.projection import solve
 from linsat.plan import Solver
+from linsat.projection import solve
 from linsat.solvers import Newton, Sinkhorn
 
 _MODES = ("newton", "v1", "v2")

@@ -1,4 +1,4 @@
-/* One instance: its numbers as stated, checked, and its standard form A x + S z = B (see linsat/compile/standard_form.py).
+/* One instance: its numbers as stated, checked, and its standard form A x + S z = B (see linsat/compile/box.py).
  *
  * Included by core.c once per instruction set.
  */

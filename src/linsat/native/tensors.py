@@ -25,7 +25,7 @@ class Stated:
     ) -> None:
         """``numbers`` are values, side, lower, upper and price, (1 or count, .) each."""
         entropy = isinstance(objective, Entropy)
-        parameter: Any = objective.tau if entropy else getattr(objective, "weights", None)
+        parameter: Any = objective.tau if isinstance(objective, Entropy) else getattr(objective, "weights", None)
         self.kept = [tensor.resolve_neg() for tensor in numbers]
         given = [_numbers(tensor, count) for tensor in self.kept]
         if isinstance(parameter, torch.Tensor):

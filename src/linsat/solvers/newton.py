@@ -114,7 +114,7 @@ class Newton:
 
     @property
     def gamma_shift(self) -> float:
-        """Added to d in the multiplier of covering rows (`linsat.compile.standard_form`)."""
+        """Added to d in the multiplier of covering rows (`linsat.compile.box`)."""
         return 0.0
 
     @property

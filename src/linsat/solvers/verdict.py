@@ -1,4 +1,4 @@
-"""The verdict on arrays: whether an instance has converged; the native core has the same formulas (native/verdict.h)."""
+"""The verdict on arrays: whether an instance has converged; the native core has the same formulas, native/verdict.h."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ class TritonBackend:
     ) -> Pulled:
         """The gradient to the scores and q, from which all other gradients follow (`linsat.gradient.implicit`).
 
-        Instances that did not converge, by their ``codes``, have no gradient: zeros. ``parameter`` asks for the gradient
-        of tau or the weights.
+        Instances that did not converge, by their ``codes``, have no gradient: zeros. ``parameter`` asks for the
+        gradient of tau or the weights.
         """
         from linsat.backends.triton.backward import backward
 
