@@ -233,6 +233,7 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #undef Instance
 #undef Sums
 #undef Ends
+#undef Changes
 #undef ends_of
 #undef System
 #undef Point

@@ -34,7 +34,6 @@ typedef struct {
     int fixed;                                   /* presolve has fixed a variable */
     int paired;                                  /* evaluate_pairs serves */
     int reusable;                                /* H was factored at this temperature, for all rows, nearby */
-    int broken;                                  /* the last instance had numbers that cannot be */
     int64_t l, k;                                /* rounded up to multiples of eight */
     double tau, reach;
     double *values, *coefficients, *pair_values;   /* a, c, and products of two c of one variable */

@@ -81,46 +81,17 @@ static void V(fold_variables)(Work *w) {
     w->dense.constant = w->layout->dense && unbounded;
 }
 
-/* What is decided about an instance before it is solved; returns whether that differs from the last one's. */
-static int V(decide)(Work *w, const Statement *s, const uint8_t *known) {
-    const Layout *a = w->layout;
-    Instance *it = &w->it;
-    memcpy(it->before, it->decided, V(decided_size)(a));
-    it->infeasible = 0;
-    if (known && !it->forbids) memcpy(it->decided, known, V(decided_size)(a));
-    else {
-        memset(it->tight, 0, a->rows);
-        if (s->objective == ENTROPY) V(presolve)(it, a);
-        else V(decide_nothing)(it, a);
-    }
-    for (int64_t i = 0; i < a->rows; i++) it->tight_share[i] = it->tight[i] && it->senses[i] == GREATER;
-    return memcmp(it->before, it->decided, V(decided_size)(a)) != 0;
-}
-
 /* The numbers of instance n that do not depend on scores and temperature, those that the last one had left alone; 0, or the
  * status of an instance with numbers that cannot be. The scores are in w->linear. */
 static int V(state)(Work *w, const Statement *s, const uint8_t *known, int known_own, int64_t n, int first) {
-    const Layout *a = w->layout;
-    Instance *it = &w->it;
-    const int forbade = it->forbids;
-    it->forbids = 0;
-    for (int64_t j = 0; j < a->variables; j++) it->forbids |= w->linear[j] == -INFINITY;
-    const int box = first || it->forbids || forbade || w->broken || s->values.step || s->lower.step || s->upper.step;
-    const int sides = box || s->side.step || s->price.step;
-    const int own = first || w->broken || s->parameter.step;
-    int status = 0;
-    if (own) status = V(state_parameter)(it, a, s, n);
-    if (box && !status) status = V(state_box)(it, a, s, w->linear, n);
-    if (sides && !status) status = V(state_rows)(it, a, s, n);
-    w->broken = status != 0; /* then nothing of it serves the next */
-    if (status) return status;
-    const int decided = (sides || known_own) && V(decide)(w, s, known);
-    if (box || decided) V(fold_coefficients)(w);
-    if (sides || decided) V(fold_rows)(w);
-    if (box || decided || (own && w->weights)) V(fold_variables)(w);
-    w->dense.ready &= !(sides && s->price.step) && !decided && !(own && w->weights);
-    w->tau = w->objective == ENTROPY ? it->parameter[0] : 1.0;
-    for (int64_t j = 0; it->forbids && j < a->variables; j++)
+    const Changes changed = V(state_instance)(&w->it, w->layout, s, w->linear, known, known_own, n, first);
+    if (changed.status) return changed.status;
+    if (changed.box || changed.decided) V(fold_coefficients)(w);
+    if (changed.sides || changed.decided) V(fold_rows)(w);
+    if (changed.box || changed.decided || (changed.parameter && w->weights)) V(fold_variables)(w);
+    w->dense.ready &= !(changed.sides && s->price.step) && !changed.decided && !(changed.parameter && w->weights);
+    w->tau = w->objective == ENTROPY ? w->it.parameter[0] : 1.0;
+    for (int64_t j = 0; w->it.forbids && j < w->layout->variables; j++)
         if (w->linear[j] == -INFINITY) w->linear[j] = 0.0;
     return 0;
 }

@@ -13,7 +13,7 @@ typedef struct {
     uint8_t *decided, *free, *at_upper, *active, *tight, *before;                /* what presolve decided; before: the last time */
     double *range;                                 /* room for presolve */
     const int8_t *senses;
-    int infeasible, forbids;                       /* forbids: some scores are -inf */
+    int infeasible, forbids, broken; /* forbids: some scores are -inf; broken: the last instance had numbers that cannot be */
 } V(Instance);
 #define Instance V(Instance)
 

@@ -107,3 +107,40 @@ static void V(presolve)(Instance *it, const Layout *a) {
 }
 
 INLINE int64_t V(presolve_room)(const Layout *a) { return 10 * a->rows + a->variables + a->variables / 4 + 8; }
+
+/* What is decided about an instance before it is solved; returns whether that differs from the last one's. */
+static int V(decide)(Instance *it, const Layout *a, const Statement *s, const uint8_t *known) {
+    memcpy(it->before, it->decided, V(decided_size)(a));
+    it->infeasible = 0;
+    if (known && !it->forbids) memcpy(it->decided, known, V(decided_size)(a));
+    else {
+        memset(it->tight, 0, a->rows);
+        if (s->objective == ENTROPY) V(presolve)(it, a);
+        else V(decide_nothing)(it, a);
+    }
+    for (int64_t i = 0; i < a->rows; i++) it->tight_share[i] = it->tight[i] && it->senses[i] == GREATER;
+    return memcmp(it->before, it->decided, V(decided_size)(a)) != 0;
+}
+
+/* What an instance differs in from the one before it, and the status of one with numbers that cannot be. */
+typedef struct {
+    int status, box, sides, parameter, decided;
+} V(Changes);
+#define Changes V(Changes)
+
+/* The numbers of instance n, those that the last one had left alone. */
+static Changes V(state_instance)(Instance *it, const Layout *a, const Statement *s, const double *scores, const uint8_t *known,
+                                 int known_own, int64_t n, int first) {
+    const int forbade = it->forbids;
+    it->forbids = 0;
+    for (int64_t j = 0; j < a->variables; j++) it->forbids |= scores[j] == -INFINITY;
+    Changes of = {.parameter = first || it->broken || s->parameter.step};
+    of.box = first || it->forbids || forbade || it->broken || s->values.step || s->lower.step || s->upper.step;
+    of.sides = of.box || s->side.step || s->price.step;
+    if (of.parameter) of.status = V(state_parameter)(it, a, s, n);
+    if (of.box && !of.status) of.status = V(state_box)(it, a, s, scores, n);
+    if (of.sides && !of.status) of.status = V(state_rows)(it, a, s, n);
+    it->broken = of.status != 0; /* then nothing of it serves the next */
+    if (!of.status) of.decided = (of.sides || known_own) && V(decide)(it, a, s, known);
+    return of;
+}

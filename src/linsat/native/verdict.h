@@ -36,12 +36,11 @@ INLINE double V(violation)(const Instance *it, int64_t i, double value) {
 }
 
 /* What row i adds to the gap; `lost` is what rounding may hide of its value. */
-INLINE double V(row_gap)(const Work *w, int64_t i, double value, double dual, double lost) {
-    const Instance *it = &w->it;
+INLINE double V(row_gap)(const Instance *it, int entropic, double tau, int64_t i, double value, double dual, double lost) {
     if (!it->active[i] || V(is_absent)(it, i)) return 0.0;
-    if (w->entropic && !V(is_soft)(it, i)) {
+    if (entropic && !V(is_soft)(it, i)) {
         double slack = it->slack[i] * it->tight_share[i];
-        if (!it->tight[i] && it->slack[i] != 0.0) slack = it->slack[i] / (1.0 + exp(-dual * it->scale[i] / w->tau));
+        if (!it->tight[i] && it->slack[i] != 0.0) slack = it->slack[i] / (1.0 + exp(-dual * it->scale[i] / tau));
         return fabs(dual) * fabs(value + slack - it->rhs[i]);
     }
     const double excess = value - it->side[i];
@@ -52,38 +51,36 @@ INLINE double V(row_gap)(const Work *w, int64_t i, double value, double dual, do
     return fabs(dual - bound) * off;
 }
 
-/* Whether x and the duals mu (of the scaled rows, in the kernel's order) are an answer; x is the point the duals ask for. */
+/* Whether the values of the rows and the duals mu, scaled, in the kernel's order, are those of an answer: 1, 0, or -1 where
+ * that takes the `sizes` of the rows and of the objective. */
+static int V(judge)(const Layout *a, const Instance *it, int entropic, double tau, const double *values, const double *mu,
+                    const double *sizes, double objective, double tol) {
+    double gap = 0.0;
+    int holds = 1;
+    for (int64_t n = 0; n < a->rows; n++) {
+        const int64_t i = a->order[n];
+        const double size = sizes && sizes[n] > 1.0 ? sizes[n] : 1.0;
+        const double lost = sizes ? CONSTANTS.sum_rounding * DBL_EPSILON * (size + fabs(it->rhs[i])) : 0.0;
+        if (!V(is_soft)(it, i) && !V(is_absent)(it, i)) holds &= V(violation)(it, i, values[n]) <= tol * size;
+        gap += V(row_gap)(it, entropic, tau, i, values[n], mu[n] / it->scale[i], lost);
+    }
+    if (holds && gap <= CONSTANTS.gap * tol * (1.0 + objective)) return 1; /* whatever the sizes are */
+    return sizes ? 0 : -1;
+}
+
+/* Whether x, the point that the duals mu ask for, and these are an answer. */
 static int V(holds)(Work *w, const double *x, const double *mu, double tol) {
     const Layout *a = w->layout;
-    const Instance *it = &w->it;
-    const double most = CONSTANTS.gap * tol;
-    double gap = 0.0, value = 0.0, *sizes = w->again;
-    int sized = 0;
+    double objective = 0.0;
     V(apply)(w, w->values, x, w->scratch);
-    for (int64_t n = 0; n < a->rows; n++) {
-        const int64_t i = a->order[n];
-        const double broken = V(is_soft)(it, i) || V(is_absent)(it, i) ? 0.0 : V(violation)(it, i, w->scratch[n]);
-        if (!(broken <= tol)) {
-            if (!sized) V(row_sizes)(w, x, sizes);
-            sized = 1;
-            if (!(broken <= tol * (sizes[n] > 1.0 ? sizes[n] : 1.0))) return 0;
-        }
-        gap += V(row_gap)(w, i, w->scratch[n], mu[n] / it->scale[i], 0.0);
-    }
-    if (gap <= most) return 1; /* whatever the size of rows and objective */
-    if (!sized) V(row_sizes)(w, x, sizes);
-    gap = 0.0;
-    for (int64_t n = 0; n < a->rows; n++) {
-        const int64_t i = a->order[n];
-        const double size = sizes[n] > 1.0 ? sizes[n] : 1.0;
-        const double lost = CONSTANTS.sum_rounding * DBL_EPSILON * (size + fabs(it->rhs[i]));
-        gap += V(row_gap)(w, i, w->scratch[n], mu[n] / it->scale[i], lost);
-    }
+    const int quick = V(judge)(a, &w->it, w->entropic, w->tau, w->scratch, mu, NULL, 0.0, tol);
+    if (quick >= 0) return quick;
+    V(row_sizes)(w, x, w->again);
     for (int64_t j = 0; j < a->variables; j++) {
-        if (w->objective == EUCLIDEAN) value += fabs(w->linear[j] * x[j]);
-        else if (w->upper[j] > w->lower[j]) value += fabs(w->linear[j] / (w->upper[j] - w->lower[j]) * x[j]);
+        if (w->objective == EUCLIDEAN) objective += fabs(w->linear[j] * x[j]);
+        else if (w->upper[j] > w->lower[j]) objective += fabs(w->linear[j] / (w->upper[j] - w->lower[j]) * x[j]);
     }
-    return gap <= most * (1.0 + value);
+    return V(judge)(a, &w->it, w->entropic, w->tau, w->scratch, mu, w->again, objective, tol);
 }
 
 /* ---- any point: the interior-point method ---- */
