@@ -65,6 +65,9 @@ struct Layout {
     double seconds;       /* rough time of one evaluation and one factorisation, to decide about threads */
 };
 
+/* What lanes.h takes: sets up to a size, and steps and passes before it leaves an instance to the others. */
+enum { LANE_ROWS = 24, LANE_VARIABLES = 64, LANE_ENTRIES = 512, LANE_STEPS = 30, LANE_PASSES = 60, LANE_SWEEPS = 1, MOST_LANES = 8 };
+enum { NEW_COEFFICIENTS = 1, NEW_ROWS = 2, NEW_VARIABLES = 4, NEW_NUMBERS = 7 }; /* what a group's numbers differ in */
 enum { LARGEST_INTERIOR = 250000, MOST_INTERIOR = 1000 }; /* rows times variables, and their sum */
 
 /* Whether a set is small enough for the dense factors of the interior-point method. */
@@ -146,7 +149,10 @@ EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, co
     for (int g = 0; g < 6; g++) team.partial_size += wanted[g].at && !wanted[g].step ? sizes[g] : 0;
     if (team.partial_size) {
         team.block = (call->count + MOST_BLOCKS - 1) / MOST_BLOCKS;
-        team.blocks = team.block ? (call->count + team.block - 1) / team.block : 0;
+    }
+    if (!team.together) team.block = (team.block + MOST_LANES - 1) / MOST_LANES * MOST_LANES; /* whole groups of lanes */
+    team.blocks = team.block ? (call->count + team.block - 1) / team.block : 0;
+    if (team.partial_size) {
         team.partial = calloc(team.blocks * team.partial_size + 1, sizeof(double));
         if (!team.partial) return -1;
     }
@@ -214,6 +220,8 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #include "hand_over.h"
 #include "solve.h"
 #include "pull_back.h"
+#include "lanes.h"
+#include "tiny.h"
 
 #undef V
 #undef vec
@@ -238,5 +246,8 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #undef System
 #undef Point
 #undef Interior
+#undef Group
+#undef LanePoint
+#undef WOLFE
 
 #endif

@@ -212,15 +212,41 @@ static void V(pull_back)(Work *w, const Pull *call, int64_t n, Sums to) {
     if (statement) V(to_statement)(w, call, n, w->given, to);
 }
 
-/* Where the gradient of instance n, in block t of instances, goes. */
-INLINE double *V(place)(Gradient to, const double *partial, int64_t *offset, int64_t size, int64_t n) {
-    if (!to.at) return NULL;
-    if (to.step) return to.at + n * to.step;
-    *offset += size;
-    return (double *)partial + *offset - size;
+/* Where the gradients of instance n, in block t of instances, are added to. Those that instances share have a part for each
+ * block, so that their sum does not depend on threads. */
+static Sums V(places)(const Layout *a, const Statement *s, const Pull *call, const Team *team, int64_t t, int64_t n) {
+    const int64_t sizes[] = {a->entries, a->rows, a->variables, a->variables, a->rows, s->objective == ENTROPY ? 1 : a->variables};
+    const Gradient wanted[] = {call->values, call->side, call->lower, call->upper, call->price, call->parameter};
+    Sums to;
+    double **places[] = {&to.values, &to.side, &to.lower, &to.upper, &to.price, &to.parameter};
+    double *shared = team->partial + t * team->partial_size;
+    for (int g = 0; g < 6; g++) {
+        *places[g] = !wanted[g].at ? NULL : wanted[g].step ? wanted[g].at + n * wanted[g].step : shared;
+        if (wanted[g].at && wanted[g].step) memset(*places[g], 0, sizes[g] * sizeof(double));
+        else if (wanted[g].at) shared += sizes[g];
+    }
+    return to;
 }
 
+/* The gradients of one instance; one that was not solved has none. */
+static void V(backward_one)(Work *w, const Statement *s, const Pull *call, int64_t n, Sums to, int first) {
+    const int64_t l = w->layout->variables;
+    if (call->status[n] != CONVERGED) {
+        const size_t wide = call->single ? sizeof(float) : sizeof(double);
+        if (call->grad_scores) memset((char *)call->grad_scores + n * l * wide, 0, l * wide);
+        return;
+    }
+    V(read)(w->linear, call->scores, (int)call->single, n * l, l);
+    V(state)(w, s, call->decided + n * call->decided_step, call->decided_step != 0, n, first);
+    V(read_scores)(w);
+    V(pull_back)(w, call, n, to);
+}
+
+static int V(fits_lanes)(const Layout *a);
+static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull *call, Team *team);
+
 static int V(backward)(const Layout *a, const Statement *s, const Pull *call, Team *team) {
+    if (V(fits_lanes)(a)) return V(backward_by_lanes)(a, s, call, team);
     Work w;
     int64_t t = claim(&team->counter);
     if (team->together && t > 0) help(team);
@@ -228,29 +254,11 @@ static int V(backward)(const Layout *a, const Statement *s, const Pull *call, Te
     void *memory = V(begin)(&w, a, s);
     w.team = team->together ? team : NULL;
     w.dense.ridge = CONSTANTS.refined_ridge;
-    const int64_t sizes[] = {a->entries, a->rows, a->variables, a->variables, a->rows, s->objective == ENTROPY ? 1 : a->variables};
     for (int first = 1; memory && t < team->blocks; t = V(next_instance)(&w, team, t)) {
         const int64_t stop = (t + 1) * team->block < call->count ? (t + 1) * team->block : call->count;
         for (int64_t n = t * team->block; n < stop; n++) {
-            const double *partial = team->partial + t * team->partial_size;
-            int64_t offset = 0;
-            Sums to;
-            double **places[] = {&to.values, &to.side, &to.lower, &to.upper, &to.price, &to.parameter};
-            const Gradient wanted[] = {call->values, call->side, call->lower, call->upper, call->price, call->parameter};
-            for (int g = 0; g < 6; g++) {
-                *places[g] = V(place)(wanted[g], partial, &offset, sizes[g], n);
-                if (*places[g] && wanted[g].step) memset(*places[g], 0, sizes[g] * sizeof(double));
-            }
-            if (call->status[n] != CONVERGED) {
-                const size_t wide = call->single ? sizeof(float) : sizeof(double);
-                if (call->grad_scores) memset((char *)call->grad_scores + n * a->variables * wide, 0, a->variables * wide);
-                continue;
-            }
-            V(read)(w.linear, call->scores, (int)call->single, n * a->variables, a->variables);
-            V(state)(&w, s, call->decided + n * call->decided_step, call->decided_step != 0, n, first);
-            V(read_scores)(&w);
-            V(pull_back)(&w, call, n, to);
-            first = 0;
+            V(backward_one)(&w, s, call, n, V(places)(a, s, call, team, t, n), first);
+            first &= call->status[n] != CONVERGED;
         }
     }
     if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);

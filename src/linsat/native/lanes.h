@@ -1,0 +1,1262 @@
+/* Many tiny instances: Newton's method and its gradient for LANES instances at once, one in each lane of every vector.
+ *
+ * Included by core.c once per instruction set. The method is that of iterate.h and pull_back.h, with these differences:
+ *
+ *   - A step is taken without a look at theta where the slope at its end says enough: theta is convex, so a slope that
+ *     still falls proves that theta has fallen; one that rises a little (WOLFE of the slope at the start) is near the
+ *     minimum along the step. Theta decides elsewhere.
+ *   - H = U' D^-1 U, without roots, row by row.
+ *   - Whatever needs more than LANE_STEPS steps, or more than these few rules, is left to iterate.h.
+ *
+ * Lanes never mix. Every decision is a mask, and a lane that has ended is evaluated again at the same duals, which gives
+ * the same bits; so an instance's answer does not depend on its neighbours. Lanes without an instance hold a copy of the
+ * first. Arrays are of vectors: number i of all LANES instances, then number i + 1.
+ */
+
+#define Group V(Group)
+#define LanePoint V(LanePoint)
+#define WOLFE 0.1
+
+/* Everything at some duals, as State. */
+typedef struct {
+    vec *mu, *u, *p, *z, *r, error;
+} LanePoint;
+
+/* LANES instances with their numbers folded, as Work, and room to work in. */
+typedef struct {
+    const Layout *layout;
+    int objective, entropic, weighted, has_slack, constant; /* constant: H is the same at all duals */
+    int32_t *column, *row, *place;                          /* entries by variable: where each begins, row, Layout's entry */
+    int32_t *row_start, *row_entry, *row_column;            /* by row: where each begins, entry, variable */
+    int two;                                                /* every variable is in two rows */
+    int32_t *list, count, lead;                             /* rows that move in some lane, and how many of them lead */
+    vec tau, T, reach, pivots;
+    mask bounded, affine, ended;                                   /* lanes with a dual that has a bound; where r is affine in mu */
+    vec *coefficients, *row_values;                         /* c by variable, and again by row */
+    vec *linear, *lower, *upper, *weights, *scale;
+    vec *b, *s, *low, *high, *whole, *taken, *totals;
+    mask *fixed, *active, *moving, *negative;               /* moving: rows that take part in a step */
+    LanePoint now, next;
+    vec *d, *curvature, *direction, *rhs, *scratch, *q;     /* curvature: of the slacks, the diagonal that they add to H */
+    vec *H, *diagonal, *U, *inverse;                        /* diagonal of H; U of the list, by rows of `rows` numbers; 1 / D */
+    vec damping, ridge;                                     /* what H was factored with */
+} Group;
+
+/* ---- vectors as lanes ---- */
+
+#if LANES == 4
+INLINE int V(bits_of)(mask which) { return _mm256_movemask_pd((__m256d)which); }
+#else
+INLINE int V(bits_of)(mask which) {
+    int bits = 0;
+    for (int n = 0; n < LANES; n++) bits |= (which[n] != 0) << n;
+    return bits;
+}
+#endif
+
+INLINE int V(any)(mask which) { return V(bits_of)(which) != 0; }
+INLINE vec V(where)(mask which, vec value) { return (vec)(which & (mask)value); }
+INLINE vec V(limited)(vec value, vec low, vec high) { return V(smaller)(V(larger)(value, low), high); }
+
+/* The lanes whose bits are set. */
+INLINE mask V(lanes_of)(int bits) {
+    mask which;
+    for (int n = 0; n < LANES; n++) which[n] = bits >> n & 1 ? -1 : 0;
+    return which;
+}
+
+/* Number n of an array, where tables hold the place in bytes: one shift less for every number read. */
+enum { V(WIDE) = sizeof(vec) };
+INLINE vec V(at)(const vec *from, int32_t place) { return *(const vec *)((const char *)from + place); }
+
+INLINE vec V(gather)(const double *const *from, int64_t at) {
+    vec value;
+    for (int n = 0; n < LANES; n++) value[n] = from[n][at];
+    return value;
+}
+
+INLINE mask V(gather_flags)(const uint8_t *const *from, int64_t at) {
+    mask value;
+    for (int n = 0; n < LANES; n++) value[n] = from[n][at] ? -1 : 0;
+    return value;
+}
+
+
+#if LANES == 4
+INLINE void V(transpose)(__m256d *a) {
+    const __m256d b0 = _mm256_unpacklo_pd(a[0], a[1]), b1 = _mm256_unpackhi_pd(a[0], a[1]);
+    const __m256d b2 = _mm256_unpacklo_pd(a[2], a[3]), b3 = _mm256_unpackhi_pd(a[2], a[3]);
+    a[0] = _mm256_permute2f128_pd(b0, b2, 0x20);
+    a[1] = _mm256_permute2f128_pd(b1, b3, 0x20);
+    a[2] = _mm256_permute2f128_pd(b0, b2, 0x31);
+    a[3] = _mm256_permute2f128_pd(b1, b3, 0x31);
+}
+#endif
+
+INLINE void V(read_lanes)(vec *restrict to, const void *const *from, int single, int64_t count) {
+    int64_t j = 0;
+#if LANES == 4
+    for (; j + 4 <= count; j += 4) {
+        __m256d a[4];
+        for (int n = 0; n < 4; n++)
+            a[n] = single ? _mm256_cvtps_pd(_mm_loadu_ps((const float *)from[n] + j)) : _mm256_loadu_pd((const double *)from[n] + j);
+        V(transpose)(a);
+        for (int n = 0; n < 4; n++) to[j + n] = (vec)a[n];
+    }
+#endif
+    for (; j < count; j++)
+        for (int n = 0; n < LANES; n++) to[j][n] = V(score)(from[n], single, j);
+}
+
+/* Numbers to the lanes whose bits are set. */
+INLINE void V(write_lanes)(void *const *to, const vec *restrict from, int single, int64_t count, int bits) {
+    int64_t j = 0;
+#if LANES == 4
+    for (; j + 4 <= count; j += 4) {
+        __m256d a[4];
+        for (int n = 0; n < 4; n++) a[n] = (__m256d)from[j + n];
+        V(transpose)(a);
+        for (int n = 0; n < 4; n++) {
+            if (!(bits >> n & 1)) continue;
+            if (single) _mm_storeu_ps((float *)to[n] + j, _mm256_cvtpd_ps(a[n]));
+            else _mm256_storeu_pd((double *)to[n] + j, a[n]);
+        }
+    }
+#endif
+    for (int n = 0; n < LANES; n++) {
+        if (!(bits >> n & 1)) continue;
+        for (int64_t i = j; i < count; i++) {
+            if (single) ((float *)to[n])[i] = (float)from[i][n];
+            else ((double *)to[n])[i] = from[i][n];
+        }
+    }
+}
+
+/* log(x) of a positive, normal x: 2^k m with m between 2^-1/2 and 2^1/2, and 2 artanh((m - 1) / (m + 1)). */
+INLINE vec V(log_of)(vec x) {
+    typedef uint64_t bits __attribute__((vector_size(8 * LANES)));
+    const uint64_t root = 0x3fe6a09e667f3bcd, one = 0x3ff0000000000000; /* 2^-1/2 and 1 */
+    const bits shifted = (bits)x + (one - root);
+    const vec m = (vec)((shifted & 0xfffffffffffff) + root), s = (m - 1.0) / (m + 1.0), q = s * s;
+    const vec k = (vec)((shifted >> 52) + 0x4330000000000000) - (4503599627370496.0 + 1023.0); /* 2^52: a whole number in the low bits */
+    vec total = V(all)(1.0 / 21);
+    for (int odd = 19; odd >= 3; odd -= 2) total = total * q + 1.0 / odd;
+    return k * 0.6931471803691238 + (2.0 * s + (2.0 * s * q * total + k * 1.9082149292705877e-10));
+}
+
+/* ---- the potential and the residuals ---- */
+
+/* Euclidean only: a number over, and times, the weight of variable j. */
+INLINE vec V(over_weight)(const Group *w, int64_t j, vec value) {
+    if (w->weighted) value = value / w->weights[j];
+    return value;
+}
+
+INLINE vec V(times_weight)(const Group *w, int64_t j, vec value) {
+    if (w->weighted) value = value * w->weights[j];
+    return value;
+}
+
+INLINE vec V(sigmoid)(vec t) {
+    const vec e = V(exp_of_negative)(V(minus_size_of)(t)), share = 1.0 / (1.0 + e);
+    return V(pick)(t >= 0.0, share, e * share);
+}
+
+/* to_j = from_j + sum_i c_ij mu_i, where `from` may be NULL */
+INLINE void V(add_columns)(const Group *w, const vec *restrict from, const vec *restrict mu, vec *restrict to) {
+    const int32_t *restrict column = w->column, *restrict row = w->row;
+    const vec *restrict c = w->coefficients;
+    const int64_t l = w->layout->variables;
+    for (int64_t j = 0; w->two && j < l; j++) {
+        vec total = c[2 * j] * V(at)(mu, row[2 * j]) + c[2 * j + 1] * V(at)(mu, row[2 * j + 1]);
+        if (from) total += from[j];
+        to[j] = total;
+    }
+    for (int64_t j = 0; !w->two && j < l; j++) {
+        const int32_t stop = column[j + 1];
+        vec total = {0}, other = {0}; /* two sums: neither waits for the other */
+        int32_t e = column[j];
+        if (from) total = from[j];
+        for (; e + 2 <= stop; e += 2) {
+            total += c[e] * V(at)(mu, row[e]);
+            other += c[e + 1] * V(at)(mu, row[e + 1]);
+        }
+        if (e < stop) total += c[e] * V(at)(mu, row[e]);
+        to[j] = total + other;
+    }
+}
+
+/* to_i = sum_j c_ij p_j - from_i, where `from` may be NULL */
+INLINE void V(add_rows)(const Group *w, const vec *restrict p, const vec *restrict from, vec *restrict to) {
+    const int32_t *restrict start = w->row_start, *restrict column = w->row_column;
+    const vec *restrict c = w->row_values;
+    const int64_t k = w->layout->rows;
+    for (int64_t i = 0; i < k; i++) {
+        const int32_t *end = w->row_column + start[i + 1];
+        vec total = {0}, other = {0};
+        if (from) other = -from[i];
+        for (; end - column >= 4; column += 4, c += 4) {
+            total += c[0] * V(at)(p, column[0]);
+            other += c[1] * V(at)(p, column[1]);
+            total += c[2] * V(at)(p, column[2]);
+            other += c[3] * V(at)(p, column[3]);
+        }
+        for (; column < end; column++, c++) total += *c * V(at)(p, *column);
+        to[i] = total + other;
+    }
+}
+
+/* p from u */
+static void V(shares)(const Group *w, const vec *restrict u, vec inverse, vec *restrict p) {
+    const int64_t l = w->layout->variables;
+    if (w->objective == ENTROPY) {
+        for (int64_t j = 0; j < l; j++) p[j] = V(sigmoid)(u[j] * inverse);
+        return;
+    }
+    for (int64_t j = 0; j < l; j++) {
+        const vec low = w->lower[j], high = w->upper[j], x = V(over_weight)(w, j, u[j]);
+        p[j] = V(pick)(x <= low, low, V(pick)(x >= high, high, x));
+    }
+}
+
+/* How far a dual is from where a step along -r, clipped, would leave it. */
+INLINE vec V(lane_distance)(const Group *w, const LanePoint *at, int64_t i) {
+    const vec here = at->mu[i], residual = at->r[i], there = here - residual;
+    return V(pick)(there < w->low[i], here - w->low[i], V(pick)(there > w->high[i], here - w->high[i], residual));
+}
+
+/* The largest of these distances. */
+static void V(measure_lanes)(const Group *w, LanePoint *at) {
+    const int bounded = V(any)(w->bounded);
+    vec error = {0};
+    for (int64_t i = 0; i < w->layout->rows; i++)
+        error = V(larger)(V(size_of)(bounded ? V(lane_distance)(w, at, i) : at->r[i]), error);
+    at->error = error;
+}
+
+/* Everything at the duals of a point, but for u where they are the old ones. */
+static void V(evaluate_lanes)(const Group *w, LanePoint *at, vec T, int whole) {
+    const vec inverse = 1.0 / T;
+    if (whole) V(add_columns)(w, w->linear, at->mu, at->u);
+    V(shares)(w, at->u, inverse, at->p);
+    V(add_rows)(w, at->p, w->b, at->r);
+    for (int64_t i = 0; w->has_slack && i < w->layout->rows; i++) {
+        at->z[i] = V(sigmoid)(at->mu[i] * inverse);
+        at->r[i] += w->s[i] * at->z[i];
+    }
+    V(measure_lanes)(w, at);
+}
+
+/* theta at a point that has been evaluated, and the sum of the sizes of its terms. T softplus(u / T) is the larger of u and
+ * 0, less T log of the larger of p and 1 - p. */
+static vec V(potential)(const Group *w, const LanePoint *at, vec T, vec *size_at) {
+    vec theta = {0}, size = {0}, product = V(all)(1.0);
+    for (int64_t j = 0; j < w->layout->variables; j++) {
+        const vec u = at->u[j], p = at->p[j];
+        if (w->objective == ENTROPY) {
+            theta += V(larger)(u, (vec){0});
+            product *= V(larger)(p, 1.0 - p); /* at least 1/2, of at most LANE_VARIABLES */
+        } else {
+            const vec term = p * (u - 0.5 * V(times_weight)(w, j, p));
+            theta += term;
+            size += V(size_of)(term);
+        }
+    }
+    if (w->objective == ENTROPY) size = theta = theta - T * V(log_of)(product);
+    for (int64_t i = 0; i < w->layout->rows; i++) {
+        const vec mu = at->mu[i], term = w->b[i] * mu;
+        if (w->has_slack) {
+            const vec z = at->z[i];
+            const vec value = w->s[i] * (V(larger)(mu, (vec){0}) - T * V(log_of)(V(larger)(z, 1.0 - z)));
+            theta += value;
+            size += value;
+        }
+        theta -= term;
+        size += V(size_of)(term);
+    }
+    *size_at = size;
+    return theta;
+}
+
+/* ---- H, factored, and solves with it ---- */
+
+/* d = dp/du at a point and the slacks' part of H, of some lanes; the others keep theirs. */
+static void V(lane_slopes)(Group *w, const LanePoint *at, vec T, mask which) {
+    const vec inverse = 1.0 / T;
+    for (int64_t j = 0; j < w->layout->variables; j++) {
+        const vec p = at->p[j];
+        vec slope;
+        if (w->objective == ENTROPY) slope = p * (1.0 - p) * inverse;
+        else slope = V(where)((p > w->lower[j]) & (p < w->upper[j]), V(over_weight)(w, j, V(all)(1.0)));
+        w->d[j] = V(pick)(which, slope, w->d[j]);
+    }
+    for (int64_t i = 0; w->has_slack && i < w->layout->rows; i++)
+        w->curvature[i] = V(pick)(which, w->s[i] * at->z[i] * (1.0 - at->z[i]) * inverse, w->curvature[i]);
+}
+
+/* H = C diag(d) C': its diagonal, and what lies to the right of it. */
+static void V(assemble_lanes)(Group *w) {
+    const int64_t k = w->layout->rows, l = w->layout->variables;
+    const int32_t *restrict start = w->row_start, *restrict column = w->column, *restrict row = w->row;
+    const int32_t *restrict row_column = w->row_column;
+    const vec *restrict c = w->coefficients, *restrict by_row = w->row_values, *restrict d = w->d;
+    vec *restrict H = w->H, *restrict diagonal = w->diagonal;
+    for (int64_t i = 0; i < k; i++) {
+        const int32_t *end = w->row_column + start[i + 1];
+        vec total = {0}, other = {0};
+        for (; end - row_column >= 2; row_column += 2, by_row += 2) {
+            total += by_row[0] * by_row[0] * V(at)(d, row_column[0]);
+            other += by_row[1] * by_row[1] * V(at)(d, row_column[1]);
+        }
+        for (; row_column < end; row_column++, by_row++) total += *by_row * *by_row * V(at)(d, *row_column);
+        diagonal[i] = total + other;
+    }
+    memset(H, 0, k * k * sizeof(vec));
+    for (int64_t j = 0; w->two && j < l; j++) {
+        vec *to = (vec *)((char *)H + row[2 * j] * k + row[2 * j + 1]);
+        *to += c[2 * j] * c[2 * j + 1] * d[j];
+    }
+    for (int64_t j = 0; !w->two && j < l; j++) {
+        const int32_t stop = column[j + 1];
+        for (int32_t e = column[j]; e + 1 < stop; e++) {
+            const vec value = c[e] * d[j];
+            char *restrict to = (char *)H + row[e] * k;
+            for (int32_t other = e + 1; other < stop; other++) *(vec *)(to + row[other]) += value * c[other];
+        }
+    }
+}
+
+/* U over the list: the rows of H that move, with unit rows in the lanes where they do not. */
+static void V(select_lanes)(Group *w, mask asked) {
+    const int64_t k = w->layout->rows;
+    w->count = w->lead = 0;
+    for (int32_t i = 0; i < k; i++) {
+        if (!V(any)(asked & w->moving[i])) continue;
+        w->list[w->count++] = i;
+        w->lead += i < w->layout->leading;
+    }
+    for (int64_t g = 0; g < w->count; g++) {
+        const mask moving = w->moving[w->list[g]];
+        const vec *restrict from = w->H + w->list[g] * k;
+        vec *restrict to = w->U + g * k;
+        for (int64_t h = g < w->lead ? w->lead : g + 1; h < w->count; h++)
+            to[h] = V(where)(moving & w->moving[w->list[h]], from[w->list[h]]);
+    }
+}
+
+/* Numbers `at` to at + count of row g of U, less what the rows above take from them. */
+INLINE void V(eliminate_lanes)(vec *restrict U, const vec *restrict factors, int64_t k, int64_t g, int64_t at, int count) {
+    vec total[4];
+    for (int b = 0; b < count; b++) total[b] = U[g * k + at + b];
+    for (int64_t n = 0; n < g; n++)
+        for (int b = 0; b < count; b++) total[b] -= factors[n] * U[n * k + at + b];
+    for (int b = 0; b < count; b++) U[g * k + at + b] = total[b];
+}
+
+/* The diagonal entry of H of row i, regularised; one where the row does not move, or has nothing. */
+INLINE vec V(lane_diagonal)(const Group *w, int64_t i) {
+    vec size = w->diagonal[i];
+    if (w->has_slack) size += w->curvature[i];
+    size = (size + w->damping) * (1.0 + w->ridge);
+    return V(pick)(w->moving[i] & (size > 1e-290), size, V(all)(1.0));
+}
+
+/* 1 / D of row g of the list, given the rows above; returns the lanes in which the pivot is dropped: it is nothing beside
+ * the diagonal of H, so that the row depends on earlier ones and its dual stays where it is. */
+INLINE mask V(pivot_lanes)(Group *w, int64_t g, int64_t above) {
+    const int64_t k = w->layout->rows, i = w->list[g];
+    const vec *restrict U = w->U + g;
+    vec *restrict factors = w->scratch, *restrict inverse = w->inverse;
+    const vec size = V(lane_diagonal)(w, i);
+    vec pivot = size;
+    for (int64_t n = 0; n < above; n++) {
+        factors[n] = U[n * k] * inverse[n];
+        pivot -= factors[n] * U[n * k];
+    }
+    const mask usable = pivot > 1e-14 * size;
+    inverse[g] = V(where)(usable, 1.0 / pivot);
+    return ~usable;
+}
+
+/* factor_lanes where all but `rest` rows lead: with `rest` known when this is compiled, what is left stays in registers. */
+INLINE mask V(factor_few)(Group *w, const int rest) {
+    const int64_t k = w->layout->rows, lead = k - rest;
+    const mask *restrict moving = w->moving + lead;
+    const vec *restrict H = w->H + lead;
+    vec *restrict U = w->U + lead, *restrict inverse = w->inverse, S[4][4], size[4], W[4];
+    mask dropped = {0};
+    for (int g = 0; g < rest; g++) {
+        S[g][g] = size[g] = V(lane_diagonal)(w, lead + g);
+        for (int h = g + 1; h < rest; h++) S[g][h] = V(where)(moving[g] & moving[h], H[(lead + g) * k + h]);
+    }
+    for (int64_t i = 0; i < lead; i++) {
+        const vec over = inverse[i] = 1.0 / V(lane_diagonal)(w, i);
+        for (int h = 0; h < rest; h++) U[i * k + h] = W[h] = V(where)(w->moving[i] & moving[h], H[i * k + h]);
+        for (int g = 0; g < rest; g++) {
+            const vec factor = W[g] * over;
+            for (int h = g; h < rest; h++) S[g][h] -= factor * W[h];
+        }
+    }
+    for (int g = 0; g < rest; g++) {
+        const mask usable = S[g][g] > 1e-14 * size[g];
+        const vec over = inverse[lead + g] = V(where)(usable, 1.0 / S[g][g]);
+        dropped |= ~usable;
+        for (int h = g + 1; h < rest; h++) {
+            const vec factor = S[g][h] * over;
+            U[(lead + g) * k + h] = S[g][h];
+            for (int n = h; n < rest; n++) S[h][n] -= factor * S[g][n];
+        }
+    }
+    return dropped;
+}
+
+INLINE void V(solve_few)(const Group *w, const vec *from, vec *to, const int rest) {
+    const int64_t k = w->layout->rows, lead = k - rest;
+    const vec *restrict U = w->U + lead, *restrict inverse = w->inverse;
+    vec y[4];
+    for (int g = 0; g < rest; g++) y[g] = V(where)(w->moving[lead + g], from[lead + g]);
+    for (int64_t i = 0; i < lead; i++) {
+        const vec value = V(where)(w->moving[i], from[i]) * inverse[i];
+        to[i] = value;
+        for (int h = 0; h < rest; h++) y[h] -= U[i * k + h] * value;
+    }
+    for (int g = 0; g < rest; g++) {
+        y[g] *= inverse[lead + g];
+        for (int h = g + 1; h < rest; h++) y[h] -= U[(lead + g) * k + h] * y[g];
+    }
+    for (int g = rest - 1; g >= 0; g--) {
+        for (int h = g + 1; h < rest; h++) y[g] -= U[(lead + g) * k + h] * y[h] * inverse[lead + g];
+        to[lead + g] = y[g];
+    }
+    for (int64_t i = 0; i < lead; i++) {
+        vec total = {0};
+        for (int h = 0; h < rest; h++) total += U[i * k + h] * y[h];
+        to[i] -= total * inverse[i];
+    }
+}
+
+/* H over the rows that move, regularised, as U' D^-1 U; returns the lanes in which a pivot was dropped. Rows that move in
+ * other lanes only are those of a unit matrix: they change nothing. */
+static mask V(factor_lanes)(Group *w, mask asked) {
+    const int64_t k = w->layout->rows;
+    switch (k - w->layout->leading) {
+    case 0: return V(factor_few)(w, 0);
+    case 1: return V(factor_few)(w, 1);
+    case 2: return V(factor_few)(w, 2);
+    case 3: return V(factor_few)(w, 3);
+    case 4: return V(factor_few)(w, 4);
+    }
+    V(select_lanes)(w, asked);
+    const int64_t count = w->count, lead = w->lead;
+    vec *restrict U = w->U, *restrict factors = w->scratch;
+    mask dropped = {0};
+    for (int64_t g = 0; g < lead; g++) dropped |= V(pivot_lanes)(w, g, 0);
+    for (int64_t g = lead; g < count; g++) {
+        dropped |= V(pivot_lanes)(w, g, g);
+        int64_t h = g + 1;
+        for (; h + 4 <= count; h += 4) V(eliminate_lanes)(U, factors, k, g, h, 4);
+        if (count - h == 3) V(eliminate_lanes)(U, factors, k, g, h, 3);
+        if (count - h == 2) V(eliminate_lanes)(U, factors, k, g, h, 2);
+        if (count - h == 1) V(eliminate_lanes)(U, factors, k, g, h, 1);
+    }
+    return dropped;
+}
+
+/* The sum of a_n b_n, of `count` numbers that lie `step` apart in a. */
+INLINE vec V(sum_lanes)(const vec *restrict a, int64_t step, const vec *restrict b, int64_t count) {
+    vec total = {0}, other = {0};
+    int64_t n = 0;
+    for (; n + 4 <= count; n += 4) {
+        total += a[n * step] * b[n];
+        other += a[(n + 1) * step] * b[n + 1];
+        total += a[(n + 2) * step] * b[n + 2];
+        other += a[(n + 3) * step] * b[n + 3];
+    }
+    for (; n < count; n++) total += a[n * step] * b[n];
+    return total + other;
+}
+
+/* to = H^-1 from over the rows that move, zero elsewhere; both may be the same array. */
+static void V(solve_lanes)(const Group *w, const vec *from, vec *to) {
+    const int64_t k = w->layout->rows, count = w->count, lead = w->lead;
+    switch (k - w->layout->leading) {
+    case 0: V(solve_few)(w, from, to, 0); return;
+    case 1: V(solve_few)(w, from, to, 1); return;
+    case 2: V(solve_few)(w, from, to, 2); return;
+    case 3: V(solve_few)(w, from, to, 3); return;
+    case 4: V(solve_few)(w, from, to, 4); return;
+    }
+    const int32_t *restrict list = w->list;
+    const vec *restrict U = w->U, *restrict inverse = w->inverse;
+    vec *restrict y = w->scratch;
+    for (int64_t g = 0; g < lead; g++) y[g] = V(where)(w->moving[list[g]], from[list[g]]) * inverse[g];
+    for (int64_t g = lead; g < count; g++) {
+        const vec value = V(where)(w->moving[list[g]], from[list[g]]);
+        y[g] = (value - V(sum_lanes)(U + g, k, y, g)) * inverse[g];
+    }
+    for (int64_t g = count - 2; g >= lead; g--)
+        y[g] -= V(sum_lanes)(U + g * k + g + 1, 1, y + g + 1, count - g - 1) * inverse[g];
+    for (int64_t g = 0; g < lead; g++) y[g] -= V(sum_lanes)(U + g * k + lead, 1, y + lead, count - lead) * inverse[g];
+    if (count < k) memset(to, 0, k * sizeof(vec));
+    for (int64_t g = 0; g < count; g++) to[list[g]] = y[g];
+}
+
+/* to = C diag(d) from; room is for as many numbers as there are variables. */
+static void V(push_lanes)(const Group *w, const vec *from, vec *room, vec *restrict to) {
+    for (int64_t j = 0; j < w->layout->variables; j++) room[j] = w->d[j] * from[j];
+    V(add_rows)(w, room, NULL, to);
+}
+
+/* ---- a start for affine lanes ----
+ *
+ * Without a box theta is a quadratic, and bounds of duals are all that is left of the problem: rows enter the set of those
+ * whose residual is kept at zero one by one, the most violated first, and leave it where their dual meets a bound, as in
+ * the dual method of Goldfarb and Idnani. S is H, swept over the rows in the set (B; N are the others):
+ *
+ *     S_BB = -H_BB^-1,   S_BN = H_BB^-1 H_BN,   S_NN = H_NN - H_NB H_BB^-1 H_BN
+ *
+ * so a change of mu_e by t changes mu_B by -S_Be t and r_N by S_Ne t. Where this ends, Newton's method begins: it has
+ * nothing left to do but for rounding, unless rows depend on each other or contradict each other.
+ */
+
+/* Number `at` of an array, another one in each lane. */
+INLINE vec V(pick_numbers)(const vec *from, mask at) {
+    vec value;
+    for (int n = 0; n < LANES; n++) value[n] = from[at[n]][n];
+    return value;
+}
+
+/* S, swept over row `at` of each of some lanes, or swept back where that is in the set. */
+static void V(sweep_over)(vec *restrict S, int64_t k, mask which, mask at, mask *restrict set, vec *restrict column) {
+    vec pivot = {0};
+    for (int n = 0; n < LANES; n++) {
+        for (int64_t i = 0; i < k; i++) column[i][n] = S[i * k + at[n]][n];
+        pivot[n] = column[at[n]][n];
+    }
+    const vec inverse = V(where)(which, 1.0 / pivot);
+    for (int64_t i = 0; i < k; i++) {
+        const vec factor = column[i] * inverse;
+        for (int64_t h = 0; h < k; h++) S[i * k + h] -= factor * column[h];
+    }
+    for (int n = 0; n < LANES; n++) {
+        if (!which[n]) continue;
+        const double sign = set[at[n]][n] ? -inverse[n] : inverse[n];
+        for (int64_t i = 0; i < k; i++) S[i * k + at[n]][n] = S[at[n] * k + i][n] = column[i][n] * sign;
+        S[at[n] * k + at[n]][n] = -inverse[n];
+        set[at[n]][n] = ~set[at[n]][n];
+    }
+}
+
+/* The row that is violated most among those whose dual may still follow, and where its residual exceeds `least`. */
+INLINE mask V(most_violated)(const Group *w, const mask *set, vec least, mask *at) {
+    const LanePoint *now = &w->now;
+    mask index = {0};
+    vec best = least;
+    for (int64_t i = 0; i < w->layout->rows; i++) {
+        const vec r = now->r[i], mu = now->mu[i];
+        const mask free_ = ((r > 0.0) & (mu > w->low[i])) | ((r < 0.0) & (mu < w->high[i]));
+        const mask better = free_ & ~set[i] & (V(size_of)(r) > best);
+        best = V(pick)(better, V(size_of)(r), best);
+        index = (better & i) | (~better & index);
+    }
+    *at = index;
+    return best > least;
+}
+
+/* Move the dual of row e until its residual is zero (`length` away) or another dual meets a bound; returns the row to
+ * sweep over, and how far it went. */
+static mask V(go_lanes)(Group *w, const mask *set, const vec *column, mask which, mask e, vec sign, vec *length) {
+    const int64_t k = w->layout->rows;
+    LanePoint *now = &w->now;
+    vec step = *length;
+    mask pivot = e, own = {0};
+    for (int64_t i = 0; i < k; i++) {
+        const mask self = e == i;
+        const vec rate = V(pick)(self, sign, -V(where)(set[i], column[i] * sign));
+        const vec room = V(pick)(rate > 0.0, w->high[i], w->low[i]) - now->mu[i], time = V(larger)(room / rate, (vec){0});
+        const mask hits = (V(size_of)(rate) > 1e-14) & (time < step);
+        step = V(pick)(hits, time, step);
+        pivot = (hits & i) | (~hits & pivot);
+        own = (hits & self) | (~hits & own);
+    }
+    const mask goes = which & (step < INFINITY);
+    for (int64_t i = 0; i < k; i++) {
+        const mask self = e == i, stops = goes & (pivot == i) & (step < *length);
+        const vec change = column[i] * sign * step, mu = now->mu[i];
+        const vec to = mu + V(pick)(self, sign * step, -V(where)(set[i], change));
+        const vec bound = V(pick)(V(size_of)(to - w->low[i]) < V(size_of)(to - w->high[i]), w->low[i], w->high[i]);
+        now->mu[i] = V(pick)(stops, bound, V(pick)(goes, to, mu));
+        now->r[i] += V(where)(goes & ~set[i], change);
+    }
+    *length = V(pick)(goes, step, *length);
+    w->ended = own | ~goes; /* nothing to sweep over */
+    return pivot;
+}
+
+/* Duals of affine lanes, by the method above; `now` has been evaluated, and is again. */
+static vec V(pivot_lanes_to_start)(Group *w, double tol, mask running) {
+    const int64_t k = w->layout->rows;
+    vec *restrict S = w->U, *restrict column = w->scratch, count = {0};
+    mask *set = w->moving, e;
+    for (int64_t i = 0; i < k; i++) {
+        for (int64_t h = i; h < k; h++) {
+            vec value = {0};
+            if (h == i) value = w->diagonal[i];
+            else if (h >= w->layout->leading) value = w->H[i * k + h];
+            S[i * k + h] = S[h * k + i] = value;
+        }
+        set[i] = (mask){0};
+    }
+    for (int64_t turn = 0; turn < 3 * k; turn++) {
+        running &= V(most_violated)(w, set, V(all)(0.01 * tol), &e);
+        if (!V(any)(running)) break;
+        for (int64_t i = 0; i < k; i++)
+            for (int n = 0; n < LANES; n++) column[i][n] = S[i * k + e[n]][n];
+        const vec r = V(pick_numbers)(w->now.r, e), slope = V(pick_numbers)(column, e), size = V(pick_numbers)(w->diagonal, e);
+        vec length = V(pick)(slope > 1e-10 * size, V(size_of)(r) / slope, V(all)(INFINITY)), whole = length;
+        const mask pivot = V(go_lanes)(w, set, column, running, e, V(pick)(r > 0.0, V(all)(-1.0), V(all)(1.0)), &length);
+        running &= length < INFINITY;
+        count += V(where)(running, V(all)(1.0));
+        V(sweep_over)(S, k, running & ~w->ended, pivot, set, column);
+        for (int n = 0; n < LANES; n++)
+            if (running[n] && length[n] == whole[n]) w->now.r[e[n]][n] = 0.0;
+    }
+    mask finite = ~(mask){0};
+    for (int64_t i = 0; i < k; i++) finite &= V(size_of)(w->now.mu[i]) < INFINITY;
+    for (int64_t i = 0; i < k; i++) {
+        w->now.mu[i] = V(limited)(V(where)(finite, w->now.mu[i]), w->low[i], w->high[i]);
+        w->moving[i] = w->active[i];
+    }
+    V(evaluate_lanes)(w, &w->now, w->T, 1);
+    return count;
+}
+
+/* ---- the iteration ---- */
+
+/* Exchange the points in the lanes that took theirs; in lanes at rest both are the same. */
+static void V(take_lanes)(Group *w, mask taken, mask running) {
+    LanePoint other = w->next;
+    if (!V(any)(running & ~taken)) {
+        w->next = w->now;
+        w->now = other;
+        return;
+    }
+    LanePoint *now = &w->now;
+    for (int64_t j = 0; j < w->layout->variables; j++) {
+        now->u[j] = V(pick)(taken, other.u[j], now->u[j]);
+        now->p[j] = V(pick)(taken, other.p[j], now->p[j]);
+    }
+    for (int64_t i = 0; i < w->layout->rows; i++) {
+        now->mu[i] = V(pick)(taken, other.mu[i], now->mu[i]);
+        now->z[i] = V(pick)(taken, other.z[i], now->z[i]);
+        now->r[i] = V(pick)(taken, other.r[i], now->r[i]);
+    }
+    now->error = V(pick)(taken, other.error, now->error);
+}
+
+/* Lanes in which theta falls from `now` to `next`, given the slope at both ends; see the top of the file. */
+static mask V(falls)(const Group *w, vec T, mask asked, vec before, vec after) {
+    const Constants *c = &CONSTANTS;
+    before = V(smaller)(before, (vec){0});
+    mask good = after <= -WOLFE * before;
+    if (!V(any)(asked & ~good)) return good;
+    vec size_now, size_next;
+    const vec was = V(potential)(w, &w->now, T, &size_now), is = V(potential)(w, &w->next, T, &size_next);
+    good |= is <= was + c->decrease * before;
+    return good | ((is <= was + c->rounding * (1.0 + size_now + size_next)) & (w->next.error < w->now.error));
+}
+
+/* Slopes along the way from `now` to `next`, at both ends. */
+INLINE vec V(slope_after)(const Group *w, vec *before_at) {
+    vec before = {0}, after = {0};
+    for (int64_t i = 0; i < w->layout->rows; i++) {
+        const vec moved = w->next.mu[i] - w->now.mu[i];
+        before += moved * w->now.r[i];
+        after += moved * w->next.r[i];
+    }
+    *before_at = before;
+    return after;
+}
+
+/* A Sinkhorn sweep over the groups of disjoint rows, each kept in the lanes where theta falls. */
+static void V(sweep_lanes)(Group *w, vec T, mask running) {
+    const Layout *a = w->layout;
+    const vec cap = 10.0 * T + 0.5 * w->reach;
+    for (int64_t g = 0; g < a->groups; g++) {
+        memcpy(w->next.mu, w->now.mu, a->rows * sizeof(vec));
+        for (int32_t e = a->group_start[g]; e < a->group_start[g + 1]; e++) {
+            const int32_t i = a->group_rows[e];
+            const vec whole = w->whole[i], wanted = w->b[i], rest = whole - wanted, have = w->now.r[i] + wanted;
+            const vec left = whole - have, least = 1e-12 * whole;
+            const mask possible = running & (whole > 0.0) & (wanted > least) & (rest > least) & (have > least) & (left > least);
+            const vec change = T * V(log_of)(wanted * left / (rest * have));
+            const vec to = w->now.mu[i] + V(where)(possible, V(limited)(change, -cap, cap));
+            w->next.mu[i] = V(limited)(to, w->low[i], w->high[i]);
+        }
+        V(evaluate_lanes)(w, &w->next, T, 1);
+        vec before, after = V(slope_after)(w, &before);
+        V(take_lanes)(w, V(falls)(w, T, running, before, after) & running, running);
+    }
+}
+
+/* Duals and temperatures to begin with. */
+static void V(start_lanes)(Group *w, const double *const *start, double tol, mask running) {
+    const int64_t k = w->layout->rows;
+    const int entropy = w->objective == ENTROPY;
+    for (int64_t i = 0; i < k; i++) {
+        w->now.mu[i] = V(limited)((vec){0}, w->low[i], w->high[i]);
+        w->moving[i] = w->active[i];
+    }
+    w->T = V(larger)(CONSTANTS.start_temperature * w->reach, w->tau);
+    if (start) {
+        vec size;
+        V(evaluate_lanes)(w, &w->now, w->tau, 1);
+        for (int64_t i = 0; i < k; i++) {
+            const vec given = V(where)(w->active[i], V(gather)(start, w->layout->order[i]));
+            w->next.mu[i] = V(limited)(given, w->low[i], w->high[i]);
+        }
+        V(evaluate_lanes)(w, &w->next, w->tau, 1);
+        const mask better = V(potential)(w, &w->next, w->tau, &size) <= V(potential)(w, &w->now, w->tau, &size);
+        for (int64_t i = 0; i < k; i++) w->now.mu[i] = V(pick)(better, w->next.mu[i], w->now.mu[i]);
+        w->T = V(pick)(better, w->tau, w->T);
+    }
+    V(evaluate_lanes)(w, &w->now, w->T, 1);
+    for (int n = 0; !start && entropy && n < LANE_SWEEPS; n++) V(sweep_lanes)(w, w->T, running);
+    w->pivots = (vec){0};
+    if (V(any)(running & w->affine & w->bounded)) {
+        V(lane_slopes)(w, &w->now, w->T, ~(mask){0});
+        if (!w->constant) V(assemble_lanes)(w);
+        w->pivots = V(pivot_lanes_to_start)(w, tol, running & w->affine & w->bounded);
+    }
+}
+
+/* rhs = the residual and its derivative with respect to the temperature, times the change of it. */
+static void V(drift_lanes)(Group *w, vec T, vec change) {
+    const LanePoint *at = &w->now;
+    const vec factor = -change / T;
+    V(push_lanes)(w, at->u, w->next.u, w->rhs);
+    for (int64_t i = 0; i < w->layout->rows; i++) {
+        if (w->has_slack) w->rhs[i] += w->curvature[i] * at->mu[i];
+        w->rhs[i] = at->r[i] + w->rhs[i] * factor;
+    }
+}
+
+/* Newton's direction from `now` at temperature T towards the solution at `cooler`: with a new factor in the `fresh` lanes,
+ * with the last one in those that `reuse` it; the others keep their direction. Returns where a pivot was dropped. */
+static mask V(aim_lanes)(Group *w, vec T, vec cooler, mask running, mask fresh, mask reuse, vec damping, vec ridge, vec stride) {
+    const int64_t k = w->layout->rows;
+    const LanePoint *at = &w->now;
+    const vec near = V(smaller)(at->error, V(all)(CONSTANTS.held)), *rhs = at->r;
+    const int bounded = V(any)(w->bounded);
+    mask dropped = {0};
+    if (V(any)(fresh)) {
+        V(lane_slopes)(w, at, T, fresh);
+        if (V(any)(cooler != T)) {
+            V(drift_lanes)(w, T, cooler - T);
+            rhs = w->rhs;
+        }
+        for (int64_t i = 0; bounded && i < k; i++) {
+            const mask held = ((at->mu[i] - w->low[i] <= near) & (at->r[i] > 0.0)) |
+                              ((w->high[i] - at->mu[i] <= near) & (at->r[i] < 0.0));
+            w->moving[i] = (fresh & w->active[i] & ~held) | (~fresh & w->moving[i]);
+        }
+        w->damping = V(pick)(fresh, damping, w->damping);
+        w->ridge = V(pick)(fresh, ridge, w->ridge);
+        if (!w->constant) V(assemble_lanes)(w);
+        dropped = V(factor_lanes)(w, running);
+    }
+    V(solve_lanes)(w, rhs, w->rhs);
+    vec longest = {0};
+    for (int64_t i = 0; i < k; i++) {
+        if (bounded) w->rhs[i] = V(pick)(w->moving[i], w->rhs[i], at->r[i]); /* nothing in rows that take no part */
+        longest = V(larger)(V(size_of)(w->rhs[i]), longest);
+    }
+    vec length = V(all)(-1.0);
+    if (w->objective == ENTROPY) {
+        const vec cap = stride * (10.0 * T + 0.5 * w->reach);
+        length = V(pick)(longest > cap, -cap / longest, length);
+    }
+    for (int64_t i = 0; i < k; i++) w->direction[i] = V(pick)(fresh | reuse, w->rhs[i] * length, w->direction[i]);
+    return dropped & fresh;
+}
+
+/* next.mu: duals that a step along -r would put to a bound, put there; returns the lanes in which that changes one. */
+static mask V(snap_lanes)(Group *w) {
+    mask changed = {0};
+    for (int64_t i = 0; i < w->layout->rows; i++) {
+        const vec mu = w->now.mu[i], there = mu - w->now.r[i], low = w->low[i], high = w->high[i];
+        w->next.mu[i] = V(pick)(there <= low, low, V(pick)(there >= high, high, mu));
+        changed |= w->next.mu[i] != mu;
+    }
+    return changed;
+}
+
+/* x into the work array d. */
+static void V(answer_lanes)(Group *w, const Instance *const *of) {
+    for (int64_t j = 0; j < w->layout->variables; j++) {
+        const vec low = w->lower[j], high = w->upper[j], p = w->now.p[j];
+        w->d[j] = w->objective == EUCLIDEAN ? p : V(smaller)(low + (high - low) * p, high);
+        if (w->objective == ENTROPY || !V(any)(w->fixed[j])) continue;
+        for (int n = 0; n < LANES; n++)
+            if (w->fixed[j][n]) w->d[j][n] = of[n]->at_upper[j] ? of[n]->upper[j] : of[n]->lower[j];
+    }
+}
+
+/* How far row i is from holding, and what it adds to the duality gap: of a soft row, beyond what rounding has `lost`. */
+INLINE vec V(lane_error)(const Group *w, int64_t i, vec lost, vec *gap) {
+    const vec mu = w->now.mu[i], r = w->now.r[i], bound = V(pick)(r > 0.0, w->low[i], w->high[i]);
+    const mask soft = (V(size_of)(w->low[i]) < INFINITY) & (V(size_of)(w->high[i]) < INFINITY);
+    const vec off = V(size_of)(r) - V(where)(soft, lost);
+    const vec from_bound = V(pick)(V(size_of)(bound) < INFINITY, mu - bound, mu);
+    *gap += V(size_of)(from_bound) * V(larger)(off, (vec){0});
+    return V(size_of)(V(lane_distance)(w, &w->now, i));
+}
+
+/* As V(optimal): whether rows hold relative to their size at x, and the duality gap is small. */
+static mask V(optimal_lanes)(Group *w, const Instance *const *of, const void *const *scores, int single, double tol,
+                             mask asked) {
+    const Layout *a = w->layout;
+    const double most = CONSTANTS.gap * tol;
+    vec gap = {0};
+    mask good = ~(mask){0};
+    for (int64_t i = 0; i < a->rows; i++)
+        good &= V(lane_error)(w, i, (vec){0}, &gap) * V(larger)(w->scale[i], V(all)(1.0)) <= tol;
+    good &= gap <= most;
+    if (!V(any)(asked & ~good)) return good;
+    const double *values[LANES], *sides[LANES];
+    for (int n = 0; n < LANES; n++) values[n] = of[n]->values, sides[n] = of[n]->rhs;
+    V(answer_lanes)(w, of);
+    memset(w->scratch, 0, a->rows * sizeof(vec));
+    for (int64_t j = 0; j < a->variables; j++)
+        for (int32_t e = w->column[j]; e < w->column[j + 1]; e++)
+            w->scratch[w->row[e] / V(WIDE)] += V(size_of)(V(gather)(values, a->entry[w->place[e]]) * w->d[j]);
+    mask holds = ~(mask){0};
+    gap = (vec){0};
+    for (int64_t i = 0; i < a->rows; i++) {
+        const vec size = V(larger)(w->scratch[i], V(all)(1.0)), rho = w->scale[i];
+        const vec terms = size + V(size_of)(V(gather)(sides, a->order[i]));
+        const vec error = V(lane_error)(w, i, CONSTANTS.sum_rounding * DBL_EPSILON * terms / rho, &gap);
+        holds &= error * V(larger)(rho / size, V(all)(1.0)) <= tol;
+    }
+    vec value = {0};
+    V(read_lanes)(w->next.u, scores, single, a->variables); /* evaluated anew before it is read */
+    for (int64_t j = 0; j < a->variables; j++) {
+        value += V(size_of)(V(times_weight)(w, j, w->next.u[j]) * w->d[j]);
+    }
+    return good | (holds & (gap <= most * (1.0 + value)));
+}
+
+/* Newton's method in the running lanes, from `now`; returns those that it has solved, and the steps that each took. */
+static mask V(iterate_lanes)(Group *w, const Instance *const *of, const void *const *scores, int single, double tol,
+                             mask running, vec *steps_at) {
+    const Constants *c = &CONSTANTS;
+    const vec one = V(all)(1.0);
+    const mask none = {0};
+    const double fine = c->fine * tol;
+    vec T = w->T, damping = V(all)(c->first_damping), ridge = V(all)(c->first_ridge), stride = one, length = one;
+    vec tries = {0}, steps = {0};
+    mask searching = none, cooled = none, reusable = none, solved = none;
+    mask reuse = none, polish = none, snap = none, ready = none; /* the last steps of a lane, one after the other */
+    for (int pass = 0; pass < LANE_PASSES; pass++) {
+        const vec error = w->now.error;
+        const mask arrived = running & ~searching & ~(reuse | polish | snap | ready) & (error <= tol) & (T <= w->tau);
+        reuse |= arrived & (error > fine) & reusable; /* close to where H was factored, that factor is as good as a new one */
+        polish |= arrived & (error > fine) & ~reusable;
+        ready |= arrived & ~(error > fine);
+        if (V(any)(ready)) {
+            const mask ended = ready & ~snap;
+            mask changed = none;
+            if (V(any)(ended & w->bounded)) changed = V(snap_lanes)(w) & w->bounded;
+            const mask finished = ready & (snap | ~changed);
+            snap = ended & changed;
+            if (V(any)(finished)) solved |= finished & V(optimal_lanes)(w, of, scores, single, tol, finished);
+            running &= ~finished;
+            ready = none;
+        }
+        const mask ordinary = running & ~(reuse | polish | snap);
+        mask starts = ordinary & ~searching;
+        running &= ~(starts & (steps >= LANE_STEPS));
+        starts &= running;
+        if (!V(any)(running)) break;
+        const mask fresh = starts | polish;
+        if (V(any)(fresh | reuse)) {
+            const mask cools = starts & (error <= c->loose_residual) & (T > w->tau);
+            const vec cooler = V(pick)(cools, V(larger)(c->cooling * T, w->tau), T);
+            const vec added = V(where)(starts, damping * V(smaller)(error, one) / T);
+            reusable = (starts & ~cools & ~w->bounded & (error <= c->loose_residual)) | (~fresh & reusable);
+            const mask dropped = V(aim_lanes)(w, T, cooler, running, fresh, reuse, added, ridge, V(pick)(starts, stride, V(all)(1e300)));
+            ridge = V(pick)(dropped, V(smaller)(100.0 * ridge, V(all)(c->largest_ridge)), ridge);
+            T = cooler;
+            if (V(any)(cools)) V(evaluate_lanes)(w, &w->now, T, 0);
+            cooled = cools | (cooled & ~starts);
+            tries = V(where)(~starts, tries);
+            length = V(pick)(fresh | reuse, one, length);
+            steps += V(where)(starts, one);
+        }
+        for (int64_t i = 0; i < w->layout->rows; i++) {
+            const vec mu = w->now.mu[i], to = V(limited)(mu + length * w->direction[i], w->low[i], w->high[i]);
+            w->next.mu[i] = V(pick)(snap, w->next.mu[i], V(pick)(running, to, mu));
+        }
+        V(evaluate_lanes)(w, &w->next, T, 1);
+        vec before, after = V(slope_after)(w, &before);
+        const mask finite = V(size_of)(after) < INFINITY;
+        mask good = (reuse & (w->next.error <= fine)) | ((polish | snap) & (w->next.error <= w->now.error));
+        if (V(any)(ordinary)) good |= ordinary & V(falls)(w, T, ordinary & running, before, after);
+        good &= finite & running;
+        V(take_lanes)(w, good, running);
+        ready = (reuse & good) | polish | snap;
+        polish = reuse & ~good;
+        reuse = none;
+        const mask full = ordinary & good & (length >= 1.0), failed = ordinary & running & ~good;
+        tries += V(where)(failed, one);
+        const mask gives_up = failed & (tries >= (double)c->backtracks), shorter = (ordinary & good & ~full) | gives_up;
+        damping = V(pick)(full, damping * 0.25, V(pick)(shorter, damping * 4.0, damping));
+        stride = V(pick)(full, stride * 2.0, V(pick)(shorter, stride * 0.5, stride));
+        damping = V(limited)(damping, V(all)(c->least_damping), V(all)(c->largest_damping));
+        stride = V(limited)(stride, one, V(all)(c->largest_stride));
+        running &= ~(gives_up & ~cooled);
+        searching = failed & ~gives_up;
+        length = V(pick)(searching, length * c->shorten, length);
+    }
+    *steps_at = steps + w->pivots;
+    return solved;
+}
+
+/* ---- the numbers of LANES instances ---- */
+
+static void V(fold_lane_variables)(Group *w, const Instance *const *of) {
+    const double *lower[LANES], *upper[LANES], *weights[LANES];
+    const uint8_t *free_[LANES], *at_upper[LANES];
+    for (int n = 0; n < LANES; n++) {
+        lower[n] = of[n]->lower, upper[n] = of[n]->upper, weights[n] = of[n]->parameter;
+        free_[n] = of[n]->free, at_upper[n] = of[n]->at_upper;
+    }
+    mask boxed = {0};
+    for (int64_t j = 0; j < w->layout->variables; j++) {
+        const vec low = V(gather)(lower, j), high = V(gather)(upper, j);
+        const mask fixed = ~V(gather_flags)(free_, j);
+        const vec value = w->objective == EUCLIDEAN ? (vec){0} : V(pick)(V(gather_flags)(at_upper, j), high, low);
+        w->fixed[j] = fixed;
+        w->lower[j] = V(pick)(fixed, value, low);
+        w->upper[j] = V(pick)(fixed, value, high);
+        if (w->weighted) w->weights[j] = V(gather)(weights, j);
+        boxed |= (w->lower[j] > -INFINITY) | (w->upper[j] < INFINITY);
+    }
+    w->affine = (mask){0};
+    if (w->objective == EUCLIDEAN) w->affine = ~boxed;
+    w->constant = !V(any)(~w->affine);
+}
+
+static void V(fold_lane_coefficients)(Group *w, const Instance *const *of) {
+    const Layout *a = w->layout;
+    const double *values[LANES], *lower[LANES], *upper[LANES], *scale[LANES];
+    const uint8_t *at_upper[LANES], *active[LANES];
+    const int entropy = w->objective == ENTROPY;
+    for (int n = 0; n < LANES; n++) {
+        values[n] = of[n]->values, lower[n] = of[n]->lower, upper[n] = of[n]->upper, scale[n] = of[n]->scale;
+        at_upper[n] = of[n]->at_upper, active[n] = of[n]->active;
+    }
+    for (int64_t i = 0; i < a->rows; i++) {
+        w->scale[i] = V(gather)(scale, a->order[i]);
+        w->active[i] = V(gather_flags)(active, a->order[i]);
+        w->taken[i] = w->totals[i] = (vec){0};
+        w->negative[i] = (mask){0};
+    }
+    for (int64_t j = 0; j < a->variables; j++) {
+        const mask fixed = w->fixed[j];
+        const vec wide = w->upper[j] - w->lower[j];
+        vec offset = entropy ? w->lower[j] : (vec){0}; /* what a coefficient takes of its row's side, times itself */
+        if (!entropy && V(any)(fixed))
+            offset = V(where)(fixed, V(pick)(V(gather_flags)(at_upper, j), V(gather)(upper, j), V(gather)(lower, j)));
+        for (int32_t e = w->column[j]; e < w->column[j + 1]; e++) {
+            const int32_t i = w->row[e] / V(WIDE);
+            const vec value = V(gather)(values, a->entry[w->place[e]]);
+            vec c = value;
+            if (entropy) c = value * wide;
+            c = V(where)(~fixed, c / w->scale[i]);
+            w->taken[i] += value * offset;
+            w->negative[i] |= value < 0.0;
+            w->totals[i] += c;
+            w->coefficients[e] = V(where)(w->active[i], c);
+        }
+    }
+    for (int64_t n = 0; n < a->entries; n++) w->row_values[n] = w->coefficients[w->row_entry[n]];
+}
+
+static void V(fold_lane_rows)(Group *w, const Instance *const *of) {
+    const Layout *a = w->layout;
+    const double *rhs[LANES], *slack[LANES], *share_of[LANES], *dual_lower[LANES], *dual_upper[LANES];
+    const uint8_t *tight_[LANES];
+    for (int n = 0; n < LANES; n++) {
+        rhs[n] = of[n]->rhs, slack[n] = of[n]->slack, share_of[n] = of[n]->tight_share, tight_[n] = of[n]->tight;
+        dual_lower[n] = of[n]->dual_lower, dual_upper[n] = of[n]->dual_upper;
+    }
+    w->bounded = (mask){0};
+    w->has_slack = 0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const int64_t from = a->order[i];
+        const vec rho = w->scale[i];
+        const mask tight = V(gather_flags)(tight_, from), active = w->active[i];
+        vec taken = w->taken[i], s = {0};
+        if (w->entropic) {
+            const vec mass = V(gather)(slack, from);
+            taken += V(where)(active & tight, mass * V(gather)(share_of, from));
+            s = V(where)(active & ~tight, mass / rho);
+        }
+        w->s[i] = s;
+        w->has_slack |= V(any)(s != 0.0);
+        w->b[i] = V(where)(active, (V(gather)(rhs, from) - taken) / rho);
+        w->low[i] = V(pick)(tight, V(all)(-INFINITY), V(gather)(dual_lower, from) * rho);
+        w->high[i] = V(pick)(tight, V(all)(INFINITY), V(gather)(dual_upper, from) * rho);
+        w->bounded |= (w->low[i] > -INFINITY) | (w->high[i] < INFINITY);
+        w->whole[i] = V(where)(active & ~w->negative[i], w->totals[i] + s);
+    }
+}
+
+/* The numbers of LANES instances that do not depend on scores and temperature; `changed` says which may differ from those
+ * of the last call, so that numbers which all instances share are read once. */
+static void V(fold_lanes)(Group *w, const Instance *const *of, int changed) {
+    if (changed & NEW_VARIABLES) V(fold_lane_variables)(w, of);
+    if (changed & (NEW_VARIABLES | NEW_COEFFICIENTS)) V(fold_lane_coefficients)(w, of);
+    if (changed) V(fold_lane_rows)(w, of);
+    if (changed && w->constant) {
+        for (int64_t j = 0; j < w->layout->variables; j++) w->d[j] = V(over_weight)(w, j, V(all)(1.0));
+        V(assemble_lanes)(w);
+    }
+}
+
+/* The linear term, the temperature and the reach of the scores; returns the lanes in which everything is finite. */
+static mask V(read_lane_scores)(Group *w, const Instance *const *of, const void *const *scores, int single) {
+    const int64_t l = w->layout->variables;
+    const int entropy = w->objective == ENTROPY;
+    w->tau = V(all)(1.0);
+    for (int n = 0; entropy && n < LANES; n++) w->tau[n] = *of[n]->parameter;
+    V(read_lanes)(w->linear, scores, single, l);
+    vec reach = {0};
+    mask finite = (w->tau > 0.0) & (w->tau < INFINITY);
+    for (int64_t j = 0; j < l; j++) {
+        const vec y = w->linear[j], wide = w->upper[j] - w->lower[j];
+        vec term = y;
+        if (entropy) {
+            term = wide * y;
+            reach = V(larger)(V(size_of)(term), reach);
+        } else if (w->weighted) {
+            finite &= (w->weights[j] > 0.0) & (w->weights[j] < INFINITY);
+            term = w->weights[j] * y;
+        }
+        finite &= (V(size_of)(y) < INFINITY) & (V(size_of)(term) < INFINITY);
+        if (entropy) term = V(pick)(wide > 0.0, term, V(all)(-1e200)); /* fixed: it has a share of nothing */
+        w->linear[j] = term;
+        if (!entropy || !V(any)(w->fixed[j])) continue;
+        for (int n = 0; n < LANES; n++) /* the scores of fixed variables, too, must fit their box as it was given */
+            if (!isfinite((of[n]->upper[j] - of[n]->lower[j]) * y[n])) finite[n] = 0;
+    }
+    w->reach = reach;
+    return finite;
+}
+
+INLINE vec *V(take_vectors)(vec **from, int64_t count) {
+    vec *taken = *from;
+    *from += count;
+    return taken;
+}
+
+/* LanePoint to the work arrays, one after another from `at` on; returns where they end. */
+static vec *V(arrange_lanes)(Group *w, const Layout *a, vec *at) {
+    const int64_t l = a->variables, k = a->rows;
+    vec **variables[] = {&w->linear, &w->lower, &w->upper, &w->now.u, &w->now.p, &w->next.u, &w->next.p, &w->d, (vec **)&w->fixed};
+    vec **rows[] = {&w->scale, &w->b, &w->s, &w->low, &w->high, &w->whole, &w->taken, &w->totals,
+                    &w->now.mu, &w->now.z, &w->now.r, &w->next.mu, &w->next.z, &w->next.r, &w->curvature, &w->direction,
+                    &w->rhs, &w->scratch, &w->q, &w->diagonal, &w->inverse,
+                    (vec **)&w->active, (vec **)&w->moving, (vec **)&w->negative};
+    for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take_vectors)(&at, l);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) *rows[i] = V(take_vectors)(&at, k);
+    if (w->weighted) w->weights = V(take_vectors)(&at, l);
+    w->coefficients = V(take_vectors)(&at, a->entries);
+    w->row_values = V(take_vectors)(&at, a->entries);
+    w->H = V(take_vectors)(&at, k * k);
+    w->U = V(take_vectors)(&at, k * k);
+    const int64_t room = l + 1 + 4 * a->entries + 2 * k + 1;
+    w->column = (int32_t *)V(take_vectors)(&at, (room * (int64_t)sizeof(int32_t)) / (int64_t)sizeof(vec) + 1);
+    w->row = w->column + l + 1;
+    w->place = w->row + a->entries;
+    w->list = w->place + a->entries;
+    w->row_start = w->list + k;
+    w->row_entry = w->row_start + k + 1;
+    w->row_column = w->row_entry + a->entries;
+    return at;
+}
+
+/* Whether sets of this pattern are small enough to be worked on in lanes. */
+static int V(fits_lanes)(const Layout *a) {
+    return a->rows <= LANE_ROWS && a->variables <= LANE_VARIABLES && a->entries <= LANE_ENTRIES;
+}
+
+/* Work arrays for instances of a pattern in one block, for free_block; NULL without memory. */
+static void *V(begin_lanes)(Group *w, const Layout *a, int objective, int entropic, int weighted) {
+    memset(w, 0, sizeof(*w));
+    w->layout = a;
+    w->objective = objective;
+    w->entropic = entropic;
+    w->weighted = weighted;
+    vec *origin = (vec *)64;
+    void *block = zeroed_block((size_t)((char *)V(arrange_lanes)(w, a, origin) - (char *)origin));
+    if (!block) return NULL;
+    V(arrange_lanes)(w, a, block);
+    for (int64_t e = 0; e < a->entries; e++) w->column[a->entry_col[e] + 1]++;
+    for (int64_t j = 0; j < a->variables; j++) w->column[j + 1] += w->column[j];
+    for (int64_t e = 0; e < a->entries; e++) { /* rows of a variable come in order */
+        const int32_t at = w->column[a->entry_col[e]]++;
+        w->row[at] = a->entry_row[e] * V(WIDE);
+        w->place[at] = (int32_t)e;
+        w->row_start[a->entry_row[e] + 1]++;
+    }
+    for (int64_t j = a->variables; j > 0; j--) w->column[j] = w->column[j - 1];
+    w->column[0] = 0;
+    for (int64_t i = 0; i < a->rows; i++) w->row_start[i + 1] += w->row_start[i];
+    for (int32_t j = 0; j < a->variables; j++)
+        for (int32_t e = w->column[j]; e < w->column[j + 1]; e++) {
+            const int32_t at = w->row_start[w->row[e] / V(WIDE)]++;
+            w->row_entry[at] = e;
+            w->row_column[at] = j * V(WIDE);
+        }
+    for (int64_t i = a->rows; i > 0; i--) w->row_start[i] = w->row_start[i - 1];
+    w->row_start[0] = 0;
+    w->two = 1;
+    for (int64_t j = 0; j < a->variables; j++) w->two &= w->column[j + 1] - w->column[j] == 2;
+    return block;
+}
+
+/* ---- calls ---- */
+
+/* What LANES instances are solved with; lanes without an instance have the pointers of lane 0, and are not written to. */
+typedef struct {
+    const Instance *of[LANES];
+    const void *scores[LANES]; /* (variables), float where single, else double */
+    const double *start[LANES];/* (rows) duals to begin with, in all lanes or (NULL) in none */
+    void *x[LANES];
+    double *duals[LANES];      /* (rows) of the rows as written */
+    int64_t steps[LANES];
+    int count, single;         /* lanes with an instance */
+} V(LaneSolve);
+
+/* Solve; numbers must have been folded. Returns the lanes that are solved, by bits: the others are untouched, and left to
+ * V(newton). */
+static int V(forward_lanes)(Group *w, V(LaneSolve) *call, double tol) {
+    const Layout *a = w->layout;
+    mask running = V(lanes_of)((1 << call->count) - 1);
+    vec steps;
+    for (int n = 0; n < call->count; n++)
+        if (call->of[n]->infeasible) running[n] = 0;
+    running &= V(read_lane_scores)(w, call->of, call->scores, call->single);
+    V(start_lanes)(w, call->start[0] ? call->start : NULL, tol, running);
+    const mask solved = V(iterate_lanes)(w, call->of, call->scores, call->single, tol, running, &steps);
+    const int bits = V(bits_of)(solved);
+    V(answer_lanes)(w, call->of);
+    V(write_lanes)(call->x, w->d, call->single, a->variables, bits);
+    for (int n = 0; n < call->count; n++) {
+        call->steps[n] = (int64_t)steps[n];
+        for (int64_t i = 0; bits >> n & 1 && i < a->rows; i++) {
+            const Instance *it = call->of[n];
+            const int32_t to = a->order[i];
+            const double mu = w->now.mu[i][n]; /* at a bound, exactly at that of the multiplier */
+            call->duals[n][to] = mu <= w->low[i][n]    ? it->dual_lower[to]
+                                 : mu >= w->high[i][n] ? it->dual_upper[to]
+                                                       : mu / it->scale[to];
+        }
+    }
+    return bits;
+}
+
+/* What LANES gradients are made of; lanes as in LaneSolve, grad_duals and parameter in all lanes or (NULL) in none. */
+typedef struct {
+    const Instance *of[LANES];
+    const void *scores[LANES], *grad_x[LANES];
+    const double *duals[LANES], *grad_duals[LANES];
+    void *grad_scores[LANES];
+    double *parameter[LANES];
+    int bits, single; /* lanes to write to */
+} V(LanePull);
+
+/* dL/dtau, or dL/dq: what the explicit dependence of x and r on them passes on. */
+static void V(parameter_lanes)(const Group *w, const V(LanePull) *call, const vec *g, const vec *pulled) {
+    const Layout *a = w->layout;
+    const LanePoint *at = &w->now;
+    vec total = {0};
+    for (int64_t j = 0; j < a->variables; j++) {
+        const vec passed = w->d[j] * (g[j] - pulled[j]);
+        if (w->objective == ENTROPY) {
+            total -= V(where)(w->d[j] > 0.0, at->u[j] * passed);
+            continue;
+        }
+        const vec value = passed * (w->linear[j] - at->u[j]) / w->weights[j];
+        for (int n = 0; n < LANES; n++)
+            if (call->bits >> n & 1) call->parameter[n][j] += value[n];
+    }
+    if (w->objective == EUCLIDEAN) return;
+    for (int64_t i = 0; i < a->rows && w->has_slack; i++) total += w->q[i] * w->curvature[i] * at->mu[i];
+    for (int n = 0; n < LANES; n++)
+        if (call->bits >> n & 1) call->parameter[n][0] += total[n] / w->tau[n];
+}
+
+/* q += H^-1 (rhs - H q) in some lanes; returns those that need it again. What is left of an error is at most as small a
+ * share of this change as this change is of q. */
+static mask V(refine_lanes)(Group *w, vec *pulled, mask running) {
+    const int64_t k = w->layout->rows;
+    vec *restrict again = w->direction, largest = {0}, change = {0};
+    V(add_columns)(w, NULL, w->q, pulled);
+    V(push_lanes)(w, pulled, pulled, again);
+    for (int64_t i = 0; i < k; i++) {
+        vec image = again[i];
+        if (w->has_slack) image += w->curvature[i] * w->q[i];
+        again[i] = w->rhs[i] - image;
+    }
+    V(solve_lanes)(w, again, again);
+    for (int64_t i = 0; i < k; i++) {
+        w->q[i] += V(where)(running, again[i]);
+        change = V(larger)(V(size_of)(again[i]), change);
+        largest = V(larger)(V(size_of)(w->q[i]), largest);
+    }
+    return running & ~(change <= 1e-10 * largest);
+}
+
+/* q and dL/dy, as V(pull_back); numbers must have been folded. */
+static void V(backward_lanes)(Group *w, V(LanePull) *call) {
+    const Layout *a = w->layout;
+    const int64_t k = a->rows;
+    LanePoint *at = &w->now;
+    vec *g = w->next.u, *pulled = w->next.p;
+    V(read_lane_scores)(w, call->of, call->scores, call->single);
+    for (int64_t i = 0; i < k; i++) at->mu[i] = V(gather)(call->duals, a->order[i]) * w->scale[i];
+    V(evaluate_lanes)(w, at, w->tau, 1);
+    V(lane_slopes)(w, at, w->tau, ~(mask){0});
+    if (call->grad_x[0]) V(read_lanes)(g, call->grad_x, call->single, a->variables);
+    else memset(g, 0, a->variables * sizeof(vec));
+    for (int64_t j = 0; j < a->variables; j++) {
+        const vec wide = w->upper[j] - w->lower[j];
+        if (w->objective == ENTROPY) g[j] = g[j] * wide;
+        g[j] = V(where)(wide > 0.0, g[j]);
+        w->d[j] = V(where)(wide > 0.0, w->d[j]);
+    }
+    V(push_lanes)(w, g, pulled, w->rhs);
+    for (int64_t i = 0; i < k; i++) {
+        w->moving[i] = w->active[i] & (at->mu[i] > w->low[i]) & (at->mu[i] < w->high[i]);
+        if (call->grad_duals[0]) w->rhs[i] += V(gather)(call->grad_duals, a->order[i]) / w->scale[i];
+    }
+    w->damping = (vec){0};
+    w->ridge = V(all)(CONSTANTS.refined_ridge);
+    if (!w->constant) V(assemble_lanes)(w);
+    V(factor_lanes)(w, V(lanes_of)(call->bits));
+    V(solve_lanes)(w, w->rhs, w->q);
+    mask running = ~(mask){0};
+    for (int round = 0; round < 3 && V(any)(running); round++) running = V(refine_lanes)(w, pulled, running); /* undo the ridge */
+    V(add_columns)(w, NULL, w->q, pulled);
+    if (call->parameter[0]) V(parameter_lanes)(w, call, g, pulled);
+    for (int64_t j = 0; j < a->variables; j++) {
+        vec value = w->d[j] * (g[j] - pulled[j]);
+        if (w->objective == ENTROPY) value *= w->upper[j] - w->lower[j];
+        else value = V(times_weight)(w, j, value);
+        g[j] = value;
+    }
+    if (call->grad_scores[0]) V(write_lanes)(call->grad_scores, g, call->single, a->variables, call->bits);
+}
