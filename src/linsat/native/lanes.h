@@ -60,7 +60,7 @@ INLINE vec V(limited)(vec value, vec low, vec high) { return V(smaller)(V(larger
 
 /* The lanes whose bits are set. */
 INLINE mask V(lanes_of)(int bits) {
-    mask which;
+    mask which = {0};
     for (int n = 0; n < LANES; n++) which[n] = bits >> n & 1 ? -1 : 0;
     return which;
 }
@@ -70,13 +70,13 @@ enum { V(WIDE) = sizeof(vec) };
 INLINE vec V(at)(const vec *from, int32_t place) { return *(const vec *)((const char *)from + place); }
 
 INLINE vec V(gather)(const double *const *from, int64_t at) {
-    vec value;
+    vec value = {0};
     for (int n = 0; n < LANES; n++) value[n] = from[n][at];
     return value;
 }
 
 INLINE mask V(gather_flags)(const uint8_t *const *from, int64_t at) {
-    mask value;
+    mask value = {0};
     for (int n = 0; n < LANES; n++) value[n] = from[n][at] ? -1 : 0;
     return value;
 }
@@ -462,18 +462,12 @@ static mask V(factor_lanes)(Group *w, mask asked) {
     return dropped;
 }
 
-/* The sum of a_n b_n, of `count` numbers that lie `step` apart in a. */
+/* The sum of a_n b_n, of `count` numbers that lie `step` apart in a: one by one, since rows that move in other lanes only
+ * add nothing to such a sum, but would change the places of the others in several sums. */
 INLINE vec V(sum_lanes)(const vec *restrict a, int64_t step, const vec *restrict b, int64_t count) {
-    vec total = {0}, other = {0};
-    int64_t n = 0;
-    for (; n + 4 <= count; n += 4) {
-        total += a[n * step] * b[n];
-        other += a[(n + 1) * step] * b[n + 1];
-        total += a[(n + 2) * step] * b[n + 2];
-        other += a[(n + 3) * step] * b[n + 3];
-    }
-    for (; n < count; n++) total += a[n * step] * b[n];
-    return total + other;
+    vec total = {0};
+    for (int64_t n = 0; n < count; n++) total += a[n * step] * b[n];
+    return total;
 }
 
 /* to = H^-1 from over the rows that move, zero elsewhere; both may be the same array. */
@@ -521,7 +515,7 @@ static void V(push_lanes)(const Group *w, const vec *from, vec *room, vec *restr
 
 /* Number `at` of an array, another one in each lane. */
 INLINE vec V(pick_numbers)(const vec *from, mask at) {
-    vec value;
+    vec value = {0};
     for (int n = 0; n < LANES; n++) value[n] = from[at[n]][n];
     return value;
 }
