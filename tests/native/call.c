@@ -57,6 +57,10 @@ static void list_coefficients(const Question *q, Kept *to, int64_t *entries) {
         }
 }
 
+/* Run one of the core's functions in the threads of a question. */
+#define RUN(function, q, of, call) \
+    linsat_run((Task)(void (*)(void))(function), (of)->layout, &(of)->problem, call, (q)->threads)
+
 /* Scale, slack and bounds of the dual of row i, for instance n. */
 static void standard_row(const Question *q, Kept *to, int i, int n) {
     double reach = 0.0, squares = 0.0, least = 0.0, most = 0.0;
@@ -164,7 +168,7 @@ Answer answer_to(const Question *q) {
     const void *scores = q->single ? (const void *)to->scores : (const void *)q->scores;
     const Solve call = {n, 200, q->single, q->together, 1e-9, &constants, scores, NULL,
                         q->single ? (void *)short_x : (void *)answer.x, to->mu, to->codes, to->codes + n, &unsolved};
-    answer.failed = !to->layout || decide(q, to) || linsat_run((Task)(void (*)(void))linsat_forward, to->layout, &to->problem, &call, q->threads);
+    answer.failed = !to->layout || decide(q, to) || RUN(linsat_forward, q, to, &call);
     int64_t missing = 0;
     for (int64_t i = 0; i < n; i++) {
         const int codes[] = {SOLVED, OUT_OF_STEPS, STUCK, CONTRADICTORY, NOT_A_NUMBER};
@@ -192,7 +196,7 @@ Gradient gradient_of(const Question *q, const Answer *answer, const double *grad
                        .grad_y = to.scores,
                        .q = to.sides,
                        .grad_parameter = q->objective == NEAREST_POINT && !q->weights ? NULL : to.parameter};
-    linsat_run((Task)(void (*)(void))linsat_backward, of->layout, &of->problem, &call, q->threads);
+    RUN(linsat_backward, q, of, &call);
     for (int64_t i = 0; i < n * k; i++) to.sides[i] /= of->scale[i % k];
     return to;
 }
@@ -200,9 +204,10 @@ Gradient gradient_of(const Question *q, const Answer *answer, const double *grad
 void free_answer(Answer *answer) {
     Kept *of = answer->kept;
     linsat_layout_free(of->layout);
-    void *blocks[] = {of->row,        of->col,   of->codes,  of->senses,   of->values, of->lower,      of->upper, of->scale,
-                      of->rhs,        of->slack, of->zeros,  of->mu,       of->free,   of->at_upper,   of->active, of->none,
-                      of->infeasible, of->scores, of->dual_lower, of->dual_upper, of, answer->x, answer->duals, answer->status};
+    void *blocks[] = {of->row,      of->col,        of->codes,      of->senses,     of->values, of->lower,
+                      of->upper,    of->scale,      of->rhs,        of->slack,      of->zeros,  of->mu,
+                      of->free,     of->at_upper,   of->active,     of->none,       of->scores, of->infeasible,
+                      of->dual_lower, of->dual_upper, of,           answer->x,      answer->duals, answer->status};
     for (size_t i = 0; i < sizeof(blocks) / sizeof(*blocks); i++) free(blocks[i]);
 }
 
@@ -212,7 +217,8 @@ void free_gradient(Gradient *gradient) {
     free(gradient->parameter);
 }
 
-int try_pattern(int64_t rows, int64_t variables, int64_t entries, const int64_t *row, const int64_t *col, int64_t *refused) {
+int try_pattern(int64_t rows, int64_t variables, int64_t entries, const int64_t *row, const int64_t *col,
+                int64_t *refused) {
     Layout *layout;
     const int code = linsat_layout(rows, variables, entries, row, col, &layout, refused);
     linsat_layout_free(layout);

@@ -22,8 +22,8 @@ static double entropic_x(const Question *q, int j, double dual) {
     return low + width * share(width * (q->scores[j] + dual * q->A[j]) / q->tau);
 }
 
-/* The dual of the only row of an entropic question, by bisection: a x + S z grows with it. rho: the scale of the row, in
- * whose units the dual of the slack is. */
+/* The dual of the only row of an entropic question, by bisection: a x + S z grows with it. rho: the scale of the row,
+ * in whose units the dual of the slack is. */
 static double entropic_dual(const Question *q, double slack, double rho, double target) {
     double low = -1e4, high = 1e4;
     for (int step = 0; step < 200; step++) {
@@ -95,8 +95,8 @@ static void nearest_point_of_the_simplex(void) {
             sum += sorted[j];
             if (sorted[j] > (sum - 1.0) / (j + 1)) number = (sum - 1.0) / (j + 1);
         }
-        Question q = {.count = 1, .rows = 1, .variables = l, .A = ones, .sense = &sense, .side = &side, .scores = scores,
-                      .objective = NEAREST_POINT};
+        Question q = {.count = 1, .rows = 1, .variables = l, .A = ones, .sense = &sense, .side = &side,
+                      .scores = scores, .objective = NEAREST_POINT};
         Answer a = answer_to(&q);
         CHECK(!a.failed && a.status[0] == SOLVED);
         for (int j = 0; j < l; j++) CHECK_NEAR(a.x[j], scores[j] > number ? scores[j] - number : 0.0, 1e-13);
@@ -142,7 +142,8 @@ static void entropy_on_the_simplex(void) {
     for (int t = 0; t < 12; t++) {
         fill_uniform(scores, sizes[t / 3], 1.0, 20 + t);
         Question q = {.count = 1, .rows = 1, .variables = sizes[t / 3], .A = ones, .sense = &sense, .side = &side,
-                      .scores = scores, .tau = taus[t % 3], .objective = t % 2 ? ENTROPY_WITH_SLACK : ENTROPY_WITHOUT_SLACK};
+                      .scores = scores, .tau = taus[t % 3],
+                      .objective = t % 2 ? ENTROPY_WITH_SLACK : ENTROPY_WITHOUT_SLACK};
         Answer a = answer_to(&q);
         const double dual = entropic_dual(&q, 0.0, 1.0, side);
         CHECK(!a.failed && a.status[0] == SOLVED);
@@ -169,8 +170,8 @@ static void entropy_with_one_row(void) {
             reach += fabs(row[j]) * width / 12;
         }
         const double side = least + (most - least) * (0.3 + 0.03 * t);
-        Question q = {.count = 1, .rows = 1, .variables = 12, .A = row, .sense = &sense, .side = &side, .scores = scores,
-                      .lower = lower, .upper = upper, .tau = 0.2};
+        Question q = {.count = 1, .rows = 1, .variables = 12, .A = row, .sense = &sense, .side = &side,
+                      .scores = scores, .lower = lower, .upper = upper, .tau = 0.2};
         for (q.objective = ENTROPY_WITH_SLACK; q.objective <= ENTROPY_WITHOUT_SLACK; q.objective++) {
             const int with = q.objective == ENTROPY_WITH_SLACK;
             const double slack = !with || sense == EQUAL_TO ? 0.0 : sense == AT_MOST ? side - least : most - side;
@@ -372,9 +373,12 @@ static void bits_do_not_depend_on_the_batch(void) {
                 one.side = of.side + m * k;
                 Answer c = answer_to(&one);
                 Gradient to_c = pulled(&one, &c);
-                CHECK(same_bits(b.x + n * l, a.x + m * l, l) && same_bits(c.x, a.x + m * l, l));
-                CHECK(same_bits(to_b.scores + n * l, to_a.scores + m * l, l) && same_bits(to_c.scores, to_a.scores + m * l, l));
-                CHECK(same_bits(to_b.sides + n * k, to_a.sides + m * k, k) && same_bits(to_c.sides, to_a.sides + m * k, k));
+                CHECK(same_bits(b.x + n * l, a.x + m * l, l));
+                CHECK(same_bits(c.x, a.x + m * l, l));
+                CHECK(same_bits(to_b.scores + n * l, to_a.scores + m * l, l));
+                CHECK(same_bits(to_c.scores, to_a.scores + m * l, l));
+                CHECK(same_bits(to_b.sides + n * k, to_a.sides + m * k, k));
+                CHECK(same_bits(to_c.sides, to_a.sides + m * k, k));
                 free_gradient(&to_c);
                 free_answer(&c);
             }
@@ -394,7 +398,8 @@ static void contradictory_rows(void) {
     const double A[] = {1.0, 1.0, 1.0, 1.0, 2.0, 1.0}, scores[9] = {0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.1, 0.2, 0.3};
     const double together[] = {0.5, 3.0, 2.0, 1.0, 0.5, 2.5}, alone[] = {1.0, 5.0, 2.0, 1.0, -1.0, 1.0};
     const int sense[] = {AT_MOST, AT_LEAST};
-    Question q = {.count = 3, .rows = 2, .variables = 3, .A = A, .sense = sense, .scores = scores, .tau = 0.1, .own_sides = 1};
+    Question q = {.count = 3, .rows = 2, .variables = 3, .A = A, .sense = sense, .scores = scores, .tau = 0.1,
+                  .own_sides = 1};
     for (q.objective = ENTROPY_WITH_SLACK; q.objective <= NEAREST_POINT; q.objective++) {
         for (int t = 0; t < 2; t++) {
             q.side = t ? alone : together;
@@ -505,7 +510,8 @@ static void gradients_are_differences(void) {
 
 /* ---- answers, for other machines to compare ---- */
 
-static void print_numbers(const char *what, const char *name, const Question *q, int n, int status, const double *values) {
+static void print_numbers(const char *what, const char *name, const Question *q, int n, int status,
+                          const double *values) {
     printf("%s, %s, objective %d, instance %d: %d", what, name, q->objective, n, status);
     for (int j = 0; j < q->variables; j++) printf(" %.17g", values[n * q->variables + j]);
     printf("\n");
@@ -524,7 +530,8 @@ static void print_question(const char *name, const Question *q) {
 
 static void print_answers(void) {
     const char *names[] = {"assignment", "mixed", "full"}, *colder[] = {"cold assignment", "cold mixed", "cold full"};
-    const double A[] = {1.0, 1.0, 1.0, 1.0, 2.0, 1.0}, side[] = {0.5, 3.0, 2.0, 1.0, 2.0, 1.0}, price[] = {0.3, INFINITY};
+    const double A[] = {1.0, 1.0, 1.0, 1.0, 2.0, 1.0}, side[] = {0.5, 3.0, 2.0, 1.0, 2.0, 1.0};
+    const double price[] = {0.3, INFINITY};
     const double scores[] = {0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.1, NAN, 0.3};
     const int sense[] = {AT_MOST, AT_LEAST};
     for (int objective = ENTROPY_WITH_SLACK; objective <= NEAREST_POINT; objective++) {
