@@ -51,7 +51,8 @@ void free_gradient(Gradients *gradient);
 
 /* The code of the layout of a pattern, and what it is refused for. */
 enum { PATTERN_TAKEN, PATTERN_INVALID, PATTERN_TOO_LARGE, PATTERN_NO_MEMORY };
-int try_pattern(int64_t rows, int64_t variables, int64_t entries, const int64_t *row, const int64_t *col, int64_t *refused);
+int try_pattern(int64_t rows, int64_t variables, int64_t entries, const int64_t *row, const int64_t *col,
+                int64_t *refused);
 
 int tables_are_right(int64_t rows, int64_t variables, int64_t entries, const int64_t *row, const int64_t *col);
 

@@ -80,8 +80,8 @@ static int64_t group_rows(Pattern *a, int64_t *sizes) {
     return groups;
 }
 
-/* Where tiles of variables begin and the last one ends; returns how many there are. A tile begins at a multiple of eight
- * that no leading row spans, where there is one nearby; `separate` says whether there always was. */
+/* Where tiles of variables begin and the last one ends; returns how many there are. A tile begins at a multiple of
+ * eight that no leading row spans, where there is one nearby; `separate` says whether there always was. */
 static int64_t cut_tiles(const Pattern *a, int32_t leader, int32_t *start, int64_t *separate) {
     const int64_t l = a->variables, even = (l + USUAL_TILES - 1) / USUAL_TILES;
     const int64_t size = even > TILE_VARIABLES ? even : TILE_VARIABLES;
@@ -248,7 +248,8 @@ static void find_entry_runs(const Layout *a, Runs *to) {
 INLINE int32_t place_of(const Layout *a, int64_t i, int64_t g) {
     const int64_t lead = rounded_up(a->leading), coupling = lead + a->width, corner = coupling + a->leading * a->width;
     if (i == g) return (int32_t)(i < a->leading ? i : lead + i - a->leading);
-    return (int32_t)((i < a->leading ? coupling + i * a->width : corner + (i - a->leading) * a->width) + g - a->leading);
+    const int64_t row = i < a->leading ? coupling + i * a->width : corner + (i - a->leading) * a->width;
+    return (int32_t)(row + g - a->leading);
 }
 
 /* The pairs of coefficients number `first` and `second` of the variables of one tile, cut into runs, and one by one

@@ -706,7 +706,7 @@ static void V(start_lanes)(Group *w, const double *const *start, double tol, mas
         vec size;
         V(evaluate_lanes)(w, &w->now, w->tau, 1);
         for (int64_t i = 0; i < k; i++) {
-            const vec given = V(where)(w->active[i], V(gather)(start, w->layout->order[i]));
+            const vec given = V(where)(w->active[i], V(gather)(start, w->layout->order[i]) * w->scale[i]);
             w->next.mu[i] = V(limited)(given, w->low[i], w->high[i]);
         }
         V(evaluate_lanes)(w, &w->next, w->tau, 1);
