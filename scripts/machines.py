@@ -60,6 +60,7 @@ TESTS = [
         "many_rows",
         "marginals",
         "names",
+        "native_gradients",
         "objective_contract",
         "objectives_entropy",
         "objectives_euclidean",

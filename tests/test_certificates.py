@@ -11,7 +11,7 @@ import torch
 
 import linsat
 from arithmetic import needs_kernel
-from linsat.backends import run
+from linsat import failures
 from oracles import System, random_system
 
 
@@ -123,13 +123,13 @@ def test_bounds_beyond_the_dtype_of_the_scores_are_refused(call) -> None:  # typ
 def test_one_verdict_for_instances_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """One step is too few for any of twenty instances, which have two different right-hand sides between them."""
     calls = []
-    judge = run.judge
+    judge = failures.judge
 
     def counted(*arguments: object, **options: object) -> object:
         calls.append(arguments)
         return judge(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(run, "judge", counted)
+    monkeypatch.setattr(failures, "judge", counted)
     sides = np.tile([[0.7], [1.2]], (10, 1))
     cons = linsat.Constraints(
         A=[[1.0, 1, 0], [0, 1, 1]], b=np.hstack([sides, 0 * sides + 1.5]), C=[[1.0, 1, 0]], d=sides

@@ -617,6 +617,14 @@ def test_structures_have_the_layout_of_the_library():
 
 
 @pytest.mark.skipif(not HEADERS.is_dir(), reason="no sources")
+def test_constants_are_those_of_python():
+    """Both have one place where they are written down: the header is made from it."""
+    script = HEADERS.parents[2] / "scripts" / "constants.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not HEADERS.is_dir(), reason="no sources")
 @pytest.mark.parametrize("name", ["Numbers", "Statement", "Solve", "Gradient", "Pull"])
 def test_structures_name_the_fields_of_the_header(name):
     """In their order: sizes alone would not tell two that have changed places."""

@@ -14,6 +14,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, logsumexp
 
 import linsat
+from linsat import plan
 from linsat.backends import run
 from linsat.compile import implied
 from linsat.solvers.result import SolverResult
@@ -162,6 +163,7 @@ class Liar:
 
 def test_a_back_end_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interior-point method is asked then, where it knows the objective."""
+    monkeypatch.setattr(plan, "load", lambda: "not in this test")
     monkeypatch.setattr(run, "BACKENDS", [Liar(), run.BACKENDS[-1]])
     y, cons = torch.tensor([1.0, 1.0]), linsat.Constraints(E=[[1.0, 1.0]], f=[1.0])
     found = linsat.solve(y, cons)

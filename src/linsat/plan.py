@@ -316,26 +316,25 @@ class Plan:
 
 def plan_of(constraints: Constraints, objective: Objective, solver: Solver, width: int, device: torch.device) -> Plan:
     """The plan of a call: kept with the set where its numbers are constant and shared, else with its pattern."""
-    constant = constraints.fixed and not constraints.batch_shape
+    if not constraints.fixed or constraints.batch_shape:
+        # Messages need the set of the call: the plan is light, and what it derives is kept with the pattern.
+        return _new_plan(constraints, objective, solver, width, device)
     if torch.compiler.is_compiling():
-        how = (objective.kind(), settings_of(solver), width, str(device), constant)
+        how = (objective.kind(), settings_of(solver), width, str(device))
         return getattr(constraints.in_graphs, _keep_in_graphs(constraints, how))
-    return _kept_plan(constraints, objective, solver, width, device, constant)
+    return _kept_plan(constraints, objective, solver, width, device)
 
 
 def _kept_plan(
-    constraints: Constraints, objective: Objective, solver: Solver, width: int, device: Any, constant: bool
+    constraints: Constraints, objective: Objective, solver: Solver, width: int, device: torch.device
 ) -> Plan:
     kind = (type(objective), objective.entropic_slack, objective.finite_box, objective.interior)
     key = (kind, solver, type(solver), width, str(device))
-    if not constant:
-        # Messages need the set of the call: the plan is light, and what it derives is kept with the pattern.
-        return _new_plan(constraints, objective, solver, width, torch.device(device))
     plan = constraints.plans.get(key)
     if plan is None:
         # What is kept must be plain tensors, also when the first call comes from inside vmap, jacrev or a trace.
         with plain_tensors():
-            plan = _new_plan(constraints, objective, solver, width, torch.device(device))
+            plan = _new_plan(constraints, objective, solver, width, device)
             plan.constant, plan.numbers = True, numbers_of(constraints, width, (), device)
         constraints.plans[key] = plan
     return plan
@@ -348,12 +347,12 @@ def _new_plan(constraints: Constraints, objective: Objective, solver: Solver, wi
 @constant_in_graphs
 def _keep_in_graphs(constraints: Constraints, how: Any) -> str:
     """The same while torch.compile traces, which may itself have made the objective."""
-    kind, settings, width, device, constant = how
+    kind, settings, width, device = how
     objective, solver = of_kind(kind, [1.0] * len(kind[2])), made_solver(settings)
-    plan = _kept_plan(constraints, objective, solver, width, device, constant)
-    if plan.numbers is not None:
-        with plain_tensors():
-            plan = replace(plan, numbers=Numbers(*map(_whole, plan.numbers)))
+    plan = _kept_plan(constraints, objective, solver, width, torch.device(device))
+    assert plan.numbers is not None
+    with plain_tensors():
+        plan = replace(plan, numbers=Numbers(*map(_whole, plan.numbers)))
     return constraints.in_graphs.put(how, plan)
 
 

@@ -169,11 +169,11 @@ class RowsAndBox:
         check_empty_rows(self._structure, self._matrices, self._right_sides)
         numbers = self._right_sides | self._bounds()
         numbers |= {f"price {i}" if i else "price": block.price for i, block in enumerate(reversed(self._soft))}
-        shapes = {name: tuple(n.shape[:-1]) for name, n in numbers.items() if n.ndim > 1}
-        shapes |= {name: matrix.batch_shape for name, matrix in self._matrices.items()}
+        shapes = {name: matrix.batch_shape for name, matrix in self._matrices.items()}
+        shapes |= {name: tuple(n.shape[:-1]) for name, n in numbers.items() if n.ndim > 1}
         self._batch_shape = joint_batch_shape(shapes)
-        # What calls have made ready, by kind (linsat.plan) and by everything but numbers (linsat.projection); plain dicts,
-        # because filling them twice is harmless.
+        # What calls have made ready, by kind (linsat.plan) and by everything but numbers (linsat.projection); plain
+        # dicts, because filling them twice is harmless.
         self.plans: dict[Any, Any] = {}
         self.calls: dict[Any, Any] = {}
         self.in_graphs = Kept()
