@@ -234,18 +234,21 @@ class Plan:
 
     def form(self, numbers: Numbers) -> StandardForm:
         """The standard form (`linsat.compile.box`), differentiable in every number; kept where they are constant."""
-        if self.constant and numbers is self.numbers and "form" in self.kept:
-            return self.kept["form"]
+        if not self.constant or numbers is not self.numbers:
+            return self._form(numbers)
+        if "form" not in self.kept:
+            with plain_tensors():  # kept, so also where a function transform runs
+                self.kept["form"] = self._form(numbers)
+        return self.kept["form"]
+
+    def _form(self, numbers: Numbers) -> StandardForm:
         row, col, senses = self.pattern.on(self.device)
         cache = self.pattern.cache.setdefault((str(self.device), self.width), {})
         rows = RowMatrix(row, col, numbers.values, (self.pattern.num_rows, self.width), cache)
         ends = numbers.lower[:, col], numbers.upper[:, col]
         box = Box.of(rows, numbers.lower, numbers.upper, self.objective.finite_box, ends)
         entropic, shift = self.objective.entropic_slack, self.solver.gamma_shift
-        form = box.form(numbers.side, numbers.price, senses, entropic=entropic, gamma_shift=shift)
-        if self.constant and numbers is self.numbers:
-            self.kept["form"] = form
-        return form
+        return box.form(numbers.side, numbers.price, senses, entropic=entropic, gamma_shift=shift)
 
     def problem(self, numbers: Numbers, scores: Tensor, objective: Objective, decided: Tensor | None) -> Problem:
         """The problem on arrays, with what was decided, or what presolve decides now."""

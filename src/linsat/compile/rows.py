@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from linsat._transforms import plain_tensors
+from linsat._transforms import mapped, plain_tensors, transforming
 from linsat.compile.groups import disjoint_groups as disjoint_groups
 
 Tensor = torch.Tensor
@@ -55,11 +55,19 @@ class RowMatrix:
         k, l = self.shape
         if self._dense is not None or k * l * self.values.shape[0] > _DENSE_ENTRIES:
             return self._dense
+        if self.values.requires_grad:  # one made without a graph must not serve where a graph is wanted
+            return self._filled()
+        if transforming() and not mapped(self.values):
+            with plain_tensors():  # kept, and the transform may be over before the matrix is
+                self._dense = self._filled()
+        else:
+            self._dense = self._filled()
+        return self._dense
+
+    def _filled(self) -> Tensor:
+        k, l = self.shape
         flat = self.values.new_zeros((self.values.shape[0], k * l))
-        dense = flat.index_add(1, self.row * l + self.col, self.values).reshape(len(flat), k, l)
-        if not self.values.requires_grad:  # one made without a graph must not serve where a graph is wanted
-            self._dense = dense
-        return dense
+        return flat.index_add(1, self.row * l + self.col, self.values).reshape(len(flat), k, l)
 
     @property
     def sparse(self) -> bool:

@@ -20,7 +20,7 @@ _Whole, _Real, _Address = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
 
 def _structure(name: str, *groups: tuple[Any, str]) -> type[ctypes.Structure]:
-    """A structure of the core from groups of fields of one type; tests/test_kernel.py compares it with the header."""
+    """A structure of the core from groups of fields of one type; tests/test_native.py compares it with the header."""
     pairs = [(field, kind) for kind, names in groups for field in names.split()]
     return type(name, (ctypes.Structure,), {"_fields_": pairs})
 
