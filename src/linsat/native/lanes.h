@@ -6,6 +6,7 @@
  *     still falls proves that theta has fallen; one that rises a little (WOLFE of the slope at the start) is near the
  *     minimum along the step. Theta decides elsewhere.
  *   - H = U' D^-1 U, without roots, row by row.
+ *   - Euclidean instances without a box begin at duals found by letting rows in one by one.
  *   - Whatever needs more than LANE_STEPS steps, or more than these few rules, is left to iterate.h.
  *
  * Lanes never mix. Every decision is a mask, and a lane that has ended is evaluated again at the same duals, which gives
@@ -26,20 +27,20 @@ typedef struct {
 typedef struct {
     const Layout *layout;
     int objective, entropic, weighted, has_slack, constant; /* constant: H is the same at all duals */
-    int32_t *column, *row, *place;                          /* entries by variable: where each begins, row, Layout's entry */
-    int32_t *row_start, *row_entry, *row_column;            /* by row: where each begins, entry, variable */
-    int two;                                                /* every variable is in two rows */
-    int32_t *list, count, lead;                             /* rows that move in some lane, and how many of them lead */
+    int32_t *column, *row, *place;                      /* entries by variable: where each begins, row, Layout's entry */
+    int32_t *row_start, *row_entry, *row_column;        /* by row: where each begins, entry, variable */
+    int two;                                            /* every variable is in two rows */
+    int32_t *list, count, lead;                         /* rows that move in some lane, and how many of them lead */
     vec tau, T, reach, pivots;
-    mask bounded, affine, ended;                                   /* lanes with a dual that has a bound; where r is affine in mu */
-    vec *coefficients, *row_values;                         /* c by variable, and again by row */
+    mask bounded, affine;                               /* lanes with bounded duals; with r affine in mu */
+    vec *coefficients, *row_values;                     /* c by variable, and again by row */
     vec *linear, *lower, *upper, *weights, *scale;
     vec *b, *s, *low, *high, *whole, *taken, *totals;
-    mask *fixed, *active, *moving, *negative;               /* moving: rows that take part in a step */
+    mask *fixed, *active, *moving, *negative;           /* moving: rows that take part in a step */
     LanePoint now, next;
-    vec *d, *curvature, *direction, *rhs, *scratch, *q;     /* curvature: of the slacks, the diagonal that they add to H */
-    vec *H, *diagonal, *U, *inverse;                        /* diagonal of H; U of the list, by rows of `rows` numbers; 1 / D */
-    vec damping, ridge;                                     /* what H was factored with */
+    vec *d, *curvature, *direction, *rhs, *scratch, *q; /* curvature: the diagonal that slacks add to H */
+    vec *H, *diagonal, *U, *inverse;                    /* U of the list, in rows of `rows` numbers; 1 / D */
+    vec damping, ridge;                                 /* what H was factored with */
 } Group;
 
 /* ---- vectors as lanes ---- */
@@ -98,8 +99,10 @@ INLINE void V(read_lanes)(vec *restrict to, const void *const *from, int single,
 #if LANES == 4
     for (; j + 4 <= count; j += 4) {
         __m256d a[4];
-        for (int n = 0; n < 4; n++)
-            a[n] = single ? _mm256_cvtps_pd(_mm_loadu_ps((const float *)from[n] + j)) : _mm256_loadu_pd((const double *)from[n] + j);
+        for (int n = 0; n < 4; n++) {
+            if (single) a[n] = _mm256_cvtps_pd(_mm_loadu_ps((const float *)from[n] + j));
+            else a[n] = _mm256_loadu_pd((const double *)from[n] + j);
+        }
         V(transpose)(a);
         for (int n = 0; n < 4; n++) to[j + n] = (vec)a[n];
     }
@@ -138,7 +141,8 @@ INLINE vec V(log_of)(vec x) {
     const uint64_t root = 0x3fe6a09e667f3bcd, one = 0x3ff0000000000000; /* 2^-1/2 and 1 */
     const bits shifted = (bits)x + (one - root);
     const vec m = (vec)((shifted & 0xfffffffffffff) + root), s = (m - 1.0) / (m + 1.0), q = s * s;
-    const vec k = (vec)((shifted >> 52) + 0x4330000000000000) - (4503599627370496.0 + 1023.0); /* 2^52: a whole number in the low bits */
+    const double magic = 4503599627370496.0; /* 2^52: a whole number in the low bits */
+    const vec k = (vec)((shifted >> 52) + 0x4330000000000000) - (magic + 1023.0);
     vec total = V(all)(1.0 / 21);
     for (int odd = 19; odd >= 3; odd -= 2) total = total * q + 1.0 / odd;
     return k * 0.6931471803691238 + (2.0 * s + (2.0 * s * q * total + k * 1.9082149292705877e-10));
@@ -247,8 +251,8 @@ static void V(evaluate_lanes)(const Group *w, LanePoint *at, vec T, int whole) {
     V(measure_lanes)(w, at);
 }
 
-/* theta at a point that has been evaluated, and the sum of the sizes of its terms. T softplus(u / T) is the larger of u and
- * 0, less T log of the larger of p and 1 - p. */
+/* theta at a point that has been evaluated, and the sum of the sizes of its terms. T softplus(u / T) is the larger of u
+ * and 0, less T log of the larger of p and 1 - p. */
 static vec V(potential)(const Group *w, const LanePoint *at, vec T, vec *size_at) {
     vec theta = {0}, size = {0}, product = V(all)(1.0);
     for (int64_t j = 0; j < w->layout->variables; j++) {
@@ -345,7 +349,8 @@ static void V(select_lanes)(Group *w, mask asked) {
 }
 
 /* Numbers `at` to at + count of row g of U, less what the rows above take from them. */
-INLINE void V(eliminate_lanes)(vec *restrict U, const vec *restrict factors, int64_t k, int64_t g, int64_t at, int count) {
+INLINE void V(eliminate_lanes)(vec *restrict U, const vec *restrict factors, int64_t k, int64_t g, int64_t at,
+                               int count) {
     vec total[4];
     for (int b = 0; b < count; b++) total[b] = U[g * k + at + b];
     for (int64_t n = 0; n < g; n++)
@@ -378,7 +383,7 @@ INLINE mask V(pivot_lanes)(Group *w, int64_t g, int64_t above) {
     return ~usable;
 }
 
-/* factor_lanes where all but `rest` rows lead: with `rest` known when this is compiled, what is left stays in registers. */
+/* factor_lanes where all but `rest` rows lead. With `rest` known when this is compiled, they stay in registers. */
 INLINE mask V(factor_few)(Group *w, const int rest) {
     const int64_t k = w->layout->rows, lead = k - rest;
     const mask *restrict moving = w->moving + lead;
@@ -503,9 +508,9 @@ static void V(push_lanes)(const Group *w, const vec *from, vec *room, vec *restr
 
 /* ---- a start for affine lanes ----
  *
- * Without a box theta is a quadratic, and bounds of duals are all that is left of the problem: rows enter the set of those
- * whose residual is kept at zero one by one, the most violated first, and leave it where their dual meets a bound, as in
- * the dual method of Goldfarb and Idnani. S is H, swept over the rows in the set (B; N are the others):
+ * Without a box theta is a quadratic, and bounds of duals are all that is left of the problem. Rows enter the set of
+ * those whose residual is kept at zero one by one, the most violated first, and leave it where their dual meets a bound,
+ * as in the dual method of Goldfarb and Idnani. S is H, swept over the rows in the set (B; N are the others):
  *
  *     S_BB = -H_BB^-1,   S_BN = H_BB^-1 H_BN,   S_NN = H_NN - H_NB H_BB^-1 H_BN
  *
@@ -557,9 +562,10 @@ INLINE mask V(most_violated)(const Group *w, const mask *set, vec least, mask *a
     return best > least;
 }
 
-/* Move the dual of row e until its residual is zero (`length` away) or another dual meets a bound; returns the row to
- * sweep over, and how far it went. */
-static mask V(go_lanes)(Group *w, const mask *set, const vec *column, mask which, mask e, vec sign, vec *length) {
+/* Move the dual of row e until its residual is zero (`length` away) or a dual meets a bound. Returns the row to sweep
+ * over in each of the lanes that `moved` says, and how far it went, infinity where nothing stops it. */
+static mask V(go_lanes)(Group *w, const mask *set, const vec *column, mask which, mask e, vec sign, vec *length,
+                        mask *moved) {
     const int64_t k = w->layout->rows;
     LanePoint *now = &w->now;
     vec step = *length;
@@ -583,12 +589,12 @@ static mask V(go_lanes)(Group *w, const mask *set, const vec *column, mask which
         now->r[i] += V(where)(goes & ~set[i], change);
     }
     *length = V(pick)(goes, step, *length);
-    w->ended = own | ~goes; /* nothing to sweep over */
+    *moved = goes & ~own;
     return pivot;
 }
 
 /* Duals of affine lanes, by the method above; `now` has been evaluated, and is again. */
-static vec V(pivot_lanes_to_start)(Group *w, double tol, mask running) {
+static vec V(enter_lanes)(Group *w, double tol, mask running) {
     const int64_t k = w->layout->rows;
     vec *restrict S = w->U, *restrict column = w->scratch, count = {0};
     mask *set = w->moving, e;
@@ -606,12 +612,15 @@ static vec V(pivot_lanes_to_start)(Group *w, double tol, mask running) {
         if (!V(any)(running)) break;
         for (int64_t i = 0; i < k; i++)
             for (int n = 0; n < LANES; n++) column[i][n] = S[i * k + e[n]][n];
-        const vec r = V(pick_numbers)(w->now.r, e), slope = V(pick_numbers)(column, e), size = V(pick_numbers)(w->diagonal, e);
+        const vec r = V(pick_numbers)(w->now.r, e);
+        const vec slope = V(pick_numbers)(column, e), size = V(pick_numbers)(w->diagonal, e);
         vec length = V(pick)(slope > 1e-10 * size, V(size_of)(r) / slope, V(all)(INFINITY)), whole = length;
-        const mask pivot = V(go_lanes)(w, set, column, running, e, V(pick)(r > 0.0, V(all)(-1.0), V(all)(1.0)), &length);
+        const vec sign = V(pick)(r > 0.0, V(all)(-1.0), V(all)(1.0));
+        mask moved;
+        const mask pivot = V(go_lanes)(w, set, column, running, e, sign, &length, &moved);
         running &= length < INFINITY;
         count += V(where)(running, V(all)(1.0));
-        V(sweep_over)(S, k, running & ~w->ended, pivot, set, column);
+        V(sweep_over)(S, k, running & moved, pivot, set, column);
         for (int n = 0; n < LANES; n++)
             if (running[n] && length[n] == whole[n]) w->now.r[e[n]][n] = 0.0;
     }
@@ -682,7 +691,8 @@ static void V(sweep_lanes)(Group *w, vec T, mask running) {
             const int32_t i = a->group_rows[e];
             const vec whole = w->whole[i], wanted = w->b[i], rest = whole - wanted, have = w->now.r[i] + wanted;
             const vec left = whole - have, least = 1e-12 * whole;
-            const mask possible = running & (whole > 0.0) & (wanted > least) & (rest > least) & (have > least) & (left > least);
+            const mask inside = (wanted > least) & (rest > least) & (have > least) & (left > least);
+            const mask possible = running & (whole > 0.0) & inside;
             const vec change = T * V(log_of)(wanted * left / (rest * have));
             const vec to = w->now.mu[i] + V(where)(possible, V(limited)(change, -cap, cap));
             w->next.mu[i] = V(limited)(to, w->low[i], w->high[i]);
@@ -720,7 +730,7 @@ static void V(start_lanes)(Group *w, const double *const *start, double tol, mas
     if (V(any)(running & w->affine & w->bounded)) {
         V(lane_slopes)(w, &w->now, w->T, ~(mask){0});
         if (!w->constant) V(assemble_lanes)(w);
-        w->pivots = V(pivot_lanes_to_start)(w, tol, running & w->affine & w->bounded);
+        w->pivots = V(enter_lanes)(w, tol, running & w->affine & w->bounded);
     }
 }
 
@@ -735,9 +745,10 @@ static void V(drift_lanes)(Group *w, vec T, vec change) {
     }
 }
 
-/* Newton's direction from `now` at temperature T towards the solution at `cooler`: with a new factor in the `fresh` lanes,
- * with the last one in those that `reuse` it; the others keep their direction. Returns where a pivot was dropped. */
-static mask V(aim_lanes)(Group *w, vec T, vec cooler, mask running, mask fresh, mask reuse, vec damping, vec ridge, vec stride) {
+/* Newton's direction from `now` at temperature T towards the solution at `cooler`: with a new factor in the `fresh`
+ * lanes, with the last one in those that `reuse` it; the others keep their direction. Returns where a pivot was dropped. */
+static mask V(aim_lanes)(Group *w, vec T, vec cooler, mask running, mask fresh, mask reuse, vec damping, vec ridge,
+                         vec stride) {
     const int64_t k = w->layout->rows;
     const LanePoint *at = &w->now;
     const vec near = V(smaller)(at->error, V(all)(CONSTANTS.held)), *rhs = at->r;
@@ -796,65 +807,20 @@ static void V(answer_lanes)(Group *w, const Instance *const *of) {
     }
 }
 
-/* How far row i is from holding, and what it adds to the duality gap: of a soft row, beyond what rounding has `lost`. */
-INLINE vec V(lane_error)(const Group *w, int64_t i, vec lost, vec *gap) {
-    const vec mu = w->now.mu[i], r = w->now.r[i], bound = V(pick)(r > 0.0, w->low[i], w->high[i]);
-    const mask soft = (V(size_of)(w->low[i]) < INFINITY) & (V(size_of)(w->high[i]) < INFINITY);
-    const vec off = V(size_of)(r) - V(where)(soft, lost);
-    const vec from_bound = V(pick)(V(size_of)(bound) < INFINITY, mu - bound, mu);
-    *gap += V(size_of)(from_bound) * V(larger)(off, (vec){0});
-    return V(size_of)(V(lane_distance)(w, &w->now, i));
-}
-
-/* As V(optimal): whether rows hold relative to their size at x, and the duality gap is small. */
-static mask V(optimal_lanes)(Group *w, const Instance *const *of, const void *const *scores, int single, double tol,
-                             mask asked) {
-    const Layout *a = w->layout;
-    const double most = CONSTANTS.gap * tol;
-    vec gap = {0};
-    mask good = ~(mask){0};
-    for (int64_t i = 0; i < a->rows; i++)
-        good &= V(lane_error)(w, i, (vec){0}, &gap) * V(larger)(w->scale[i], V(all)(1.0)) <= tol;
-    good &= gap <= most;
-    if (!V(any)(asked & ~good)) return good;
-    const double *values[LANES], *sides[LANES];
-    for (int n = 0; n < LANES; n++) values[n] = of[n]->values, sides[n] = of[n]->rhs;
-    V(answer_lanes)(w, of);
-    memset(w->scratch, 0, a->rows * sizeof(vec));
-    for (int64_t j = 0; j < a->variables; j++)
-        for (int32_t e = w->column[j]; e < w->column[j + 1]; e++)
-            w->scratch[w->row[e] / V(WIDE)] += V(size_of)(V(gather)(values, a->entry[w->place[e]]) * w->d[j]);
-    mask holds = ~(mask){0};
-    gap = (vec){0};
-    for (int64_t i = 0; i < a->rows; i++) {
-        const vec size = V(larger)(w->scratch[i], V(all)(1.0)), rho = w->scale[i];
-        const vec terms = size + V(size_of)(V(gather)(sides, a->order[i]));
-        const vec error = V(lane_error)(w, i, CONSTANTS.sum_rounding * DBL_EPSILON * terms / rho, &gap);
-        holds &= error * V(larger)(rho / size, V(all)(1.0)) <= tol;
-    }
-    vec value = {0};
-    V(read_lanes)(w->next.u, scores, single, a->variables); /* evaluated anew before it is read */
-    for (int64_t j = 0; j < a->variables; j++) {
-        value += V(size_of)(V(times_weight)(w, j, w->next.u[j]) * w->d[j]);
-    }
-    return good | (holds & (gap <= most * (1.0 + value)));
-}
-
-/* Newton's method in the running lanes, from `now`; returns those that it has solved, and the steps that each took. */
-static mask V(iterate_lanes)(Group *w, const Instance *const *of, const void *const *scores, int single, double tol,
-                             mask running, vec *steps_at) {
+/* Newton's method in the running lanes, from `now`; returns those in which it has arrived, which is no verdict, and the steps that each took. */
+static mask V(iterate_lanes)(Group *w, double tol, mask running, vec *steps_at) {
     const Constants *c = &CONSTANTS;
     const vec one = V(all)(1.0);
     const mask none = {0};
     const double fine = c->fine * tol;
     vec T = w->T, damping = V(all)(c->first_damping), ridge = V(all)(c->first_ridge), stride = one, length = one;
     vec tries = {0}, steps = {0};
-    mask searching = none, cooled = none, reusable = none, solved = none;
+    mask searching = none, cooled = none, reusable = none, there = none;
     mask reuse = none, polish = none, snap = none, ready = none; /* the last steps of a lane, one after the other */
     for (int pass = 0; pass < LANE_PASSES; pass++) {
         const vec error = w->now.error;
         const mask arrived = running & ~searching & ~(reuse | polish | snap | ready) & (error <= tol) & (T <= w->tau);
-        reuse |= arrived & (error > fine) & reusable; /* close to where H was factored, that factor is as good as a new one */
+        reuse |= arrived & (error > fine) & reusable; /* close to where H was factored: as good as a new factor */
         polish |= arrived & (error > fine) & ~reusable;
         ready |= arrived & ~(error > fine);
         if (V(any)(ready)) {
@@ -863,7 +829,7 @@ static mask V(iterate_lanes)(Group *w, const Instance *const *of, const void *co
             if (V(any)(ended & w->bounded)) changed = V(snap_lanes)(w) & w->bounded;
             const mask finished = ready & (snap | ~changed);
             snap = ended & changed;
-            if (V(any)(finished)) solved |= finished & V(optimal_lanes)(w, of, scores, single, tol, finished);
+            there |= finished;
             running &= ~finished;
             ready = none;
         }
@@ -878,7 +844,8 @@ static mask V(iterate_lanes)(Group *w, const Instance *const *of, const void *co
             const vec cooler = V(pick)(cools, V(larger)(c->cooling * T, w->tau), T);
             const vec added = V(where)(starts, damping * V(smaller)(error, one) / T);
             reusable = (starts & ~cools & ~w->bounded & (error <= c->loose_residual)) | (~fresh & reusable);
-            const mask dropped = V(aim_lanes)(w, T, cooler, running, fresh, reuse, added, ridge, V(pick)(starts, stride, V(all)(1e300)));
+            const vec longest = V(pick)(starts, stride, V(all)(1e300));
+            const mask dropped = V(aim_lanes)(w, T, cooler, running, fresh, reuse, added, ridge, longest);
             ridge = V(pick)(dropped, V(smaller)(100.0 * ridge, V(all)(c->largest_ridge)), ridge);
             T = cooler;
             if (V(any)(cools)) V(evaluate_lanes)(w, &w->now, T, 0);
@@ -913,7 +880,7 @@ static mask V(iterate_lanes)(Group *w, const Instance *const *of, const void *co
         length = V(pick)(searching, length * c->shorten, length);
     }
     *steps_at = steps + w->pivots;
-    return solved;
+    return there;
 }
 
 /* ---- the numbers of LANES instances ---- */
@@ -1058,7 +1025,8 @@ INLINE vec *V(take_vectors)(vec **from, int64_t count) {
 /* LanePoint to the work arrays, one after another from `at` on; returns where they end. */
 static vec *V(arrange_lanes)(Group *w, const Layout *a, vec *at) {
     const int64_t l = a->variables, k = a->rows;
-    vec **variables[] = {&w->linear, &w->lower, &w->upper, &w->now.u, &w->now.p, &w->next.u, &w->next.p, &w->d, (vec **)&w->fixed};
+    vec **variables[] = {&w->linear, &w->lower,  &w->upper,  &w->now.u,         &w->now.p,
+                         &w->next.u, &w->next.p, &w->d,      (vec **)&w->fixed};
     vec **rows[] = {&w->scale, &w->b, &w->s, &w->low, &w->high, &w->whole, &w->taken, &w->totals,
                     &w->now.mu, &w->now.z, &w->now.r, &w->next.mu, &w->next.z, &w->next.r, &w->curvature, &w->direction,
                     &w->rhs, &w->scratch, &w->q, &w->diagonal, &w->inverse,
@@ -1083,7 +1051,7 @@ static vec *V(arrange_lanes)(Group *w, const Layout *a, vec *at) {
 
 /* Whether sets of this pattern are small enough to be worked on in lanes. */
 static int V(fits_lanes)(const Layout *a) {
-    return a->rows <= LANE_ROWS && a->variables <= LANE_VARIABLES && a->entries <= LANE_ENTRIES;
+    return !a->dense && a->rows <= LANE_ROWS && a->variables <= LANE_VARIABLES && a->entries <= LANE_ENTRIES;
 }
 
 /* Work arrays for instances of a pattern in one block, for free_block; NULL without memory. */
@@ -1134,8 +1102,8 @@ typedef struct {
     int count, single;         /* lanes with an instance */
 } V(LaneSolve);
 
-/* Solve; numbers must have been folded. Returns the lanes that are solved, by bits: the others are untouched, and left to
- * V(newton). */
+/* Solve; numbers must have been folded. Returns the lanes in which the method has arrived, by bits; whether that is an
+ * answer is for the verdict to say. The others are untouched, and left to V(newton). */
 static int V(forward_lanes)(Group *w, V(LaneSolve) *call, double tol) {
     const Layout *a = w->layout;
     mask running = V(lanes_of)((1 << call->count) - 1);
@@ -1144,7 +1112,7 @@ static int V(forward_lanes)(Group *w, V(LaneSolve) *call, double tol) {
         if (call->of[n]->infeasible) running[n] = 0;
     running &= V(read_lane_scores)(w, call->of, call->scores, call->single);
     V(start_lanes)(w, call->start[0] ? call->start : NULL, tol, running);
-    const mask solved = V(iterate_lanes)(w, call->of, call->scores, call->single, tol, running, &steps);
+    const mask solved = V(iterate_lanes)(w, tol, running, &steps);
     const int bits = V(bits_of)(solved);
     V(answer_lanes)(w, call->of);
     V(write_lanes)(call->x, w->d, call->single, a->variables, bits);
@@ -1243,7 +1211,8 @@ static void V(backward_lanes)(Group *w, V(LanePull) *call) {
     V(factor_lanes)(w, V(lanes_of)(call->bits));
     V(solve_lanes)(w, w->rhs, w->q);
     mask running = ~(mask){0};
-    for (int round = 0; round < 3 && V(any)(running); round++) running = V(refine_lanes)(w, pulled, running); /* undo the ridge */
+    for (int round = 0; round < 3 && V(any)(running); round++) /* undo the ridge */
+        running = V(refine_lanes)(w, pulled, running);
     V(add_columns)(w, NULL, w->q, pulled);
     if (call->parameter[0]) V(parameter_lanes)(w, call, g, pulled);
     for (int64_t j = 0; j < a->variables; j++) {

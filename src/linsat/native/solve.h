@@ -11,8 +11,9 @@ static int64_t V(patience)(const Work *w) {
     return PATIENCE_HARD;
 }
 
-/* Solve one instance and write its answer. */
-static void V(forward_one)(Work *w, const Statement *s, const Solve *call, int64_t n, int first) {
+/* Solve one instance and write its answer. `tried`: Newton's method in lanes has not arrived, which with soft rows it will not
+ * here either. */
+static void V(forward_one)(Work *w, const Statement *s, const Solve *call, int64_t n, int first, int tried) {
     const Layout *a = w->layout;
     int64_t steps = 0;
     V(read)(w->linear, call->scores, (int)call->single, n * a->variables, a->variables);
@@ -24,7 +25,10 @@ static void V(forward_one)(Work *w, const Statement *s, const Solve *call, int64
         status = INFEASIBLE;
     } else if (usable) {
         const int64_t before = CONSTANTS.steps_before_interior, limit = call->max_steps < before ? call->max_steps : before;
-        status = V(newton)(w, call->tol, call->start ? call->start + n * a->rows : NULL, limit, V(patience)(w), &steps);
+        const int64_t patience = V(patience)(w);
+        status = STALLED;
+        if (!(tried && patience == PATIENCE_SOFT))
+            status = V(newton)(w, call->tol, call->start ? call->start + n * a->rows : NULL, limit, patience, &steps);
         interior = V(hands_over)(w, call, status);
         if (interior) status = V(hand_over)(w, call, n, &steps, status);
     } else if (!status) status = NOT_FINITE;
@@ -59,7 +63,7 @@ static int V(forward)(const Layout *a, const Statement *s, const Solve *call, Te
     w.team = team->together ? team : NULL;
     w.dense.ridge = CONSTANTS.first_ridge;
     for (int first = 1; block && n < call->count; n = V(next_instance)(&w, team, n), first = 0)
-        V(forward_one)(&w, s, call, n, first);
+        V(forward_one)(&w, s, call, n, first, 0);
     if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
     if (block) free_block(w.interior);
     free_block(block);

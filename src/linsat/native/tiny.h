@@ -72,6 +72,73 @@ static int V(lane_holds)(Group *w, const V(LaneSolve) *call, int n, double tol) 
     return V(judge)(a, it, w->entropic, w->tau[n], values, mu, sizes, objective, tol);
 }
 
+/* x of lane n moved so that the rows which its duals hold tight hold to the last digit: where duals are 1e6, the rounding of
+ * y + A' mu, of which x is made, breaks rows by more than their price forgives. Leaves x in `x`. */
+static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) {
+    const Layout *a = w->layout;
+    double G[LANE_ROWS][LANE_ROWS], r[LANE_ROWS], D[LANE_VARIABLES];
+    int place[LANE_ROWS], tight[LANE_ROWS], count = 0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const double mu = w->now.mu[i][n];
+        place[i] = it->active[a->order[i]] && mu > w->low[i][n] && mu < w->high[i][n] ? count : -1;
+        if (place[i] >= 0) tight[count++] = (int)i;
+    }
+    for (int64_t j = 0; j < a->variables; j++) {
+        const double below = x[j] - it->lower[j], above = it->upper[j] - x[j];
+        D[j] = !it->free[j] || !(below > 0 && above > 0) ? 0.0 : w->objective == EUCLIDEAN ? 1.0 / it->parameter[j] : below * above / w->tau[n];
+    }
+    memset(G, 0, sizeof(G));
+    for (int64_t j = 0; j < a->variables; j++)
+        for (int32_t e = w->column[j]; e < w->column[j + 1]; e++)
+            for (int32_t f = w->column[j]; f <= e; f++) {
+                const int g = place[w->row[e] / V(WIDE)], h = place[w->row[f] / V(WIDE)];
+                if (g < 0 || h < 0) continue;
+                const double term = it->values[a->entry[w->place[e]]] * it->values[a->entry[w->place[f]]] * D[j];
+                G[g > h ? g : h][g > h ? h : g] += term;
+            }
+    for (int g = 0; g < count; g++) { /* L L', a row that depends on others dropped */
+        double size = G[g][g];
+        for (int h = 0; h <= g; h++) {
+            double sum = G[g][h];
+            for (int m = 0; m < h; m++) sum -= G[g][m] * G[h][m];
+            G[g][h] = h < g ? sum * G[h][h] : sum > 1e-12 * size ? 1.0 / sqrt(sum) : 0.0; /* the diagonal inverted */
+        }
+    }
+    for (int round = 0; round < 2; round++) {
+        for (int g = 0; g < count; g++) r[g] = -it->side[a->order[tight[g]]];
+        for (int64_t e = 0; e < a->entries; e++)
+            if (place[a->entry_row[e]] >= 0) r[place[a->entry_row[e]]] += it->values[a->entry[e]] * x[a->entry_col[e]];
+        for (int g = 0; g < count; g++) {
+            for (int m = 0; m < g; m++) r[g] -= G[g][m] * r[m];
+            r[g] *= G[g][g];
+        }
+        for (int g = count - 1; g >= 0; g--) {
+            for (int m = g + 1; m < count; m++) r[g] -= G[m][g] * r[m];
+            r[g] *= G[g][g];
+        }
+        for (int64_t e = 0; e < a->entries; e++)
+            if (place[a->entry_row[e]] >= 0)
+                x[a->entry_col[e]] -= D[a->entry_col[e]] * it->values[a->entry[e]] * r[place[a->entry_row[e]]];
+        for (int64_t j = 0; j < a->variables; j++) x[j] = x[j] < it->lower[j] ? it->lower[j] : x[j] > it->upper[j] ? it->upper[j] : x[j];
+    }
+}
+
+/* Whether that makes an answer of lane n; x is written then. */
+static int V(lane_holds_tight)(Group *w, const V(LaneSolve) *call, int n, double tol) {
+    const Layout *a = w->layout;
+    const Instance *it = call->of[n];
+    double x[LANE_VARIABLES], scores[LANE_VARIABLES], u[LANE_VARIABLES], lost[LANE_VARIABLES], values[LANE_ROWS], sizes[LANE_ROWS];
+    if (w->entropic) return 0; /* the paper's slack is not held tight */
+    for (int64_t j = 0; j < a->variables; j++) {
+        x[j] = w->d[j][n];
+        scores[j] = V(score)(call->scores[n], call->single, j);
+    }
+    V(hold_tight)(w, it, n, x);
+    if (!V(proves_optimal)(a, it, w->objective, scores, x, call->duals[n], tol, u, lost, values, sizes)) return 0;
+    V(write)(call->x[n], x, call->single, 0, a->variables);
+    return 1;
+}
+
 static int64_t V(claim_lanes)(Team *team) { return __atomic_fetch_add(&team->counter, LANES, __ATOMIC_RELAXED); }
 
 /* V(forward) for tiny sets; what lanes do not solve goes the way of all others. */
@@ -105,7 +172,7 @@ static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve 
             first = 0;
         }
         for (int i = 0; i < lanes.count && !failed; i++) {
-            if (solved >> i & 1 && V(lane_holds)(&group, &lanes, i, call->tol)) {
+            if (solved >> i & 1 && (V(lane_holds)(&group, &lanes, i, call->tol) || V(lane_holds_tight)(&group, &lanes, i, call->tol))) {
                 call->status[n + i] = CONVERGED;
                 call->steps[n + i] = lanes.steps[i];
                 call->solver[n + i] = NEWTON;
@@ -116,7 +183,7 @@ static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve 
             failed = !alone;
             if (failed) break;
             w.dense.ridge = CONSTANTS.first_ridge;
-            V(forward_one)(&w, s, call, n + i, 1);
+            V(forward_one)(&w, s, call, n + i, 1, usable >> i & 1);
         }
     }
     if (alone) free_block(w.interior);
