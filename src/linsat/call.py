@@ -104,7 +104,8 @@ class Call:
             _check_range(like.dtype, constraints)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = torch.device("cpu") if like.device.type == "mps" else like.device
-        batch_shape, width = _joint_batch(like.shape[:-1], constraints.batch_shape), like.shape[-1]
+        batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
+        width = constraints.num_variables or like.shape[-1]  # which a graph may not know
         scores = like if like.device == device else like.to(device)
         if batch_shape != scores.shape[:-1]:
             scores = scores.expand(*batch_shape, width)

@@ -56,6 +56,7 @@ def explain(
     constraints = plan.constraints
     if not plan.constant:
         constraints.check_numbers()
+        check_prices(numbers)
     if objective.finite_box:
         constraints.require_finite_box()
     held = torch.isneginf(scores)
@@ -76,6 +77,7 @@ def check_usable(plan: Plan, numbers: Numbers, scores: Tensor, objective: Object
     constraints, values = plan.constraints, scores.detach()
     if not plan.constant:
         constraints.check_numbers()
+        check_prices(numbers)
     if objective.finite_box:
         constraints.require_finite_box()
     held = torch.isneginf(values)
@@ -125,6 +127,12 @@ def check_lower(wrong: Tensor, constraints: Constraints) -> None:
             f"y holds -inf (instance {instance}, variable {constraints.variable_name(variable)}), which keeps a "
             f"variable at its lower bound; that is -inf too. Fix: a finite lower bound, or a finite score."
         )
+
+
+def check_prices(numbers: Numbers) -> None:
+    """Reject prices that no solver could use; those of a graph come without the set that would say which."""
+    if not bool((numbers.price > 0).all()):
+        raise ConstraintError("price holds a number that is not positive and finite; expected one per unit of a row.")
 
 
 def check_objective(objective: Objective) -> None:

@@ -95,7 +95,7 @@ class Constraints(RowsAndBox):
         return self.with_numbers(A=A, C=C, E=E)
 
     def with_numbers(self, **given: Any) -> Constraints:
-        """`with_coefficients`, `with_rhs` and `with_bounds` at once, by the names of their arguments; None: as it is."""
+        """`with_coefficients`, `with_rhs`, `with_bounds` at once, by the names of their arguments; None: as it is."""
         matrices, sides, bounds = {}, {}, {}
         for matrix_name, side_name, _ in BLOCKS:
             for name in (matrix_name, side_name):

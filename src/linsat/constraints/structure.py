@@ -107,7 +107,7 @@ def joint_width(matrices: Mapping[str, Matrix], bounds: Mapping[str, Numbers], n
 
 
 def stack_rows(matrices: Mapping[str, Matrix], num_variables: int | None) -> SparsityPattern:
-    """The pattern of all blocks over ``num_variables``, see `joint_width`; one for all sets of full blocks of a shape."""
+    """The pattern of all blocks over ``num_variables``, see `joint_width`; one for all sets of full, equal blocks."""
     entries = sum(len(matrix.row) for matrix in matrices.values())
     if entries <= _SHARED_ENTRIES and entries == sum(math.prod(matrix.shape) for matrix in matrices.values()):
         return _full_pattern(tuple((name, matrix.shape[0]) for name, matrix in matrices.items()), num_variables)
@@ -118,7 +118,9 @@ def stack_rows(matrices: Mapping[str, Matrix], num_variables: int | None) -> Spa
 @functools.lru_cache(maxsize=64)
 def _full_pattern(blocks: tuple[tuple[str, int], ...], num_variables: int | None) -> SparsityPattern:
     """The pattern of blocks of so many rows without a zero."""
-    full = {name: (*np.divmod(np.arange(rows * (num_variables or 0)), num_variables or 1), rows) for name, rows in blocks}
+    full = {
+        name: (*np.divmod(np.arange(rows * (num_variables or 0)), num_variables or 1), rows) for name, rows in blocks
+    }
     return _stacked(full, num_variables)
 
 

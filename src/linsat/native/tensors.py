@@ -101,7 +101,7 @@ def pull_back(
     wanted: Sequence[Tensor | None],
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Gradients to the scores, in their dtype and the shape of grad_x, and to values, side, lower, upper, price and the
-    objective's number, each like the tensor in ``wanted``; None where that is None. ``status`` begins with the codes."""
+    objective's number, like the tensors in ``wanted``; None where that is None. ``status`` begins with the codes."""
     scores = dense_scores(scores)
     count = scores.shape[0]
     if grad_x is not None:
@@ -111,7 +111,9 @@ def pull_back(
     given = None if grad_duals is None else _dense(grad_duals.to(torch.float64))
     made: list[Tensor | None] = [None if like is None else _empty(tuple(like.shape), torch.float64) for like in wanted]
     places = [
-        binding.Gradient() if one is None else binding.Gradient(one.data_ptr(), one.shape[1] if len(one) == count else 0)
+        binding.Gradient()
+        if one is None
+        else binding.Gradient(one.data_ptr(), one.shape[1] if len(one) == count else 0)
         for one in made
     ]
     call = binding.Pull(
