@@ -10,11 +10,14 @@ enum { POLISHING_STEPS = 12, PATIENCE_POLISHING = 2 };
 #define HOPELESS 1e3       /* times the gap that Newton's method may leave: rounding alone adds as much */
 #endif
 
-/* Whether Newton's method cannot end at these duals: x follows from y + A' mu, whose rounding, times duals of 1e6, is a gap
- * of its own. `u` and `lost` are left with y + A' mu and the sizes of its terms. */
+/* Whether Newton's method cannot end at these duals: x follows from y + A' mu, whose rounding, times duals of 1e6, is
+ * a gap of its own. `u` and `lost` are left with y + A' mu and the sizes of its terms. */
 static int V(beyond_newton)(const Layout *a, const Instance *p, int objective, const double *scores, const double *x,
-                            const double *duals, double allowed, double *u, double *lost) {
+                            const double *duals, double allowed, long double *u, double *lost) {
     double hidden = 0.0, value = 1.0;
+    int soft = 0; /* elsewhere such duals are rare, and worth a try */
+    for (int64_t i = 0; i < a->rows; i++) soft |= ends_of(p, i).over < INFINITY;
+    if (!soft) return 0;
     V(adjusted)(a, p, objective, scores, duals, u, lost);
     for (int64_t j = 0; j < a->variables; j++) {
         const double inside = (x[j] - p->lower[j]) * (p->upper[j] - x[j]);
@@ -39,7 +42,7 @@ static int V(polish_interior)(Work *w, double tol, const double *x, const double
 
 /* How many doubles `hand_over` needs. */
 static int64_t V(hand_over_room)(const Layout *a) {
-    return V(interior_room)(a) + 4 * rounded_up(a->variables) + 3 * rounded_up(a->rows);
+    return V(interior_room)(a) + rounded_up(2 * a->variables) + 3 * rounded_up(a->variables) + 3 * rounded_up(a->rows);
 }
 
 /* Whether the method is to take an instance that ended so; its room is made when it is first needed. A limit of steps that is
@@ -56,7 +59,8 @@ static int V(hand_over)(Work *w, const Solve *call, int64_t n, int64_t *steps, i
     const Layout *a = w->layout;
     const Instance *p = &w->it;
     double *at = w->interior, *scores = V(take)(&at, a->variables), *x = V(take)(&at, a->variables);
-    double *u = V(take)(&at, a->variables), *lost = V(take)(&at, a->variables), *duals = V(take)(&at, a->rows);
+    long double *u = (long double *)V(take)(&at, 2 * a->variables);
+    double *lost = V(take)(&at, a->variables), *duals = V(take)(&at, a->rows);
     double *values = V(take)(&at, a->rows), *sizes = V(take)(&at, a->rows);
     const double tol = call->tol < INTERIOR_TOL ? call->tol : INTERIOR_TOL;
     V(read)(scores, call->scores, (int)call->single, n * a->variables, a->variables);

@@ -1,18 +1,20 @@
-/* The interior-point method of linsat/solvers/interior_point.py, dense, for one instance of up to a few hundred rows and
- * variables: what Newton's method does not solve comes here.
+/* The interior-point method of linsat/solvers/interior_point.py, dense, for one instance of up to a few hundred rows
+ * and variables: what Newton's method does not solve comes here.
  *
  *     minimise  sum_j [q_j x_j^2 / 2 - c_j x_j]  +  entropy      subject to  A x = s,  box on x,  ends on s
  *
- * Columns are the variables, the slacks s of rows whose ends differ, and what soft rows are broken by, at their price. Each
- * has a linear and a quadratic cost and up to two bounds; a bound at distance t with multiplier z >= 0 has an entropy a of
- * width w (0: none), and everything that is not linear in the optimality conditions is one curve per bound,
+ * Columns are the variables, the slacks s of rows whose ends differ, and what soft rows are broken by, at their
+ * price. Each has a linear and a quadratic cost and up to two bounds; a bound at distance t with multiplier z >= 0
+ * has an entropy a of width w (0: none), and everything that is not linear in the optimality conditions is one curve
+ * per bound,
  *
  *     t z + a t (log(t / w) - 1) = nu,     nu -> 0.
  *
- * (The 1 cancels between the two bounds of a column and keeps z above zero.) `read_columns` says which columns there are; the
- * iteration knows nothing but these numbers, so that another kind of column, an entropy at one bound only among them, is
- * written there alone. Mehrotra's predictor and corrector with Gondzio's further ones; rows and columns equilibrated; the
- * linear system is that of step_system.h. What the method claims is measured in its own, scaled units and no verdict.
+ * (The 1 cancels between the two bounds of a column and keeps z above zero.) `read_columns` says which columns there
+ * are; the iteration knows nothing but these numbers, so that another kind of column, an entropy at one bound only
+ * among them, is written there alone. Mehrotra's predictor and corrector with Gondzio's further ones; rows and
+ * columns equilibrated; the linear system is that of step_system.h. What the method claims is measured in its own,
+ * scaled units and no verdict.
  *
  * Included by core.c once per instruction set.
  */
@@ -30,9 +32,11 @@ enum { INTERIOR_STEPS = 200, PATIENCE = 20, PATIENCE_BEYOND = 1, CORRECTORS = 2,
 #define TO_BOUNDARY 0.995  /* share of the way to the nearest bound that a step may go */
 #define NO_ROOM 1e-13      /* width of a box, relative to where it is, in which a variable is fixed */
 #define LEAST_CURVATURE 1e-14
+#define CANCELLED 1e-6     /* weights that cancel to this share are taken to cancel */
+#define CONTRADICTION 1e-3 /* by which share of their size weighted sides must exceed what can be reached */
 
-/* How far from optimal a point is, in the scaled units: rows and bounds, stationarity, sum of the products, and what that
- * sum leaves out, see `lacks`. */
+/* How far from optimal a point is, in the scaled units: rows and bounds, stationarity, sum of the products, and what
+ * that sum leaves out, see `lacks`. */
 typedef struct {
     double infeasibility, stationarity, gap, lacks;
 } Measured;
@@ -51,7 +55,7 @@ static inline int is_better(const Measured *one, const Measured *other, double t
 }
 #endif
 
-/* An iterate or a direction: columns x, distances t and multipliers z of both bounds, duals mu; one block of numbers. */
+/* An iterate or a direction: columns x, distances t and multipliers z of both bounds, duals mu, in one block. */
 typedef struct {
     double *x, *t[2], *z[2], *mu;
 } Point;
@@ -60,15 +64,15 @@ typedef struct {
     System system;
     const Layout *layout;
     const Instance *instance;
-    int64_t rows, variables, columns, row_room, room; /* kept rows and variables; room: columns, to a multiple of eight */
+    int64_t rows, variables, columns, row_room, room; /* kept ones; room: columns, to a multiple of eight */
     int32_t *row, *variable;                          /* in the user's order */
     double *row_scale, *column_scale;  /* powers of two */
     double *unit;                                     /* (rows) what the 1 of max(1, sum_j |a_ij x_j|) is, at most 1 */
     double *rhs;
     double *linear, *quadratic, *least;               /* (columns) c, q, and the least curvature */
     double *bound[2], *present[2], *entropy[2], *width[2]; /* (columns) of both sides; present: 1 or 0 */
-    double *counts;                                   /* (columns) 1 where the cost counts for the size of the objective */
-    int has_entropy, stage;
+    double *counts;                                   /* (columns) 1 where its cost counts as the objective's */
+    int has_entropy, stage, contradictory;            /* contradictory: the duals say that nothing satisfies the rows */
     int64_t bounds, steps, since;
     Point now, direction, other, ahead;
     double *dual, *primal, *off[2], *bend[2], *product[2], *slope[2], *over_t[2], *target[2], *aimed[2], *pull;
@@ -77,6 +81,9 @@ typedef struct {
     Measured best;
     double mark[3], least_centring, length;
 } Interior;
+
+/* Whether a column with one coefficient takes up what a soft row is broken by, at a price: a slack costs nothing. */
+INLINE int V(takes_up)(const Interior *a, int64_t c) { return a->linear[c] < 0; }
 
 /* ---- reading an instance ---- */
 
@@ -180,7 +187,8 @@ static void V(read_matrix)(Interior *a) {
 }
 
 /* One more column: its cost, its bounds (infinite: none), and an entropy at both of them or none. */
-INLINE void V(put_column)(Interior *a, int64_t c, double linear, double quadratic, double lower, double upper, double entropy) {
+INLINE void V(put_column)(Interior *a, int64_t c, double linear, double quadratic, double lower, double upper,
+                          double entropy) {
     const double ends[2] = {lower, upper};
     a->linear[c] = linear;
     a->quadratic[c] = quadratic;
@@ -282,7 +290,7 @@ static void V(bends)(const Interior *a, const Point *at, double *const *to) {
     }
 }
 
-/* t z + a t (log(t / w) - 1) of both sides, 0 where there is no bound, with the bends; returns the sum of their sizes. */
+/* t z + a t (log(t / w) - 1) of both sides, 0 where there is no bound, and the bends; returns the sum of sizes. */
 static double V(products)(const Interior *a, const Point *at, double *const *bend, double *const *to) {
     if (a->has_entropy) V(bends)(a, at, bend);
     vec total = {0};
@@ -297,10 +305,11 @@ static double V(products)(const Interior *a, const Point *at, double *const *ben
     return V(sum_of)(total);
 }
 
-/* How much farther from each bound z asks columns with entropy to be than t, where that is far more, times the entropy.
+/* How much farther from each bound z asks columns with entropy to be than t, where that is far more, times the
+ * entropy.
  *
- * The curve has a branch t = 0, where z is too small to hold x. Columns that rows force to a bound end there, whatever z;
- * the others must not. */
+ * The curve has a branch t = 0, where z is too small to hold x. Columns that rows force to a bound end there,
+ * whatever z; the others must not. */
 static double V(lacks)(const Interior *a) {
     double total = 0.0;
     for (int side = 0; side < 2 && a->has_entropy; side++)
@@ -345,7 +354,8 @@ static double V(objective_size)(const Interior *a) {
     vec total = {0};
     for (int64_t c = 0; c < a->room; c += LANES) {
         const vec x = V(load)(a->now.x + c);
-        total += V(size_of)((0.5 * V(load)(a->quadratic + c) * x - V(load)(a->linear + c)) * x) * V(load)(a->counts + c);
+        const vec cost = (0.5 * V(load)(a->quadratic + c) * x - V(load)(a->linear + c)) * x;
+        total += V(size_of)(cost) * V(load)(a->counts + c);
     }
     return V(sum_of)(total);
 }
@@ -363,7 +373,7 @@ static Measured V(measure)(Interior *a, double gap) {
     for (int64_t c = a->variables; c < a->columns; c++) {
         const int64_t i = s->single_row[c - a->variables];
         a->weights[c] = fabs(at->mu[i]);
-        if (a->linear[c] < 0) a->sizes[i] += fabs(at->x[c]); /* what takes up how much a soft row is broken by */
+        if (V(takes_up)(a, c)) a->sizes[i] += fabs(at->x[c]); /* what takes up how much a soft row is broken by */
     }
     for (int64_t i = 0; i < a->rows; i++) {
         sum += fabs(a->primal[i]);
@@ -371,7 +381,8 @@ static Measured V(measure)(Interior *a, double gap) {
     }
     for (int64_t c = 0; c < a->columns; c++) {
         const double x = fabs(at->x[c]), off = V(greater)(fabs(a->off[0][c]), fabs(a->off[1][c]));
-        const double weight = a->weights[c] + 1.0 + fabs(a->linear[c]) + a->quadratic[c] * x + at->z[0][c] + at->z[1][c];
+        const double terms = fabs(a->linear[c]) + a->quadratic[c] * x + at->z[0][c] + at->z[1][c];
+        const double weight = 1.0 + a->weights[c] + terms;
         sum += fabs(a->dual[c]);
         found.infeasibility = V(greater)(off / V(greater)(1.0, x), found.infeasibility);
         found.stationarity = V(greater)(fabs(a->dual[c]) / weight, found.stationarity);
@@ -391,7 +402,7 @@ static void V(keep_best)(Interior *a, const Measured *measured) {
     for (int64_t c = a->variables; c < a->columns; c++) {
         const int64_t i = s->single_row[c - a->variables];
         double nearest = INFINITY;
-        if (a->linear[c] < 0 || a->entropy[0][c] > 0 || a->entropy[1][c] > 0) continue; /* not a plain slack */
+        if (V(takes_up)(a, c) || a->entropy[0][c] > 0 || a->entropy[1][c] > 0) continue; /* not a plain slack */
         for (int side = 0; side < 2; side++)
             if (a->present[side][c] > 0 && a->now.t[side][c] < nearest) nearest = a->now.t[side][c];
         if (nearest > fabs(a->now.mu[i])) a->best_duals[i] = 0.0;
@@ -461,7 +472,7 @@ static void V(curve)(Interior *a) {
             const vec present = V(load)(a->present[side] + c), entropy = V(load)(a->entropy[side] + c);
             vec slope = V(load)(a->now.z[side] + c) + entropy;
             if (a->has_entropy) slope += V(load)(a->bend[side] + c);
-            /* Where the curve bends up too early its slope would turn negative; the entropy's own is then the right one. */
+            /* Where the curve bends up too early its slope would turn negative; the entropy's own is right then. */
             slope = V(larger)(slope, entropy);
             const vec over = present / V(load)(a->now.t[side] + c);
             V(store)(a->slope[side] + c, slope);
@@ -489,7 +500,8 @@ static void V(find_step)(Interior *a, double gap, int closed, double aim) {
     for (int side = 0; side < 2; side++)
         for (int64_t c = 0; c < a->room; c += LANES) {
             const vec second = V(load)(a->direction.t[side] + c) * V(load)(a->direction.z[side] + c);
-            V(store)(a->target[side] + c, V(load)(a->present[side] + c) * (nu - V(load)(a->product[side] + c) - second));
+            const vec change = nu - V(load)(a->product[side] + c) - second;
+            V(store)(a->target[side] + c, V(load)(a->present[side] + c) * change);
         }
     V(towards)(a, a->target, 0, &a->direction);
     double length = V(longest)(a, &a->direction);
@@ -578,6 +590,34 @@ static int V(progresses)(Interior *a, const Measured *measured, double tol) {
     return any;
 }
 
+/* Whether the duals, as weights of the rows, all but prove that nothing within the bounds satisfies them: the
+ * weighted sides exceed all that the columns can reach. A hint, no proof: columns without a bound count as idle where
+ * their weights cancel to some digits. */
+static int V(contradicts)(Interior *a) {
+    const System *s = &a->system;
+    const double *mu = a->now.mu;
+    double margin = 0.0, size = 0.0;
+    V(variables_of)(s, mu, 0, a->pull);
+    V(variables_of)(s, mu, 1, a->weights);
+    double reach = 0.0; /* of the weights */
+    for (int64_t i = 0; i < a->rows; i++) {
+        reach = V(greater)(fabs(mu[i]), reach);
+        margin += mu[i] * a->rhs[i];
+        size += fabs(mu[i] * a->rhs[i]);
+    }
+    for (int64_t c = 0; c < a->columns; c++) {
+        const int single = c >= a->variables;
+        const double dual = single ? mu[s->single_row[c - a->variables]] : 0.0;
+        const double gain = single ? s->sign[c - a->variables] * dual : a->pull[c];
+        const int side = gain > 0;
+        if (a->present[side][c] > 0) {
+            margin -= gain * a->bound[side][c];
+            size += fabs(gain * a->bound[side][c]);
+        } else if (fabs(gain) > CANCELLED * (single ? reach : a->weights[c])) return 0;
+    }
+    return margin > CONTRADICTION * size;
+}
+
 /* Steps until the worst residual is below `aim` or, a few beyond the tolerance, no longer falls. */
 static void V(follow)(Interior *a, double tol, double aim, int64_t limit) {
     for (int64_t n = 0; n < limit; n++) {
@@ -591,6 +631,10 @@ static void V(follow)(Interior *a, double tol, double aim, int64_t limit) {
         if (there) a->least_centring = 0.0;
         if (worst_of(&measured) < aim || a->since > (there ? PATIENCE_BEYOND : PATIENCE)) return;
         if (a->length < 1e-8 && a->since > 2) return;
+        if (a->since && n % 4 == 3 && measured.infeasibility > tol && V(contradicts)(a)) {
+            a->contradictory = 1;
+            return;
+        }
         V(find_step)(a, gap, measured.gap < BEYOND * tol, BEYOND * tol);
         V(move)(a, &a->direction, a->length, &a->now);
         a->steps++;
@@ -629,7 +673,7 @@ static double *V(arrange_interior)(Interior *a, const Layout *layout, double *at
     s->index = (int32_t *)V(take)(&at, layout->entries / 2 + 8);
     s->value = V(take)(&at, layout->entries);
     s->matrix = V(take)(&at, layout->variables * k);
-    const int64_t by_rows = layout->variables * k, by_variables = layout->rows * l; /* taken only where these are fewer */
+    const int64_t by_rows = layout->variables * k, by_variables = layout->rows * l; /* only where these are fewer */
     double *shared = at; /* of the three factors only one is there at a time */
     s->factor = V(take)(&at, (k + 8) * (k + 8));
     s->packed = V(take)(&at, TILE * (k + 8));
@@ -677,13 +721,14 @@ static void V(interior_begin)(Interior *a, Team *team, const Layout *layout, con
     memset(a->best_duals, 0, a->layout->rows * sizeof(double));
 }
 
-/* To the end of the path: to the relative tolerance, and where that is not reached, with orthogonal factors all the way;
- * last close to the centre, because between rows that are parallel but for an angle of 1e-8 there is so little room that
- * a bold step ends at a bound from which no further one leads away. Returns the worst residual. */
+/* To the end of the path: to the relative tolerance, and where that is not reached, with orthogonal factors all the
+ * way; last close to the centre, because between rows that are parallel but for an angle of 1e-8 there is so little
+ * room that a bold step ends at a bound from which no further one leads away. Returns the worst residual. */
 static double V(interior_solve)(Interior *a, double tol) {
     V(begin_path)(a);
     V(follow)(a, tol, tol, INTERIOR_STEPS);
-    for (a->stage = 0; a->stage < 2 && !(worst_of(&a->best) <= tol) && a->system.may_be_orthogonal; a->stage++) {
+    for (a->stage = 0; a->stage < 2 && a->system.may_be_orthogonal; a->stage++) {
+        if (worst_of(&a->best) <= tol || a->contradictory) break;
         a->system.method = ORTHOGONAL;
         a->least_centring = a->stage ? CAUTIOUS : 0.0;
         V(begin_path)(a);
@@ -698,8 +743,8 @@ static double V(interior_refine)(Interior *a, double tol) {
     return worst_of(&a->best);
 }
 
-/* x in its box, and the duals of the rows as written: 0 for rows that do not bind, at their price for soft rows that are
- * broken by more than their dual lacks to it; both in the user's order. */
+/* x in its box, and the duals of the rows as written: 0 for rows that do not bind, at their price for soft rows that
+ * are broken by more than their dual lacks to it; both in the user's order. */
 static void V(interior_answer)(const Interior *a, double *x, double *duals) {
     const Instance *p = a->instance;
     const System *s = &a->system;
@@ -712,13 +757,14 @@ static void V(interior_answer)(const Interior *a, double *x, double *duals) {
     memset(duals, 0, a->layout->rows * sizeof(double));
     for (int64_t i = 0; i < a->rows; i++) duals[a->row[i]] = a->best_duals[i] * a->row_scale[i];
     for (int64_t c = a->variables; c < a->columns; c++) {
-        if (!(a->linear[c] < 0)) continue;
+        if (!V(takes_up)(a, c)) continue;
         const int64_t i = s->single_row[c - a->variables], user = a->row[i];
         const double r = a->row_scale[i], price = -a->linear[c] * r, sign = s->sign[c - a->variables];
         if (a->best_x[c] / r > price - sign * duals[user]) duals[user] = sign * price;
     }
     for (int64_t i = 0; i < a->layout->rows; i++) {
         if (p->tight[i]) continue;
-        duals[i] = duals[i] < p->dual_lower[i] ? p->dual_lower[i] : duals[i] > p->dual_upper[i] ? p->dual_upper[i] : duals[i];
+        const double low = p->dual_lower[i], high = p->dual_upper[i];
+        duals[i] = duals[i] < low ? low : duals[i] > high ? high : duals[i];
     }
 }

@@ -2,17 +2,17 @@
  *
  *     D dx - A' dmu = pull,    A dx = primal          D the curvature of each column, positive,
  *
- * for few enough rows and columns that dense factors pay. A column with one coefficient, +1 or -1 (the slack of a row, or
- * what takes up how much a soft row is broken by), is eliminated by hand: it adds 1 / D to the diagonal E of
+ * for few enough rows and columns that dense factors pay. A column with one coefficient, +1 or -1 (the slack of a
+ * row, or what takes up how much a soft row is broken by), is eliminated by hand: it adds 1 / D to the diagonal E of
  *
  *     [ D   A' ] [  dx  ]
  *     [ A  -E  ] [ -dmu ]
  *
- * whose Schur complement is factored, on the side of the rows, A D^-1 A' + E, regularised as little as an accurate answer
- * allows, or on that of the variables, D + A' E^-1 A, where these are fewer and E is positive. Answers are refined against
- * the system itself. Rows that are parallel but for an angle of 1e-8 make both singular in doubles; then an orthogonal
- * factorisation of [D^-1/2 A'; E^1/2] takes over, which resolves angles down to 1e-15. This is what
- * linsat/solvers/sparse_system.py does with sparse factors.
+ * whose Schur complement is factored, on the side of the rows, A D^-1 A' + E, regularised as little as an accurate
+ * answer allows, or on that of the variables, D + A' E^-1 A, where these are fewer and E is positive. Answers are
+ * refined against the system itself. Rows that are parallel but for an angle of 1e-8 make both singular in doubles;
+ * then an orthogonal factorisation of [D^-1/2 A'; E^1/2] takes over, which resolves angles down to 1e-15. This is
+ * what linsat/solvers/sparse_system.py does with sparse factors.
  *
  * Included by core.c once per instruction set.
  */
@@ -48,7 +48,7 @@ typedef struct {
     double *gram, *row_weight;        /* (rows) the diagonal of A D^-1 A' + E, and one over its root */
     double *column_weight;            /* (variables) D^-1/2 */
     double *factor, *inverse, *panels, *packed; /* Cholesky factor, its inverse diagonal, and what is multiplied */
-    double *reflectors, *diagonal, *turned;     /* of the orthogonal factor, in columns; the diagonal of R; two vectors */
+    double *reflectors, *diagonal, *turned;     /* of the orthogonal factor, in columns; of R; two vectors */
     int32_t *pivots, *place;          /* the row of each column of the orthogonal factor; where each row of it is */
     int64_t rank, height, height_room;
     double *first, *second, *found_x, *found_v, *rest_x, *rest_v, *next_x, *next_v;
@@ -83,12 +83,14 @@ INLINE void V(variables_of)(const System *s, const double *v, int sizes, double 
 /* E, and the weights in which residuals are measured. */
 static void V(weigh)(System *s) {
     memset(s->slack, 0, s->row_room * sizeof(double));
-    for (int64_t c = s->variables; c < s->columns; c++) s->slack[s->single_row[c - s->variables]] += 1.0 / s->curvature[c];
+    for (int64_t c = s->variables; c < s->columns; c++)
+        s->slack[s->single_row[c - s->variables]] += 1.0 / s->curvature[c];
     memcpy(s->gram, s->slack, s->row_room * sizeof(double));
     for (int64_t j = 0; j < s->variables; j++) {
         const double inverse = 1.0 / s->curvature[j];
         s->column_weight[j] = sqrt(inverse);
-        for (int32_t e = s->start[j]; e < s->start[j + 1]; e++) s->gram[s->index[e]] += s->value[e] * s->value[e] * inverse;
+        for (int32_t e = s->start[j]; e < s->start[j + 1]; e++)
+            s->gram[s->index[e]] += s->value[e] * s->value[e] * inverse;
     }
     for (int64_t i = 0; i < s->rows; i++) s->row_weight[i] = 1.0 / sqrt(s->gram[i] > SMALLEST ? s->gram[i] : SMALLEST);
 }
@@ -179,7 +181,8 @@ static void V(fill_orthogonal)(System *s) {
             const int64_t i = s->index[e];
             s->reflectors[i * ld + s->place[j]] = s->value[e] * s->column_weight[j] * s->row_weight[i];
         }
-    for (int64_t i = 0; i < s->rows; i++) s->reflectors[i * ld + s->place[l + i]] = sqrt(s->slack[i]) * s->row_weight[i];
+    for (int64_t i = 0; i < s->rows; i++)
+        s->reflectors[i * ld + s->place[l + i]] = sqrt(s->slack[i]) * s->row_weight[i];
 }
 
 /* to -= v <v, to> beta from number `from` on */
@@ -188,7 +191,8 @@ INLINE void V(reflect)(const double *v, double beta, int64_t from, int64_t count
     V(add_product)(to + from, to + from, v + from, factor, count - from);
 }
 
-/* Householder's factorisation with column pivoting: column h of R above its diagonal, then the reflector that made it. */
+/* Householder's factorisation with column pivoting: column h of R above its diagonal, then the reflector that made
+ * it. */
 static void V(factor_orthogonal)(System *s) {
     const int64_t k = s->rows, ld = s->height_room, most = s->height < k ? s->height : k;
     double *size = s->second;
@@ -230,7 +234,8 @@ static void V(solve_orthogonal)(System *s, const double *e, const double *g, dou
     memset(gained, 0, ld * sizeof(double));
     memset(v, 0, s->row_room * sizeof(double));
     for (int64_t j = 0; j < s->variables; j++) pulled[s->place[j]] = s->column_weight[j] * e[j];
-    for (int64_t c = 0; c < rank; c++) V(reflect)(s->reflectors + s->pivots[c] * ld, s->inverse[c], c, s->height, pulled);
+    for (int64_t c = 0; c < rank; c++)
+        V(reflect)(s->reflectors + s->pivots[c] * ld, s->inverse[c], c, s->height, pulled);
     for (int64_t c = 0; c < rank; c++) {
         const int32_t i = s->pivots[c];
         gained[c] = (g[i] * s->row_weight[i] - V(dot)(s->reflectors + i * ld, gained, c)) / s->diagonal[c];
@@ -239,11 +244,12 @@ static void V(solve_orthogonal)(System *s, const double *e, const double *g, dou
     for (int64_t c = rank - 1; c >= 0; c--) {
         const int32_t i = s->pivots[c];
         double sum = gained[c];
-        for (int64_t h = c + 1; h < rank; h++) sum += s->reflectors[s->pivots[h] * ld + c] * (v[s->pivots[h]]);
+        for (int64_t h = c + 1; h < rank; h++) sum += s->reflectors[s->pivots[h] * ld + c] * v[s->pivots[h]];
         v[i] = -sum / s->diagonal[c];
     }
     for (int64_t i = 0; i < s->rows; i++) v[i] *= s->row_weight[i];
-    for (int64_t c = rank - 1; c >= 0; c--) V(reflect)(s->reflectors + s->pivots[c] * ld, s->inverse[c], c, s->height, gained);
+    for (int64_t c = rank - 1; c >= 0; c--)
+        V(reflect)(s->reflectors + s->pivots[c] * ld, s->inverse[c], c, s->height, gained);
     for (int64_t j = 0; j < s->variables; j++)
         dx[j] = s->column_weight[j] * (s->column_weight[j] * e[j] + gained[s->place[j]]);
 }
@@ -311,7 +317,8 @@ static void V(solve_system)(System *s, const double *pull, const double *primal,
     const int64_t l = s->variables;
     memcpy(s->first, pull, l * sizeof(double));
     memcpy(s->second, primal, s->rows * sizeof(double));
-    for (int64_t c = l; c < s->columns; c++) s->second[s->single_row[c - l]] -= s->sign[c - l] * pull[c] / s->curvature[c];
+    for (int64_t c = l; c < s->columns; c++)
+        s->second[s->single_row[c - l]] -= s->sign[c - l] * pull[c] / s->curvature[c];
     double whole = V(weighted)(s, s->first, s->second);
     whole = whole > SMALLEST ? whole : SMALLEST;
     V(solve_once)(s, s->first, s->second, s->found_x, s->found_v);

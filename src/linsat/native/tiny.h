@@ -127,7 +127,8 @@ static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) 
 static int V(lane_holds_tight)(Group *w, const V(LaneSolve) *call, int n, double tol) {
     const Layout *a = w->layout;
     const Instance *it = call->of[n];
-    double x[LANE_VARIABLES], scores[LANE_VARIABLES], u[LANE_VARIABLES], lost[LANE_VARIABLES], values[LANE_ROWS], sizes[LANE_ROWS];
+    double x[LANE_VARIABLES], scores[LANE_VARIABLES], lost[LANE_VARIABLES], values[LANE_ROWS], sizes[LANE_ROWS];
+    long double u[LANE_VARIABLES];
     if (w->entropic) return 0; /* the paper's slack is not held tight */
     for (int64_t j = 0; j < a->variables; j++) {
         x[j] = w->d[j][n];

@@ -17,6 +17,7 @@
 #define HOLDS 1e-9         /* a right-hand side within this of the row's own is the row's */
 #define ROW_ROUNDING (64 * DBL_EPSILON)
 #define AT_END 1e-9        /* a share this close to 0 or 1, and x as close to its bound, may be forced there */
+#define SUM_LOST ((LDBL_EPSILON < DBL_EPSILON ? 4 : 64) * DBL_EPSILON) /* of u, relative to its terms */
 #define RUNS_OFF 1e6       /* times what scores and right-hand sides ask for */
 #endif
 
@@ -100,7 +101,10 @@ static void V(values_at)(const Layout *a, const Instance *p, const double *x, do
 static double V(farthest)(const Layout *a, const Instance *p, const double *scores) {
     double asked = 1.0;
     for (int64_t j = 0; j < a->variables; j++) asked = fabs(scores[j]) > asked ? fabs(scores[j]) : asked;
-    for (int64_t i = 0; i < a->rows; i++) asked = fabs(p->rhs[i]) / p->scale[i] > asked ? fabs(p->rhs[i]) / p->scale[i] : asked;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const double side = fabs(p->rhs[i]) / p->scale[i];
+        asked = side > asked ? side : asked;
+    }
     return RUNS_OFF * asked;
 }
 
@@ -127,7 +131,9 @@ static double V(hard_violation)(const Layout *a, const Instance *p, const double
 static double V(relative_entropy)(double share, double v, double lower, double upper, double *entropy) {
     const double width = upper - lower, ends[2] = {(1.0 + fabs(lower)) / width, (1.0 + fabs(upper)) / width};
     *entropy = 0.0;
-    if (!(share > AT_END * (ends[0] < 1.0 ? ends[0] : 1.0) && share < 1.0 - AT_END * (ends[1] < 1.0 ? ends[1] : 1.0))) return 0.0;
+    const double least = AT_END * (ends[0] < 1.0 ? ends[0] : 1.0);
+    const double most = 1.0 - AT_END * (ends[1] < 1.0 ? ends[1] : 1.0);
+    if (!(share > least && share < most)) return 0.0;
     const double tail = log1p(exp(-fabs(v))), out = v > 0 ? v + tail : tail, in = v > 0 ? tail : tail - v;
     *entropy = -share * log(share) - (1.0 - share) * log1p(-share);
     const double found = share * in + (1.0 - share) * out - *entropy;
@@ -136,36 +142,38 @@ static double V(relative_entropy)(double share, double v, double lower, double u
 
 /* u = linear(y) + A' duals, and the sums of the sizes of its terms. */
 static void V(adjusted)(const Layout *a, const Instance *p, int objective, const double *scores, const double *duals,
-                        double *restrict u, double *restrict sizes) {
+                        long double *restrict u, double *restrict sizes) {
     for (int64_t j = 0; j < a->variables; j++) {
         u[j] = objective == EUCLIDEAN ? p->parameter[j] * scores[j] : scores[j];
-        sizes[j] = fabs(u[j]);
+        sizes[j] = fabs((double)u[j]);
     }
     for (int64_t e = 0; e < a->entries; e++) {
-        const double term = p->values[a->entry[e]] * duals[a->order[a->entry_row[e]]];
+        const long double term = (long double)p->values[a->entry[e]] * duals[a->order[a->entry_row[e]]];
         u[a->entry_col[e]] += term;
-        sizes[a->entry_col[e]] += fabs(term);
+        sizes[a->entry_col[e]] += fabs((double)term);
     }
 }
 
 /* Whether x and the duals are optimal, to tolerance, and every hard row holds: linsat/solvers/duality_gap.py. */
 static int V(proves_optimal)(const Layout *a, const Instance *p, int objective, const double *scores, const double *x,
-                             const double *duals, double tol, double *u, double *lost, double *values, double *sizes) {
+                             const double *duals, double tol, long double *u, double *lost, double *values,
+                             double *sizes) {
     const double tau = objective == ENTROPY ? *p->parameter : 0.0;
     double gap = 0.0, value = 1.0, rows = 0.0, entropy;
     V(adjusted)(a, p, objective, scores, duals, u, lost);
     for (int64_t j = 0; j < a->variables; j++) {
-        const double error = 16 * DBL_EPSILON * lost[j];
+        const double error = SUM_LOST * lost[j];
         if (!p->free[j] || !(p->upper[j] > p->lower[j])) continue;
         double part = 0.0;
         if (objective == EUCLIDEAN) {
-            const double q = p->parameter[j], free_x = u[j] / q;
+            const double q = p->parameter[j], free_x = (double)(u[j] / q);
             const double nearest = free_x < p->lower[j] ? p->lower[j] : free_x > p->upper[j] ? p->upper[j] : free_x;
-            part = fabs(q * (x[j] - nearest) * (x[j] + nearest - 2 * free_x) / 2) - error * error / (2 * q);
+            const double beyond = (double)(x[j] + nearest - 2 * (u[j] / q)); /* twice how far u asks x to go */
+            part = fabs(q * (x[j] - nearest) * beyond / 2) - error * error / (2 * q);
             value += fabs(q * scores[j] * x[j]) + q * x[j] * x[j] / 2;
         } else {
-            const double width = p->upper[j] - p->lower[j];
-            part = tau * V(relative_entropy)((x[j] - p->lower[j]) / width, u[j] * width / tau, p->lower[j], p->upper[j], &entropy);
+            const double low = p->lower[j], high = p->upper[j], width = high - low;
+            part = tau * V(relative_entropy)((x[j] - low) / width, (double)(u[j] * width / tau), low, high, &entropy);
             part -= width * width / (8 * tau) * error * error;
             value += fabs(scores[j] * x[j]) + tau * entropy;
         }
@@ -185,11 +193,12 @@ static int V(proves_optimal)(const Layout *a, const Instance *p, int objective, 
         if (inert || duals[i] == 0.0 || off > 0.0) continue;
         if (p->slack[i] > 0 && !p->tight[i] && !soft) {
             const double a_i = tau / p->scale[i], width = ends.upper - ends.lower;
-            gap += a_i * width * V(relative_entropy)((values[i] - ends.lower) / width, -duals[i] / a_i, ends.lower, ends.upper, &entropy);
+            const double share = (values[i] - ends.lower) / width;
+            gap += a_i * width * V(relative_entropy)(share, -duals[i] / a_i, ends.lower, ends.upper, &entropy);
             continue;
         }
         const double room = fabs(values[i] - (duals[i] > 0 ? ends.lower : ends.upper));
-        if (room > (soft ? 16 * DBL_EPSILON : HOLDS) * size) gap += fabs(duals[i]) * room;
+        if (room > (soft ? SUM_LOST : HOLDS) * size) gap += fabs(duals[i]) * room;
     }
     return gap <= INTERIOR_GAP * tol * value && rows <= INTERIOR_GAP * tol * value;
 }
