@@ -83,9 +83,12 @@ def _judge(case: Case, depth: Depth, library: Any, verdict: Verdict) -> None:
         _judge_refusal(case, depth, error, verdict)
         return
     except linsat.ConstraintError as error:
-        _judge_overflow(case, scores, library, error, verdict)
+        _judge_overflow(case, scores, library, f"{type(error).__name__}: {error}", verdict)
         return
     statuses = [str(s) for s in solution.status.ravel()]
+    if linsat.Status.NOT_FINITE in statuses:
+        _judge_overflow(case, scores, library, "not_finite where all numbers are", verdict)
+        return
     points = solution.x.detach().reshape(-1, len(case.lower)).to(torch.float64).numpy()
     reported = solution.violation.reshape(-1).tolist()
     duals = _in_order(case, solution)
@@ -164,12 +167,12 @@ def _expect_refusal(case: Case, scores: torch.Tensor, library: Any, verdict: Ver
         verdict.find("overflow", f"bounds beyond {case.dtype} were accepted")
 
 
-def _judge_overflow(case: Case, scores: torch.Tensor, library: Any, error: Exception, verdict: Verdict) -> None:
+def _judge_overflow(case: Case, scores: torch.Tensor, library: Any, what: str, verdict: Verdict) -> None:
     """An answer that the dtype of the scores cannot hold may be rejected, where nothing bounds it."""
     cons, wide = case.constraints(library), scores.detach().to(torch.float64)
     x = library.solve(wide, cons, objective=case.asked(library), on_failure="ignore").x
     if not open_box(case) or not float(x.abs().max()) > torch.finfo(scores.dtype).max:
-        verdict.find("error", f"{type(error).__name__}: {error}")
+        verdict.find("error", what)
     verdict.statuses["refused"] += int((~case.infeasible).sum())
     verdict.reports["refused"] += int(case.infeasible.sum())
 
