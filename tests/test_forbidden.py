@@ -190,8 +190,8 @@ def test_forward_mode_agrees_with_reverse_mode(name):
     with forward_ad.dual_level():
         moved = forward_ad.unpack_dual(x_of(forward_ad.make_dual(y, direction), *given)).tangent
     torch.testing.assert_close(moved, (expected[0] * direction).sum((-2, -1)), atol=1e-9, rtol=0)
-    with pytest.raises(linsat.ConstraintError, match="Fix: pass the batch as it is"):
-        torch.func.vmap(lambda y: torch.func.jvp(lambda y: x_of(y, *given), (y,), (y,)))(y)
+    mapped = torch.func.vmap(lambda y, v: torch.func.jvp(lambda y: x_of(y, *given), (y,), (v,))[1])(y, direction)
+    torch.testing.assert_close(mapped, moved, atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, np.float32])

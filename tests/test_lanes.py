@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import linsat
-from linsat.backends.cpu_kernel import native
+from linsat.native import binding
 from linsat.objectives import Entropy, Euclidean
 from oracles import entropic_optimum, nearest_point, open_system, random_system, slack_free_optimum, soft_system
 
@@ -18,7 +18,7 @@ F64 = torch.float64
 TOGETHER = linsat.Newton(backend="kernel")
 ALONE = linsat.Newton(backend="kernel", max_steps=29)  # too few steps for lanes: one instance after another
 
-pytestmark = pytest.mark.skipif(native.unavailable() is not None, reason=f"no kernel: {native.unavailable()}")
+pytestmark = pytest.mark.skipif(binding.unavailable() is not None, reason=f"no kernel: {binding.unavailable()}")
 
 OBJECTIVES = {
     "paper": Entropy(0.5),

@@ -250,12 +250,17 @@ class Plan:
         entropic, shift = self.objective.entropic_slack, self.solver.gamma_shift
         return box.form(numbers.side, numbers.price, senses, entropic=entropic, gamma_shift=shift)
 
-    def problem(self, numbers: Numbers, scores: Tensor, objective: Objective, decided: Tensor | None) -> Problem:
-        """The problem on arrays, with what was decided, or what presolve decides now."""
+    def problem(
+        self, numbers: Numbers, scores: Tensor, objective: Objective, decided: Tensor | None, *, own: bool = False
+    ) -> Problem:
+        """The problem on arrays, with what was decided, or what presolve decides now.
+
+        Scores of -inf change the box: what was decided without them is decided again, unless it is each instance's own.
+        """
         numbers, held = hold(numbers, scores)
         form = self.form(numbers)
         if held is not None:
-            scores, decided = scores.masked_fill(held, 0.0), None
+            scores, decided = scores.masked_fill(held, 0.0), decided if own else None
         presolved = self.presolve(form) if decided is None else self.unpack(decided)
         _, _, senses = self.pattern.on(self.device)
         return form.problem(scores, objective, presolved, senses=senses)

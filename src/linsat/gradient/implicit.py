@@ -202,6 +202,7 @@ class Solved:
     duals: Tensor
     counts: Tensor  # (N,) codes, or (3, N), which begin with them
     decided: Tensor
+    own: bool = False  # whether what was decided is each instance's own
 
     @property
     def numbers(self) -> Numbers:
@@ -220,7 +221,8 @@ class Solved:
         return replace(self.kind, **own)  # type: ignore[type-var]
 
     def problem(self) -> Problem:
-        return self.plan.problem(self.numbers, self.tensors[0], self.objective(), self.decided).in_double()
+        problem = self.plan.problem(self.numbers, self.tensors[0], self.objective(), self.decided, own=self.own)
+        return problem.in_double()
 
     def usable(self) -> Solved:
         """With scores 0 where an instance was not solved: they may be NaN, and times a gradient of zero stay so."""

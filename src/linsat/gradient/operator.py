@@ -38,9 +38,8 @@ class Arguments(NamedTuple):
 
     @property
     def decided_shape(self) -> tuple[Any, int]:
-        """Of what presolve decided: two facts of each variable and of each row; for all at once where constant."""
-        instances = 1 if _is_constant(self.options) else self.scores.shape[0]
-        return instances, 2 * self.scores.shape[1] + 2 * self.pattern[2].shape[0]
+        """Of what presolve decided for each instance: two facts of each variable and of each row."""
+        return self.scores.shape[0], 2 * self.scores.shape[1] + 2 * self.pattern[2].shape[0]
 
 
 class Answers(NamedTuple):
@@ -51,7 +50,7 @@ class Answers(NamedTuple):
     codes: Tensor  # (N,)
     steps: Tensor  # (N,)
     solved_by: Tensor  # (N,)
-    decided: Tensor  # (1 or N, .) uint8
+    decided: Tensor  # (N, .) uint8
 
 
 def apply(arguments: Arguments) -> Answers:
@@ -97,13 +96,6 @@ def _faked(arguments: Arguments) -> Arguments:
         return tensor if hasattr(tensor, "fake_mode") else mode.from_tensor(tensor)
 
     return Arguments(*tree_map_only(torch.Tensor, fake, tuple(arguments)))
-
-
-def _is_constant(options: str) -> bool:
-    """Whether rows and box are the same numbers in every call."""
-    from linsat.gradient.options import read
-
-    return read(options).constant
 
 
 def _rebuilt() -> Any:
@@ -316,7 +308,7 @@ def _instances(tensor: Tensor, dim: int | None) -> int:
 def _mapped(run: Callable[[Arguments], Any], count: int, given: Arguments, dims: Any) -> tuple[Any, Any]:
     """The answers to ``count`` mapped instances, and where they are mapped; ``dims`` are `Arguments` of dimensions."""
     join = _Join(count, given.scores, dims.scores)
-    *answers, decided = run(
+    answers = run(
         Arguments(
             join.each(given.scores, dims.scores),
             given.pattern,
@@ -326,9 +318,7 @@ def _mapped(run: Callable[[Arguments], Any], count: int, given: Arguments, dims:
             given.options,
         )
     )
-    shared = _is_constant(given.options)
-    whole = [*map(join.split, answers), decided if shared else join.split(decided)]
-    return tuple(whole), (*[0] * len(answers), None if shared else 0)
+    return tuple(map(join.split, answers)), (0,) * len(answers)
 
 
 @_project.register_vmap
@@ -350,7 +340,7 @@ def _(info: Any, in_dims: tuple[Any, ...], *everything: Any) -> tuple[Any, Any]:
     joined[0] = join.each(given.scores, of_scores)
     found = torch.ops.linsat.project_backward(
         *map(join.each, (grad_x, grad_duals, duals, codes), in_dims[:4]),
-        decided if _is_constant(given.options) else join.each(decided, in_dims[4]),
+        join.each(decided, in_dims[4]),
         needed,
         *_arguments(given.options, len(given.numbers), given.pattern, None, joined),
     )

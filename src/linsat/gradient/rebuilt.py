@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from linsat.gradient.implicit import Solved, gradients
 from linsat.gradient.operator import Answers, Arguments
 from linsat.gradient.options import Options, read
 from linsat.objectives import Objective
-from linsat.plan import Numbers, Plan
+from linsat.plan import Numbers, Plan, pack
 
 _KEPT = 32  # patterns and sets
 _patterns: MadeFrom[SparsityPattern] = MadeFrom(_KEPT)
@@ -45,13 +46,16 @@ def project(arguments: Arguments) -> Answers:
     answer = solve_or_settle(
         plan, numbers, scores, objective, arguments.start, options.on_failure, lambda i: 0 if shared else i
     )
+    decided = answer.decided
+    if plan.constant and bool(torch.isneginf(scores).any()):  # which the set as it is knows nothing of
+        decided = pack(plan.problem(numbers, scores, objective, decided).presolved, len(scores))
     return Answers(
         x=answer.x.to(scores.dtype).contiguous(),
         duals=answer.duals.contiguous(),
         codes=answer.counts[0].clone(),
         steps=answer.counts[1].clone(),
         solved_by=answer.counts[2].clone(),
-        decided=answer.decided.expand(arguments.decided_shape).clone(),
+        decided=decided.expand(arguments.decided_shape).clone(),
     )
 
 
@@ -81,7 +85,7 @@ def differentiate(
     def again(duals: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         given = iter(tensors)
         grad_x, grad_duals = (None if g is None else next(given) for g in grads)
-        own = Solved(here.plan, here.kind, tuple(given), duals, here.counts, here.decided)
+        own = replace(here, tensors=tuple(given), duals=duals)
         found = gradients(own, grad_duals, grad_x, tuple(needed))
         return tuple(g for g, wants in zip(found, needed, strict=True) if wants and g is not None)
 
@@ -116,7 +120,7 @@ def _solved(arguments: Arguments, point: Point) -> Solved:
     tensors = _tensors(arguments)
     if plan.numbers is not None:  # which it knows by identity
         tensors = arguments.scores, *plan.numbers, *arguments.parameters
-    return Solved(plan, objective, tensors, point.duals, point.codes, point.decided)
+    return Solved(plan, objective, tensors, point.duals, point.codes, point.decided, own=True)
 
 
 def _plan(arguments: Arguments) -> tuple[Plan, Objective, Options]:
