@@ -163,7 +163,9 @@ def test_gradients_are_finite_differences(objective, soft):
 
 
 def _same(first, second):
-    return all(torch.equal(one.view(torch.uint8), other.view(torch.uint8)) for one, other in zip(first, second, strict=True))
+    return all(
+        torch.equal(one.view(torch.uint8), other.view(torch.uint8)) for one, other in zip(first, second, strict=True)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
@@ -221,11 +223,16 @@ def test_without_wide_vectors():
     program = (
         "import torch, linsat; torch.manual_seed(0); y = torch.randn(9, 16, dtype=torch.float64);"
         "cons = linsat.constraints.doubly_stochastic(4); x = linsat.project(y, cons, tau=0.3);"
-        "assert all(torch.equal(linsat.project(y[i : i + n], cons, tau=0.3), x[i : i + n]) for i in range(4) for n in (1, 2, 5));"
+        "parts = [slice(i, i + n) for i in range(4) for n in (1, 2, 5)];"
+        "assert all(torch.equal(linsat.project(y[part], cons, tau=0.3), x[part]) for part in parts);"
         "print(x.flatten().tolist())"
     )
     shown = []
     for instructions in ("plain", "on"):
         given = {**os.environ, "LINSAT_KERNEL": instructions, "PYTHONPATH": str(Path(linsat.__file__).parents[1])}
-        shown.append(subprocess.run([sys.executable, "-c", program], env=given, check=True, capture_output=True, text=True).stdout)
+        shown.append(
+            subprocess.run(
+                [sys.executable, "-c", program], env=given, check=True, capture_output=True, text=True
+            ).stdout
+        )
     np.testing.assert_allclose(*(np.array(eval(text)) for text in shown), atol=1e-12)

@@ -65,8 +65,9 @@ struct Layout {
     double seconds;       /* rough time of one evaluation and one factorisation, to decide about threads */
 };
 
-/* What lanes.h takes: sets up to a size, and steps and passes before it leaves an instance to the others. */
-enum { LANE_ROWS = 24, LANE_VARIABLES = 64, LANE_ENTRIES = 512, LANE_STEPS = 30, LANE_PASSES = 60, LANE_SWEEPS = 1, MOST_LANES = 8 };
+/* What lanes.h takes, and the steps and passes before it leaves an instance to iterate.h. Larger sets gain little in large
+ * batches, and lose in batches of one, which take the same code so as to give the same bits. */
+enum { LANE_ROWS = 12, LANE_VARIABLES = 36, LANE_ENTRIES = 96, LANE_STEPS = 30, LANE_PASSES = 60, LANE_SWEEPS = 1, MOST_LANES = 8 };
 enum { NEW_COEFFICIENTS = 1, NEW_ROWS = 2, NEW_VARIABLES = 4, NEW_NUMBERS = 7 }; /* what a group's numbers differ in */
 enum { LARGEST_INTERIOR = 250000, MOST_INTERIOR = 1000 }; /* rows times variables, and their sum */
 
