@@ -61,7 +61,7 @@ def test_the_solvers_contract_in_the_interpreter():
         assert record["codes"] == [0] * len(record["codes"])
         assert record["violation"] <= (1e-6 if single else 1e-12), record
         if not single and "warm" not in record["name"]:
-            assert record["steps"] == record["kernel_steps"], record
+            assert record["steps"] == record["array_steps"], record  # small sets take other ones in the native core
     assert found["per-instance right-hand sides, warm"]["steps"] == [0, 0]
     assert found["infeasible"]["codes"] == [3]
     assert found["alone"]["equal"]

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 import linsat
+from linsat.backends.arrays import ArrayBackend
 from linsat.backends.triton import TritonBackend
 from linsat.compile.problem import Problem
 from linsat.gradient.implicit import adjoint
@@ -114,7 +115,7 @@ def compare(
         "codes": ours.codes.tolist(),
         "kernel_codes": theirs.codes.tolist(),
         "steps": ours.steps.tolist(),
-        "kernel_steps": theirs.counts[1].tolist(),
+        "array_steps": ArrayBackend().solve(problem, newton).steps.tolist(),
         "apart": apart,
         "violation": violation(problem, ours.x[solved]) if bool(solved.all()) else None,
         "float32_violation": coarse,
