@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import brentq
 from torch import nn
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 import linsat
 from linsat.losses import perturbed_fenchel_young_loss
@@ -166,6 +166,32 @@ def test_second_derivatives(door):
     loss = lambda y: (x_of(y) ** 2 * weights).sum()  # noqa: E731
     found = torch.func.jacrev(torch.func.jacrev(loss))(y.detach())
     torch.testing.assert_close(found, torch.autograd.functional.hessian(loss, y.detach()), atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_forward_mode_agrees_with_reverse_mode(name):
+    system, scores, masks = drawn(SMALL)
+    sides = {"b": "<=", "d": ">=", "f": "=="}
+    cons, objective = linsat.Constraints(**system.arguments()), OBJECTIVES[name][0]
+    y = torch.from_numpy(np.where(masks, -INF, scores))
+    given = [torch.from_numpy(system.rhs[np.array(system.senses) == sense]) for sense in sides.values()]
+
+    def x_of(y, *given):
+        own = cons.with_rhs(**dict(zip(sides, given, strict=True)))
+        return linsat.project(y, own, objective=objective, solver=linsat.Newton(tol=1e-13))
+
+    every = tuple(range(1 + len(given)))
+    expected = torch.func.jacrev(x_of, every)(y, *given)
+    for found, reverse in zip(torch.func.jacfwd(x_of, every)(y, *given), expected, strict=True):
+        torch.testing.assert_close(found, reverse, atol=1e-9, rtol=0)
+    assert not expected[0][..., torch.isneginf(y)].any()
+    assert float(expected[0].abs().max()) > 0.01
+    direction = torch.from_numpy(np.random.default_rng(5).normal(size=y.shape))
+    with forward_ad.dual_level():
+        moved = forward_ad.unpack_dual(x_of(forward_ad.make_dual(y, direction), *given)).tangent
+    torch.testing.assert_close(moved, (expected[0] * direction).sum((-2, -1)), atol=1e-9, rtol=0)
+    with pytest.raises(linsat.ConstraintError, match="Fix: pass the batch as it is"):
+        torch.func.vmap(lambda y: torch.func.jvp(lambda y: x_of(y, *given), (y,), (y,)))(y)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, np.float32])

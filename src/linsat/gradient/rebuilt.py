@@ -120,7 +120,7 @@ def _decided(call: Call, point: Point, arguments: Arguments) -> Presolved:
     if call.cache is not None:
         return settle(call.solve.compiled)
     if read(arguments.options).forbids:  # decided for each instance, and not kept
-        with torch.no_grad():
+        with plain_tensors(), torch.no_grad():
             return presolve(call.solve.compiled, call.form)
     return _unpack(point.decided, arguments)
 
@@ -143,21 +143,22 @@ class _Forbidding(NamedTuple):
         seen = Arguments(*tree_map_only(torch.Tensor, plain, tuple(arguments)))  # presolve looks at numbers
         if seen.scores.shape != arguments.scores.shape:
             raise ConstraintError(
-                "y holds -inf, and linsat has no second derivatives there of scores that torch.func.vmap maps over. "
-                "Fix: pass the batch as it is, or forbid variables by constraints.with_bounds(upper=...)."
+                "y holds -inf, and torch.func.vmap maps over it: of such scores linsat has no second derivatives nor "
+                "forward mode. Fix: pass the batch as it is, or forbid variables by constraints.with_bounds(upper=...)."
             )
         form, senses = _form(seen), seen.pattern[2]
         objective, shift = options.build_objective(seen.numbers), options.build_solver().gamma_shift
-        variables = torch.isneginf(seen.scores)
-        open_below = variables & torch.isneginf(form.lower)
-        if bool(open_below.any()):
-            check_lower(open_below, _constraints(form, senses, options.names))
+        with plain_tensors():  # forward mode asks within a function transform
+            variables = torch.isneginf(seen.scores)
+            open_below = variables & torch.isneginf(form.lower)
+            if bool(open_below.any()):
+                check_lower(open_below, _constraints(form, senses, options.names))
 
         def change(scores: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
             own = forbid(form.with_tensors(others[:length]), variables, senses, objective, gamma_shift=shift)
             return torch.where(variables, 0.0, scores), *own.tensors(), *others[length:]
 
-        with torch.no_grad():
+        with plain_tensors(), torch.no_grad():
             scores, *changed = change(*_tensors(seen))
         given = {"scores": scores, "form": changed[:length], "numbers": changed[length:]}
         return cls(variables, change, seen._replace(**given, options=forbidding(arguments.options)))
