@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import has_tangent, outside_graphs
+from linsat._transforms import has_tangent, mapped, outside_graphs
 from linsat.compile.problem import Problem, StandardForm
 from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints
@@ -89,6 +89,7 @@ def fenchel_young_loss(
             f"known at the target. Fix: one of these, or your own loss on linsat.project."
         )
     asked = Request.read(y, constraints, objective, solver, on_failure, None)
+    _reject_transforms(asked)
     _reject_learned(constraints)
     t = _read_target(target, asked)
     try:
@@ -161,6 +162,7 @@ def perturbed_fenchel_young_loss(
     if not isinstance(samples, int) or samples < 1:
         raise ConstraintError(f"samples is {samples!r}; expected a positive integer. Fix: samples=1.")
     asked = Request.read(y, constraints, Euclidean(), None, "raise", None)
+    _reject_transforms(asked)
     t, request = _read_target(target, asked), asked
     if bool(torch.isneginf(asked.scores.detach()).any()):
         _reject_forbidden(t, asked)
@@ -299,6 +301,14 @@ def _reject_outside(t: Tensor, request: Request) -> None:
             f"target of instance {first} is not in the set: a row or bound is violated by "
             f"{float(violation[first]):.2g}. Fix: targets that satisfy the rows, such as linsat.project(t, ...) with "
             f"linsat.Euclidean()."
+        )
+
+
+def _reject_transforms(request: Request) -> None:
+    if any(map(mapped, (request.scores, *request.objective.parameters().values()))):
+        raise ConstraintError(
+            "y, tau or weights belongs to a function transform (torch.func.grad, jvp, vmap, ...), which this loss does "
+            'not follow. Fix: loss.backward() or torch.autograd.grad; reduction="none" in place of vmap.'
         )
 
 
