@@ -36,6 +36,7 @@ VARIABLES = sorted({name for setting in SETTINGS.values() for name in setting})
 TESTS = [
     f"tests/test_{name}.py"
     for name in (
+        "absent_rows",
         "backends",
         "bad_calls",
         "certificates",
@@ -48,6 +49,8 @@ TESTS = [
         "even_interior",
         "failures",
         "families",
+        "forbidden",
+        "forward_mode",
         "fuzz_regressions",
         "gradients",
         "graphs",
@@ -68,11 +71,13 @@ TESTS = [
         "own_numbers",
         "real_systems",
         "reference",
+        "rounded_sides",
         "sinkhorn",
         "soft_rows",
         "solve",
         "transforms",
         "verdict",
+        "wide_boxes",
     )
 ]
 TESTS += ["studies/tests/test_training.py", "studies/tests/tsp/test_tsp_model.py"]

@@ -142,7 +142,7 @@ def test_absent_rows_masked_scores_and_a_bad_instance_in_single_precision():
     b = np.array([[4.0], [np.inf], [3.0]], np.float32)
     found = jit(lambda y, b: linsat.jax.solve(y, cons, objective=linsat.Euclidean(), b=b))(y, b)
     assert found.x.dtype == jnp.float32
-    assert np.asarray(found.status).tolist() == [Status.STALLED.code, 0, 0]
+    assert np.asarray(found.status).tolist() == [Status.NOT_FINITE.code, 0, 0]
     whole = System(E, ["=="], np.array([2.0]), np.zeros(4))
     part = System(np.concatenate([A, E])[:, 1:], ["<=", "=="], np.array([3.0, 2.0]), np.zeros(3))
     np.testing.assert_allclose(found.x[1], nearest_point(whole, y[1].astype(float)), atol=1e-5)

@@ -334,3 +334,16 @@ def test_other_objectives_are_rejected() -> None:
 
     with pytest.raises(linsat.ConstraintError, match="objective is Own; expected linsat.Entropy or linsat.Euclidean"):
         linsat.fenchel_young_loss(np.zeros(3), np.eye(3)[0], linsat.constraints.simplex(3), objective=Own())
+
+
+@pytest.mark.parametrize("loss", [linsat.fenchel_young_loss, perturbed_fenchel_young_loss])
+def test_function_transforms_are_rejected(loss) -> None:
+    """Their tensors have no memory of their own to read."""
+    cons, target = linsat.constraints.simplex(3), torch.eye(3)[0]
+    for transformed in (
+        lambda y: torch.func.grad(lambda y: loss(y, target, cons))(y),
+        lambda y: torch.func.vmap(lambda y: loss(y, target, cons))(y[None]),
+        lambda y: torch.func.jvp(lambda y: loss(y, target, cons), (y,), (y,)),
+    ):
+        with pytest.raises(linsat.ConstraintError, match=r'transform.*Fix: loss.backward\(\).*reduction="none"'):
+            transformed(torch.zeros(3))

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import has_tangent, outside_graphs
+from linsat._transforms import has_tangent, mapped, outside_graphs
 from linsat.call import Call, OnFailure, read_objective
 from linsat.compile.problem import Problem, StandardForm
 from linsat.constraints.arrays import given_tensor
@@ -89,6 +89,7 @@ def fenchel_young_loss(
             f"known at the target. Fix: one of these, or your own loss on linsat.project."
         )
     call, scores = Call.read(y, constraints, objective, solver, on_failure, None)
+    _reject_transforms(call, scores)
     _reject_learned(constraints)
     t = _read_target(target, call, scores)
     _reject_forbidden(t, call, scores)
@@ -157,6 +158,7 @@ def perturbed_fenchel_young_loss(
     if not isinstance(samples, int) or samples < 1:
         raise ConstraintError(f"samples is {samples!r}; expected a positive integer. Fix: samples=1.")
     call, given = Call.read(y, constraints, Euclidean(), None, "raise", None)
+    _reject_transforms(call, given)
     t = _read_target(target, call, given)
     _reject_forbidden(t, call, given)
     _reject_outside(t, call)
@@ -284,6 +286,14 @@ def _reject_outside(t: Tensor, call: Call) -> None:
             f"target of instance {first} is not in the set: a row or bound is violated by "
             f"{float(violation[first]):.2g}. Fix: targets that satisfy the rows, such as linsat.project(t, ...) with "
             f"linsat.Euclidean()."
+        )
+
+
+def _reject_transforms(call: Call, scores: Tensor) -> None:
+    if any(map(mapped, (scores, *call.objective.parameters().values()))):
+        raise ConstraintError(
+            "y, tau or weights belongs to a function transform (torch.func.grad, jvp, vmap, ...), which this loss does "
+            'not follow. Fix: loss.backward() or torch.autograd.grad; reduction="none" in place of vmap.'
         )
 
 

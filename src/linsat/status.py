@@ -50,8 +50,8 @@ _ADVICE = {
         "Change its right-hand sides or bounds, or let rows be broken at a price: constraints.soften(rows, price=10.0)."
     ),
     Status.NOT_FINITE: (
-        "Its scores hold NaN or +inf, or are beyond the range of float64 times the width of the box, or x is beyond "
-        "the range of their dtype; x is NaN. "
+        "Its scores (in linsat.jax: any of its numbers) hold NaN or +inf, or are beyond the range of float64 times the "
+        "width of the box, or x is beyond the range of their dtype; x is NaN. "
         "Find out where they come from; -inf is the score of a variable that stays at its lower bound."
     ),
 }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from linsat.constraints.coefficients import Matrix
 
 EXPLAINED = 4.0  # relative change of a side, in units of the rounding of its dtype, that still is rounding
-_EXACT = 1e-14  # relative change that rounding in float64 explains: nothing to say
+EXACT = 1e-14  # relative change that rounding in float64 explains: nothing to say
 _MOST_ROWS = 1000  # whose dependencies are looked for: the cost is cubic, once for each matrix
 _DEPENDENT, _CANCELS = 1e-12, 1e-13  # an eigenvalue of E E' with rows of norm one, and what is left of N' E
 
@@ -84,7 +84,7 @@ def consistent(side: Numbers, N: Array, rounding: float) -> tuple[Numbers, Numbe
     solved = (xp.linalg.pinv(gram) @ missing[..., None])[..., 0]
     share = -now * (solved @ basis.T)  # g_i / f_i
     largest = abs(share).max(-1).values if is_tensor(share) else abs(share).max(-1)
-    meant = (largest > _EXACT) & (largest <= EXPLAINED * rounding)
+    meant = (largest > EXACT) & (largest <= EXPLAINED * rounding)
     change = xp.where(meant[..., None], now * share, xp.zeros_like(share))
     given = side.double() if is_tensor(side) else side
     return given + change, xp.where(meant, largest, xp.zeros_like(largest))

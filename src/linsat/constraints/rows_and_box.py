@@ -152,9 +152,13 @@ class RowsAndBox:
         Equalities that contradict each other by no more than the rounding of that dtype (row and column sums from two
         softmaxes in float32) get the nearest sides that do not. 0 where sides are taken as given: (batch...), or ().
         """
-        f = self._right_sides.get("f")
-        amount = self._adjusted if f is None or not followed(f) else self._freed(self._sides()["f"])[1]
+        amount = self.adjustment()
         return to_tensor(np.asarray(amount)) if not is_tensor(amount) else amount
+
+    def adjustment(self) -> Numbers:
+        """`adjusted`, as an array where the sides are constants."""
+        f = self._right_sides.get("f")
+        return self._adjusted if f is None or not followed(f) else self._freed(self._sides()["f"])[1]
 
     def _stacked(self) -> SparsityPattern:
         return stack_rows(self._matrices, self._width())

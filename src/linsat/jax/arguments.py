@@ -19,6 +19,7 @@ from linsat.constraints.statement import Statement
 from linsat.errors import ConstraintError
 from linsat.jax.numbers import unusable
 from linsat.jax.plan import Numbers, Plan, flat, flat_statement, plan_of
+from linsat.jax.rounded import consistent
 from linsat.objectives import Entropy, Objective
 from linsat.solvers import Newton
 
@@ -54,7 +55,8 @@ class Call:
 
     plan: Plan
     numbers: Numbers  # flattened
-    own: dict[str, Array]  # numbers stated with the call, by the name of their argument, as given
+    own: dict[str, Array]  # numbers stated with the call, by the name of their argument, freed of rounding
+    adjusted: Array  # (batch...) the largest relative change that took
     batch: Batch
     dtype: Any  # of the scores, and so of x
     restore: Any  # x (batch..., l) in the shape of the scores
@@ -118,6 +120,10 @@ def read(
     plan = plan_of(constraints, width, objective, solver or Newton())
     stated = constraints.statement()
     own = {name: _floating(name, value) for name, value in given.items()}
+    adjusted = constraints.adjustment()
+    if "f" in own:
+        dtype = _eagerly(jnp.asarray, given.f).dtype
+        own["f"], adjusted = _eagerly(lambda f: consistent(f, dtype, None if "E" in own else constraints), own["f"])
     parts = _stated_anew(stated, own, width, constraints)
     if not own:
         plan.require_consistent(constraints)
@@ -131,7 +137,7 @@ def read(
     numbers |= _objective_numbers(objective, constraints, width, batch, check)
     if start is not None:
         numbers["start"] = _read_start(start, (*batch, len(stated.senses)), work)
-    return Call(plan, numbers, own, batch, scores.dtype, restore)
+    return Call(plan, numbers, own, jnp.broadcast_to(adjusted, batch), batch, scores.dtype, restore)
 
 
 def _flat_scores(scores: Array, batch: Batch, dtype: Any) -> Numbers:

@@ -40,7 +40,7 @@ def unusable(name: str, array: Array, senses: Any, soft: Any, finite_box: bool) 
 def repaired(plan: Plan, numbers: Numbers) -> tuple[Numbers, Array]:
     """The numbers with harmless ones in place of those that are not, and the status (N,) they ask for, or 0."""
     usable, count = dict(numbers), numbers["y"].shape[:1]
-    invalid = impossible = jnp.zeros(count, bool)
+    invalid = impossible = infinite = jnp.zeros(count, bool)
     for name, harmless in _HARMLESS.items():
         if name not in numbers:
             continue
@@ -49,6 +49,7 @@ def repaired(plan: Plan, numbers: Numbers) -> tuple[Numbers, Array]:
         # A side that is infinite on the wrong end is a statement, and one that no point satisfies.
         none = wrong & jnp.isinf(array) if name == "rhs" else wrong & False
         invalid, impossible = invalid | (wrong & ~none).any(-1), impossible | none.any(-1)
+        infinite = infinite | (wrong & ~none & ~jnp.isfinite(array)).any(-1)
         usable[name] = jnp.where(wrong, harmless, array)
     if "lower" in usable:
         empty = usable["lower"] > usable["upper"]
@@ -59,4 +60,5 @@ def repaired(plan: Plan, numbers: Numbers) -> tuple[Numbers, Array]:
         nowhere = usable["held"] & ~jnp.isfinite(low)
         invalid, usable["held"] = invalid | nowhere.any(-1), usable["held"] & ~nowhere
     codes = jnp.where(invalid, Status.STALLED.code, jnp.where(impossible, Status.INFEASIBLE.code, 0))
+    codes = jnp.where(infinite, Status.NOT_FINITE.code, codes)
     return usable, jnp.broadcast_to(codes, count)

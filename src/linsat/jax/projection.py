@@ -33,6 +33,8 @@ class Solution(NamedTuple):
             `linsat.Constraints.violation`.
         steps: Newton steps taken.
         duals: (batch..., rows) multipliers of the rows as written; differentiable, and a warm start for a later solve.
+        adjusted: the largest relative change of a right-hand side that was given in less than float64, to free
+            equalities of a contradiction that is rounding; 0 where sides are taken as given.
     """
 
     x: Any
@@ -40,6 +42,7 @@ class Solution(NamedTuple):
     violation: Array
     steps: Array
     duals: Array
+    adjusted: Array
 
     @property
     def converged(self) -> Array:
@@ -147,6 +150,7 @@ def solve(
         violation=_violation(call.plan, call.numbers, x),
         steps=found.steps.reshape(call.batch),
         duals=found.mu.reshape(*call.batch, found.mu.shape[-1]),
+        adjusted=call.adjusted,
     )
 
 
