@@ -571,3 +571,13 @@ def test_archives_with_bad_layouts_are_rejected(tmp_path):
     )
     with pytest.raises(linsat.ConstraintError, match="both variables and layout"):
         linsat.load(tmp_path / "c.npz")
+
+
+def test_sets_of_one_pattern_keep_their_own_names():
+    """Two sets of one full row each, which share what follows from the pattern."""
+    first, second = (linsat.Constraints(A=[[1.0, 1.0, 1.0]], b=[2.0], names=[name]) for name in ("budget", "room"))
+    for cons, name in ((first, "budget"), (second, "room"), (first, "budget")):
+        assert rows_named(cons, name) == [0]
+        assert len(cons.soften(name)) == 1
+    with pytest.raises(linsat.ConstraintError, match="No row is named 'room'"):
+        first.soften("room")

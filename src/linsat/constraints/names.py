@@ -40,12 +40,13 @@ def rows_named(constraints: RowsAndBox, name: str) -> list[int]:
         ConstraintError: there is none; the message says which names there are.
     """
     names, cache = constraints.names, constraints.structure.cache
-    if "families" not in cache:
+    known, found = cache.get("families", (None, {}))
+    if known != names:  # sets of one pattern may have other names
         exact: dict[str, list[int]] = {}
         for position, other in enumerate(names):
             exact.setdefault(other, []).append(position)
-        cache["families"] = exact | families(names)
-    found: dict[str, list[int]] = cache["families"]
+        found = exact | families(names)
+        cache["families"] = names, found
     if not isinstance(name, str) or name not in found:
         # A name with an index is compared with those that have one.
         indexed = isinstance(name, str) and family(name) != name and family(name) in found
