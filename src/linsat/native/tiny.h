@@ -142,6 +142,13 @@ static int V(lane_holds_tight)(Group *w, const V(LaneSolve) *call, int n, double
 
 static int64_t V(claim_lanes)(Team *team) { return __atomic_fetch_add(&team->counter, LANES, __ATOMIC_RELAXED); }
 
+/* Whether x of lane n can be written as it was asked for. */
+static int V(lane_fits)(const Group *w, int n, int single) {
+    double largest = 0.0;
+    for (int64_t j = 0; single && j < w->layout->variables; j++) largest = fabs(w->d[j][n]) > largest ? fabs(w->d[j][n]) : largest;
+    return largest <= FLT_MAX;
+}
+
 /* V(forward) for tiny sets; what lanes do not solve goes the way of all others. */
 static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve *call, Team *team) {
     Group group;
@@ -173,7 +180,8 @@ static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve 
             first = 0;
         }
         for (int i = 0; i < lanes.count && !failed; i++) {
-            if (solved >> i & 1 && (V(lane_holds)(&group, &lanes, i, call->tol) || V(lane_holds_tight)(&group, &lanes, i, call->tol))) {
+            const int fits = solved >> i & 1 && V(lane_fits)(&group, i, lanes.single);
+            if (fits && (V(lane_holds)(&group, &lanes, i, call->tol) || V(lane_holds_tight)(&group, &lanes, i, call->tol))) {
                 call->status[n + i] = CONVERGED;
                 call->steps[n + i] = lanes.steps[i];
                 call->solver[n + i] = NEWTON;
