@@ -21,6 +21,7 @@ INLINE int64_t V(decided_size)(const Layout *a) { return 2 * (a->variables + a->
 
 /* Numbers of instance n. */
 INLINE void V(read_numbers)(double *restrict to, Numbers from, int64_t n, int64_t count) {
+    if (!count) return; /* a set without rows has no numbers to point to */
     const int64_t at = n * from.step;
     if (from.single)
         for (int64_t j = 0; j < count; j++) to[j] = ((const float *)from.at)[at + j * from.stride];
