@@ -220,7 +220,7 @@ def test_a_learned_number_that_no_gradient_would_reach_is_rejected():
             r"price of KeepsItsShape has shape \(\) after KeepsItsShape.spread.*Fix: leave `spread`",
         ),
         (Thrifty(torch.ones(3)), r"price of Thrifty has shape \(3,\); expected one number, \(4,\).*Fix: "),
-        (NamesItsNumbers("much"), r"price of NamesItsNumbers is str; expected a number.*Fix: "),
+        (NamesItsNumbers("much"), r"price of NamesItsNumbers is 'much'; expected one number.*Fix: "),
     ):
         with pytest.raises(linsat.ConstraintError, match=message):
             linsat.project(SIGNALS, TRADES, objective=objective)

@@ -24,21 +24,20 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
 
     ``torch.compiler.disable`` does that too, but importing it costs seconds; here it is only touched while compiling.
     """
-    import torch
-
     disabled: Callable[P, R] | None = None  # made once, when first needed
 
     def between(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal disabled
         if disabled is None:
-            disabled = torch.compiler.disable(function)
+            disabled = sys.modules["torch"].compiler.disable(function)
         return disabled(*args, **kwargs)
 
     between._torchdynamo_disable = True  # type: ignore[attr-defined]
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.compiler.is_compiling():
             return between(*args, **kwargs)
         return function(*args, **kwargs)
 

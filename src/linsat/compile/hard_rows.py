@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import scipy.sparse as sp
 
+from linsat._array_namespace import to_numpy
 from linsat._senses import GREATER, LESS
 from linsat.compile.problem import Problem, Tensor
 from linsat.compile.system import LinearSystem
@@ -19,10 +20,10 @@ def linear_system(problem: Problem, instance: int) -> LinearSystem:
     """The rows and the box of one instance as plain arrays, in the user's units."""
 
     def of(tensor: Tensor) -> np.ndarray:
-        return tensor[min(instance, tensor.shape[0] - 1)].detach().cpu().numpy()
+        return to_numpy(tensor[min(instance, tensor.shape[0] - 1)])
 
     rows = problem.rows
-    matrix = sp.csr_array((of(rows.values), (rows.row.cpu().numpy(), rows.col.cpu().numpy())), shape=rows.shape)
+    matrix = sp.csr_array((of(rows.values), (to_numpy(rows.row), to_numpy(rows.col))), shape=rows.shape)
     matrix.sum_duplicates()
     rhs, slack = of(problem.rhs), of(problem.slack)
     low, high = of(problem.dual_lower), of(problem.dual_upper)
@@ -42,12 +43,12 @@ def hard_rows(problem: Problem, instance: int, x: np.ndarray | None = None) -> L
     """
 
     def of(tensor: Tensor) -> np.ndarray:
-        return tensor[min(instance, tensor.shape[0] - 1)].detach().cpu().numpy()
+        return to_numpy(tensor[min(instance, tensor.shape[0] - 1)])
 
     system, rhs, slack = linear_system(problem, instance), np.abs(of(problem.rhs)), np.abs(of(problem.slack))
     low, high = system.row_lower, system.row_upper
     if problem.objective.entropic_slack and problem.senses is not None:
-        senses = problem.senses.cpu().numpy()
+        senses = to_numpy(problem.senses)
         low, high = np.where(senses == LESS, -np.inf, low), np.where(senses == GREATER, np.inf, high)
     at = np.where(system.lower == system.upper, system.lower, 0.0) if x is None else np.abs(x)
     if x is not None:

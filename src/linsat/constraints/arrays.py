@@ -233,6 +233,14 @@ def to_tensor(numbers: Numbers, device: torch.device | str | None = None) -> Ten
     return numbers.to(device or numbers.device, torch.float64).resolve_neg()
 
 
+def floating(tensor: Tensor) -> Tensor:
+    """The tensor as the solvers read it: float32 or float64, with its sign applied."""
+    import torch
+
+    tensor = tensor if tensor.dtype in (torch.float64, torch.float32) else tensor.to(torch.float64)
+    return tensor.resolve_neg()
+
+
 def given_tensor(value: Any) -> Tensor:
     """A tensor as it is; a number or any other array as float64 on the CPU, whatever torch's default device.
 
@@ -248,6 +256,19 @@ def given_tensor(value: Any) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64, device="cpu")
 
 
+def to_float64(value: Any, device: torch.device | None) -> Numbers | None:
+    """A number or array-like as a float64 array, or as a tensor on a device; None where it is complex.
+
+    Raises:
+        TypeError, ValueError, RuntimeError, OverflowError: the value holds no real numbers.
+    """
+    if device is not None:
+        tensor = given_tensor(value)
+        return None if tensor.is_complex() else to_tensor(tensor, device)
+    array = as_array(value)
+    return None if array.dtype.kind == "c" else array.astype(np.float64)
+
+
 def alike(parts: Sequence[Numbers]) -> list[Numbers]:
     """All as arrays or, where one is a tensor, all as tensors on its device."""
     tensor = next((part for part in parts if is_tensor(part)), None)
@@ -258,7 +279,7 @@ def alike(parts: Sequence[Numbers]) -> list[Numbers]:
 
 def spread(numbers: Numbers, shape: Sequence[int]) -> Numbers:
     """The numbers broadcast to a shape, as a view."""
-    return numbers.expand(*shape) if is_tensor(numbers) else np.broadcast_to(numbers, tuple(shape))
+    return numbers.expand(tuple(shape)) if is_tensor(numbers) else np.broadcast_to(numbers, tuple(shape))
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> Shape:

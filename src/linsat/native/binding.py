@@ -1,51 +1,57 @@
-"""The binding of the native core (linsat.h): its structures, the library, and the reason why there is none."""
+"""The binding of the native core (linsat.h): its structures, the library, and the reason why there is none.
+
+Structures are packed, not built: a call of a small set takes microseconds, and so would a ctypes structure.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import os
+import struct
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any
 
 from linsat.errors import ConstraintError
 
 _ABI = 6  # raised together with LINSAT_ABI whenever the meaning of an argument changes
 _ON, _PLAIN, _OFF = ("on", "1", "yes", ""), ("plain",), ("off", "0", "no")  # values of LINSAT_KERNEL
-ENTROPY, EUCLIDEAN = 0, 1
+OBJECTIVES = ("entropy", "euclidean")  # as in the header
 
-_Whole, _Real, _Address = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
-
-
-def _structure(name: str, *groups: tuple[Any, str]) -> type[ctypes.Structure]:
-    """A structure of the core from groups of fields of one type; tests/test_native.py compares it with the header."""
-    pairs = [(field, kind) for kind, names in groups for field in names.split()]
-    return type(name, (ctypes.Structure,), {"_fields_": pairs})
+_WHOLE, _REAL, _ADDRESS = "q", "d", "P"  # as `struct` calls them
 
 
-Numbers = _structure("Numbers", (_Address, "at"), (_Whole, "step stride single"))
-Statement = _structure(
-    "Statement",
-    (_Whole, "objective entropic_slack"),
-    (Numbers, "values side lower upper price parameter"),
-    (_Real, "gamma_shift"),
+class Record:
+    """A structure of the core: ``pack`` takes its fields in order, those of structures within it one after another."""
+
+    def __init__(self, *groups: tuple[str | Record, str]) -> None:
+        """From groups of fields of one type; tests/test_native.py compares them with the header."""
+        self.fields = [(name, kind) for kind, names in groups for name in names.split()]
+        parts = [kind.format if isinstance(kind, Record) else kind for _, kind in self.fields]
+        self.format = "".join(parts)
+        packer = struct.Struct(self.format)
+        self.pack, self.size = packer.pack, packer.size
+
+
+NUMBERS = Record((_ADDRESS, "at"), (_WHOLE, "step stride single"))
+STATEMENT = Record(
+    (_WHOLE, "objective entropic_slack"),
+    (NUMBERS, "values side lower upper price parameter"),
+    (_REAL, "gamma_shift"),
 )
-Solve = _structure(
-    "Solve",
-    (_Whole, "count single max_steps threads"),
-    (_Real, "tol"),
-    (_Address, "scores start known x duals decided status steps solver unsolved"),
+SOLVE = Record(
+    (_WHOLE, "count single max_steps threads"),
+    (_REAL, "tol"),
+    (_ADDRESS, "scores start known x duals decided status steps solver unsolved"),
 )
-Gradient = _structure("Gradient", (_Address, "at"), (_Whole, "step"))
-Pull = _structure(
-    "Pull",
-    (_Whole, "count single threads"),
-    (_Address, "scores grad_x duals grad_duals status decided"),
-    (_Whole, "decided_step"),
-    (_Address, "grad_scores"),
-    (Gradient, "values side lower upper price parameter"),
+GRADIENT = Record((_ADDRESS, "at"), (_WHOLE, "step"))
+PULL = Record(
+    (_WHOLE, "count single threads"),
+    (_ADDRESS, "scores grad_x duals grad_duals status decided"),
+    (_WHOLE, "decided_step"),
+    (_ADDRESS, "grad_scores"),
+    (GRADIENT, "values side lower upper price parameter"),
 )
 
 
@@ -56,22 +62,23 @@ class Core:
     functions: ctypes.CDLL
     instructions: str  # the instruction set it runs with here
 
-    def solve(self, layout: int, statement: ctypes.Structure, call: ctypes.Structure) -> None:
+    def solve(self, layout: int, statement: bytes, call: bytes) -> None:
         """`linsat_solve`.
 
         Raises:
             MemoryError: there is no memory for work arrays.
         """
-        _check(self.functions.linsat_solve(layout, ctypes.byref(statement), ctypes.byref(call)))
+        if self.functions.linsat_solve(layout, statement, call):
+            raise _no_memory()
 
-    def pull_back(self, layout: int, statement: ctypes.Structure, call: ctypes.Structure) -> None:
+    def pull_back(self, layout: int, statement: bytes, call: bytes) -> None:
         """`linsat_pull_back`, likewise."""
-        _check(self.functions.linsat_pull_back(layout, ctypes.byref(statement), ctypes.byref(call)))
+        if self.functions.linsat_pull_back(layout, statement, call):
+            raise _no_memory()
 
 
-def _check(failed: int) -> None:
-    if failed:
-        raise MemoryError("there is not enough memory for the native core's work arrays.")
+def _no_memory() -> MemoryError:
+    return MemoryError("there is not enough memory for the native core's work arrays.")
 
 
 @functools.cache
@@ -105,11 +112,12 @@ def load() -> Core | str:
         return f"its library cannot be loaded ({error}); reinstall linsat"
     if differs:
         return "its library was compiled from another version of linsat; reinstall linsat"
+    whole, address, packed = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
     for function in (functions.linsat_solve, functions.linsat_pull_back):
-        function.argtypes = (_Address,) * 3
-    functions.linsat_layout.argtypes = (*(_Whole,) * 3, *(_Address,) * 5)
-    functions.linsat_layout_free.argtypes = (_Address,)
-    functions.linsat_instructions.restype = ctypes.c_char_p
+        function.argtypes = (address, packed, packed)
+    functions.linsat_layout.argtypes = (*(whole,) * 3, *(address,) * 5)
+    functions.linsat_layout_free.argtypes = (address,)
+    functions.linsat_instructions.restype = packed
     return Core(functions, functions.linsat_instructions().decode())
 
 
@@ -126,7 +134,7 @@ def _path(folder: Path) -> Path | None:
 
 def _differs(functions: ctypes.CDLL) -> bool:
     """Whether the library disagrees with this file about what it is called with."""
-    own = [_ABI, *(ctypes.sizeof(kind) for kind in (Numbers, Statement, Solve, Gradient, Pull))]
-    sizes = (_Whole * len(own))()
+    own = [_ABI, *(record.size for record in (NUMBERS, STATEMENT, SOLVE, GRADIENT, PULL))]
+    sizes = (ctypes.c_int64 * len(own))()
     functions.linsat_abi(sizes)
     return list(sizes) != own

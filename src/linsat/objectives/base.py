@@ -15,13 +15,15 @@ the fused kernel and the interior-point method know those of linsat only, and sa
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from linsat._array_namespace import Tensor, namespace
 from linsat._optional import is_tensor
+from linsat.constraints.arrays import spread, to_float64
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -37,14 +39,24 @@ class Objective:
     """What a projection optimises; subclasses are frozen dataclasses whose tensor fields may be learned.
 
     Attributes:
+        native: what the native core calls it, in linsat.h; None: it runs on arrays only.
+        per_instance, per_variable: which of its numbers are one for each instance, or one for each variable; the
+            others may be either.
         finite_box: whether every variable needs two finite bounds.
         interior: whether x only tends to a bound and never reaches it, so that variables which the rows force to a
             bound must be taken out before solving.
         entropic_slack: whether an inequality row has a slack with an entropy term, as in the paper.
     """
 
+    native: ClassVar[str | None] = None
+    per_instance: ClassVar[tuple[str, ...]] = ()
+    per_variable: ClassVar[tuple[str, ...]] = ()
     finite_box = False
     interior = False
+
+    def __init_subclass__(cls) -> None:
+        """A subclass may compute something else: only what says so itself is native."""
+        cls.native = vars(cls).get("native")
 
     @property
     def entropic_slack(self) -> bool:
@@ -86,15 +98,22 @@ class Objective:
         others = [f.name for f in fields(self) if f.name not in numbers]  # type: ignore[arg-type]
         return type(self), tuple((name, constant_field(getattr(self, name))) for name in others), numbers
 
-    def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Objective:
-        """The same objective with its numbers as float64 tensors over the flattened batch, (N, 1) or (N or 1, l).
+    def spread(self, batch_shape: Sequence[int], num_variables: int, device: torch.device | None = None) -> Objective:
+        """The same objective with its numbers in float64 over the flattened batch, (1 or N, 1) or (1 or N, l).
 
-        By default a number is one for all, (variables,), or (batch..., 1 or variables).
+        Tensors on a device, or arrays of numpy where that is None. A number is one for all, (variables,), or (batch...,
+        1 or variables); one for each instance has the batch shape.
 
         Raises:
             ConstraintError: a number of another shape.
         """
-        own = {name: _spread_one(self, name, batch_shape, num_variables, device) for name in self.parameters()}
+        shape = tuple(batch_shape)
+        own = {name: _spread_one(self, name, shape, num_variables, device) for name in self.parameters()}
+        return replace(self, **own) if own else self  # type: ignore[type-var]
+
+    def changed(self, change: Callable[[Any], Any]) -> Objective:
+        """The same objective with every number changed."""
+        own = {name: change(value) for name, value in self.parameters().items()}
         return replace(self, **own) if own else self  # type: ignore[type-var]
 
     def flat(self, layout: Layout) -> Objective:
@@ -119,29 +138,55 @@ class Objective:
 
 
 def _spread_one(
-    objective: Objective, name: str, batch: torch.Size, num_variables: int, device: torch.device
-) -> torch.Tensor:
+    objective: Objective, name: str, batch: tuple[int, ...], width: int, device: torch.device | None
+) -> Any:
     """One number of an objective over the flattened batch."""
-    import torch
+    number, count = _read_number(objective, name, device), math.prod(batch)
+    try:
+        if not number.ndim:
+            return spread(number, (1, width if name in objective.per_variable else 1))
+        if name in objective.per_instance:
+            return spread(number, batch).reshape(count, 1)
+        if number.shape[-1] == 1 and name not in objective.per_variable:
+            return spread(number, (*batch, 1)).reshape(count, 1)
+        shape = (1, width) if number.ndim == 1 else (*batch, width)
+        return spread(number, shape).reshape(-1, width)
+    except (RuntimeError, ValueError):
+        raise ConstraintError(
+            f"{_called(objective, name)} has shape {tuple(number.shape)}; expected "
+            f"{_shapes(objective, name, batch, width)}."
+        ) from None
 
-    value, name = objective.parameters()[name], f"{name} of {type(objective).__name__}"
+
+def _read_number(objective: Objective, name: str, device: torch.device | None) -> Any:
+    """One number of an objective as a float64 array, or as a tensor on a device."""
+    value = objective.parameters()[name]
     try:
-        tensor = value if is_tensor(value) else torch.as_tensor(value, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
+        number = to_float64(value, device)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ConstraintError(
-            f"{name} is {type(value).__name__}; expected a number or a tensor. Fix: a float, or a tensor of floats."
+            f"{_called(objective, name)} is {repr(value)[:40]}; expected {_shapes(objective, name, (), None)}."
         ) from None
-    tensor = tensor.to(device, torch.float64)
-    try:
-        if not tensor.shape or tensor.shape[-1] == 1:
-            return tensor.reshape(tensor.shape or (1,)).expand(*batch, 1).reshape(batch.numel(), 1)
-        shape = (num_variables,) if tensor.dim() == 1 else (*batch, num_variables)
-        return tensor.expand(shape).reshape(-1, num_variables)
-    except RuntimeError:
-        raise ConstraintError(
-            f"{name} has shape {tuple(tensor.shape)}; expected one number, ({num_variables},), or the batch shape "
-            f"{tuple(batch)} and 1 or {num_variables}. Fix: one of these shapes, or a `spread` of its own."
-        ) from None
+    if number is None:
+        raise ConstraintError(f"{_called(objective, name)} has dtype {value.dtype}; expected real numbers.")
+    return number
+
+
+def _called(objective: Objective, name: str) -> str:
+    """A number as messages call it: those of linsat's objectives are arguments that everybody knows."""
+    return name if objective.native is not None else f"{name} of {type(objective).__name__}"
+
+
+def _shapes(objective: Objective, name: str, batch: tuple[int, ...], width: int | None) -> str:
+    """What a number may be, and the fix."""
+    each = f"({width},)" if width else "one per variable"
+    if name in objective.per_instance:
+        shapes = f"a scalar or the batch shape {batch}" if batch else "a positive number or tensor"
+        return f"{shapes}. Fix: for example {name}=0.1"
+    if name in objective.per_variable:
+        shapes = f"{each} or {(*batch, width)}" if batch else each
+        return f"{shapes}. Fix: one number for each variable"
+    return f"one number, {each}, or the batch shape {batch} and 1 or {width}. Fix: one of these shapes"
 
 
 def check_spread(given: Objective, made: Objective, count: int) -> None:

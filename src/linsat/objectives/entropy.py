@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from linsat._array_namespace import Tensor, namespace
 from linsat.errors import ConstraintError
 from linsat.objectives.base import Objective
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +28,8 @@ class Entropy(Objective):
     tau: Any = 0.1
     slack: Literal["entropic", "none"] = "entropic"
 
+    native = "entropy"
+    per_instance = ("tau",)
     finite_box = True
     interior = True
 
@@ -61,30 +58,6 @@ class Entropy(Objective):
     def parameters(self) -> dict[str, Any]:
         return {"tau": self.tau}
 
-    def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Entropy:
-        import torch
-
-        from linsat._transforms import tracing
-        from linsat.constraints.arrays import given_tensor
-
-        if type(self.tau) is float and type(self) is Entropy and not tracing():
-            return _spread_number(self.slack, self.tau, batch_shape.numel(), device)
-        try:
-            tau = given_tensor(self.tau)
-        except (TypeError, ValueError, RuntimeError, OverflowError):
-            raise ConstraintError(
-                f"tau is {repr(self.tau)[:40]}; expected a positive number or tensor. Fix: for example tau=0.1."
-            ) from None
-        if tau.is_complex():
-            raise ConstraintError(f"tau has dtype {tau.dtype}; expected a positive real number.")
-        tau = tau.to(device, torch.float64)
-        try:
-            return replace(self, tau=tau.expand(batch_shape).reshape(math.prod(batch_shape), 1))
-        except RuntimeError:
-            raise ConstraintError(
-                f"tau has shape {tuple(tau.shape)}; expected a scalar or the batch shape {tuple(batch_shape)}."
-            ) from None
-
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         width = upper - lower
         return lower * u + self.tau * namespace(u).softplus(width * u / self.tau)
@@ -97,14 +70,3 @@ class Entropy(Objective):
         width = upper - lower
         p = namespace(u).sigmoid(width * u / self.tau)
         return width**2 * p * (1 - p) / self.tau
-
-
-@functools.lru_cache(maxsize=64)
-def _spread_number(slack: Any, tau: float, count: int, device: torch.device) -> Entropy:
-    """The objective at one temperature for ``count`` instances; kept, because most programs use a few over and over."""
-    import torch
-
-    from linsat._transforms import plain_tensors
-
-    with plain_tensors():
-        return Entropy(torch.full((1, 1), tau, dtype=torch.float64, device=device).expand(count, 1), slack)

@@ -7,12 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.errors import ConstraintError
 from linsat.objectives.base import Objective
 
 if TYPE_CHECKING:
-    import torch
-
     from linsat.constraints.layout import Layout
 
 
@@ -31,6 +28,9 @@ class Euclidean(Objective):
 
     weights: Any = None
 
+    native = "euclidean"
+    per_variable = ("weights",)
+
     def probe(self, like: Tensor) -> Euclidean:
         return Euclidean()
 
@@ -44,36 +44,6 @@ class Euclidean(Objective):
     def flat(self, layout: Layout) -> Euclidean:
         shaped = layout.flattened(self.weights) if hasattr(self.weights, "ndim") else None
         return self if shaped is None else replace(self, weights=shaped[0])
-
-    def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Euclidean:
-        if self.weights is None:
-            return self
-        import torch
-
-        from linsat.constraints.arrays import given_tensor
-
-        try:
-            weights = given_tensor(self.weights)
-        except (TypeError, ValueError, RuntimeError):
-            raise ConstraintError(
-                f"weights is {type(self.weights).__name__}; expected positive numbers, one per variable."
-            ) from None
-        weights = weights.to(device, torch.float64)
-        try:
-            shape = (num_variables,) if weights.dim() <= 1 else (*batch_shape, num_variables)
-            weights = weights.expand(shape).reshape(-1, num_variables)
-        except RuntimeError:
-            wanted = f"expected ({num_variables},)"
-            if batch_shape:
-                wanted += f" or {(*batch_shape, num_variables)}"
-            fix = "one weight for each variable"
-            if tuple(weights.shape[-2:]) == (num_variables, num_variables):
-                fix = (
-                    "weights=Q.diagonal(); with a whole matrix Q = L L', project L' y in the variables z = L' x, whose "
-                    "rows are A @ inv(L'), the bounds of x among them, and take x = inv(L') z"
-                )
-            raise ConstraintError(f"weights has shape {tuple(weights.shape)}; {wanted}. Fix: {fix}.") from None
-        return replace(self, weights=weights)
 
     def linear(self, y: Tensor) -> Tensor:
         return y if self.weights is None else self.weights * y
