@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import linsat
 from linsat.native import binding
 from linsat.native.layout import make_layout
+from linsat.objectives.base import native_code
 from linsat.solvers.result import SOLVERS
 from linsat.status import Status
 
@@ -66,8 +68,9 @@ def _enumeration(first: str) -> list[str]:
 def test_enumerations_are_those_of_python():
     assert _enumeration("CONVERGED") == [status.value for status in Status]
     assert _enumeration("NEWTON") == list(SOLVERS[:2])
-    assert _enumeration("ENTROPY") == ["entropy", "euclidean"]
-    assert (binding.ENTROPY, binding.EUCLIDEAN) == (0, 1)
+    assert _enumeration("ENTROPY") == list(binding.OBJECTIVES)
+    for objective in (linsat.Entropy(), linsat.Euclidean()):
+        assert binding.OBJECTIVES[native_code(objective)] == type(objective).__name__.lower()
     version = re.search(r"LINSAT_ABI = (\d+)", HEADER)
     assert version is not None
     assert int(version[1]) == binding._ABI
@@ -86,8 +89,10 @@ def test_structures_are_those_of_the_header(name):
             continue
         kind, names = re.match(r"\s*(?:const )?(\w+)\s+(.*)", line.strip(), flags=re.S).groups()
         for field in names.split(","):
-            pointer = "*" in field
-            fields.append((field.replace("*", "").strip(), ctypes.c_void_p if pointer else _KINDS.get(kind, kind)))
+            pointer, many = "*" in field, re.search(r"\[(\d+)\]", field)
+            stated = ctypes.c_void_p if pointer else _KINDS.get(kind, kind)
+            bare = re.sub(r"\[.*|\*", "", field).strip()
+            fields.append((bare, getattr(binding, kind) * int(many[1]) if many else stated))
     own = getattr(binding, name)._fields_
     assert [field for field, _ in own] == [field for field, _ in fields]
     for (field, kind), (_, stated) in zip(own, fields, strict=True):

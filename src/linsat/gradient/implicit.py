@@ -128,7 +128,7 @@ class Projection(torch.autograd.Function):
         grad_x, grad_duals = grads if len(grads) == 2 else (grads[0], None)
         if ctx.stated is not None and not torch.is_grad_enabled() and not _transformed(grad_x, grad_duals):
             # By far the most frequent case, with nothing in its way: the core has the numbers already.
-            wanted: list[Tensor | None] = [None] * (1 + _NUMBERS)
+            wanted: list[Tensor | None] = [None] * (_NUMBERS + len(ctx.call.objective.parameters()))
             for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
                 wanted[position] = tensor if wants else None
             layout = ctx.call.plan.layout()
@@ -260,11 +260,10 @@ def gradients(
             assert isinstance(layout, NativeLayout)
             stated = solved.plan.stated(solved.numbers, objective, count)
             wanted = [t if wants else None for t, wants in zip(solved.tensors[1:], needed[1:], strict=True)]
-            wanted += [None] * (1 + _NUMBERS - len(wanted))
             to_scores, others = native.pull_back(
                 layout, stated, scores, solved.duals, solved.counts, solved.decided, grad_x, grad_duals, wanted
             )
-            return to_scores, *others[: len(needed) - 1]
+            return to_scores, *others
     return _on_arrays(solved.usable(), grad_duals, grad_x, needed)
 
 

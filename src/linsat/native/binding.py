@@ -12,9 +12,11 @@ from typing import Any
 
 from linsat.errors import ConstraintError
 
-_ABI = 6  # raised together with LINSAT_ABI whenever the meaning of an argument changes
+_ABI = 7  # raised together with LINSAT_ABI whenever the meaning of an argument changes
 _ON, _PLAIN, _OFF = ("on", "1", "yes", ""), ("plain",), ("off", "0", "no")  # values of LINSAT_KERNEL
-ENTROPY, EUCLIDEAN = 0, 1
+OBJECTIVES = ("entropy", "euclidean", "kl", "tsallis", "quadratic")  # by their number in linsat.h
+PARAMETERS = 2  # numbers, or arrays of them, that an objective has at most
+_NO_MEMORY = -1
 
 _Whole, _Real, _Address = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
@@ -26,10 +28,12 @@ def _structure(name: str, *groups: tuple[Any, str]) -> type[ctypes.Structure]:
 
 
 Numbers = _structure("Numbers", (_Address, "at"), (_Whole, "step stride single"))
+Parameters = Numbers * PARAMETERS
 Statement = _structure(
     "Statement",
     (_Whole, "objective entropic_slack"),
-    (Numbers, "values side lower upper price parameter"),
+    (Numbers, "values side lower upper price"),
+    (Parameters, "parameters"),
     (_Real, "gamma_shift"),
 )
 Solve = _structure(
@@ -39,13 +43,15 @@ Solve = _structure(
     (_Address, "scores start known x duals decided status steps solver unsolved"),
 )
 Gradient = _structure("Gradient", (_Address, "at"), (_Whole, "step"))
+ParameterGradients = Gradient * PARAMETERS
 Pull = _structure(
     "Pull",
     (_Whole, "count single threads"),
     (_Address, "scores grad_x duals grad_duals status decided"),
     (_Whole, "decided_step"),
     (_Address, "grad_scores"),
-    (Gradient, "values side lower upper price parameter"),
+    (Gradient, "values side lower upper price"),
+    (ParameterGradients, "parameters"),
 )
 
 
@@ -69,9 +75,11 @@ class Core:
         _check(self.functions.linsat_pull_back(layout, ctypes.byref(statement), ctypes.byref(call)))
 
 
-def _check(failed: int) -> None:
-    if failed:
+def _check(code: int) -> None:
+    if code == _NO_MEMORY:
         raise MemoryError("there is not enough memory for the native core's work arrays.")
+    if code:
+        raise ValueError("the native core does not solve this objective.")
 
 
 @functools.cache

@@ -69,6 +69,26 @@ struct Layout {
  * batches, and lose in batches of one, which take the same code so as to give the same bits. */
 enum { LANE_ROWS = 12, LANE_VARIABLES = 36, LANE_ENTRIES = 96, LANE_STEPS = 30, LANE_PASSES = 60, LANE_SWEEPS = 1, MOST_LANES = 8 };
 enum { NEW_COEFFICIENTS = 1, NEW_ROWS = 2, NEW_VARIABLES = 4, NEW_NUMBERS = 7 }; /* what a group's numbers differ in */
+enum { PARAMETERS = 2, GRADIENTS = 5 + PARAMETERS }; /* of an objective; that a call may ask for, but for that of the scores */
+
+/* How many numbers parameter p of an objective is; 0: it has none. */
+static int64_t size_of_parameter(const Layout *a, const Statement *s, int p) {
+    return p > 0 ? 0 : s->objective == ENTROPY ? 1 : a->variables;
+}
+
+static int takes_objective(const Statement *s) { return s->objective == ENTROPY || s->objective == EUCLIDEAN; }
+
+/* The sizes of all that has a gradient, and what is asked for, in one order. */
+static void list_gradients(const Layout *a, const Statement *s, const Pull *call, int64_t *sizes, Gradient *wanted) {
+    const int64_t own[] = {a->entries, a->rows, a->variables, a->variables, a->rows};
+    const Gradient asked[] = {call->values, call->side, call->lower, call->upper, call->price};
+    for (int g = 0; g < GRADIENTS; g++) {
+        sizes[g] = g < 5 ? own[g] : size_of_parameter(a, s, g - 5);
+        wanted[g] = g < 5 ? asked[g] : call->parameters[g - 5];
+        if (!sizes[g]) wanted[g].at = NULL;
+    }
+}
+
 enum { LARGEST_INTERIOR = 250000, MOST_INTERIOR = 1000 }; /* rows times variables, and their sum */
 
 /* Whether a set is small enough for the dense factors of the interior-point method. */
@@ -137,17 +157,19 @@ static int works_together(const Layout *layout, int64_t count) {
 }
 
 EXPORT int linsat_solve(const Layout *layout, const Statement *statement, const Solve *call) {
+    if (!takes_objective(statement)) return -2;
     const Team team = {.together = works_together(layout, call->count)};
     const int64_t threads = threads_for(layout, &team, call->count, call->threads, USUAL_STEPS);
     return run_shared(VARIANT(forward), layout, statement, call, team, threads);
 }
 
 EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, const Pull *call) {
-    const int64_t parameters = statement->objective == ENTROPY ? 1 : layout->variables;
-    const int64_t sizes[] = {layout->entries, layout->rows, layout->variables, layout->variables, layout->rows, parameters};
-    const Gradient wanted[] = {call->values, call->side, call->lower, call->upper, call->price, call->parameter};
+    if (!takes_objective(statement)) return -2;
+    int64_t sizes[GRADIENTS];
+    Gradient wanted[GRADIENTS];
+    list_gradients(layout, statement, call, sizes, wanted);
     Team team = {.together = works_together(layout, call->count), .block = 1, .blocks = call->count};
-    for (int g = 0; g < 6; g++) team.partial_size += wanted[g].at && !wanted[g].step ? sizes[g] : 0;
+    for (int g = 0; g < GRADIENTS; g++) team.partial_size += wanted[g].at && !wanted[g].step ? sizes[g] : 0;
     if (team.partial_size) {
         team.block = (call->count + MOST_BLOCKS - 1) / MOST_BLOCKS;
     }
@@ -157,12 +179,12 @@ EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, co
         team.partial = calloc(team.blocks * team.partial_size + 1, sizeof(double));
         if (!team.partial) return -1;
     }
-    for (int g = 0; g < 6; g++)
+    for (int g = 0; g < GRADIENTS; g++)
         if (wanted[g].at && !wanted[g].step) memset(wanted[g].at, 0, sizes[g] * sizeof(double));
     const int failed =
         run_shared(VARIANT(backward), layout, statement, call, team, threads_for(layout, &team, team.blocks, call->threads, 2 * team.block));
     for (int64_t t = 0, at = 0; t < team.blocks && team.partial_size; t++)
-        for (int g = 0; g < 6; g++) {
+        for (int g = 0; g < GRADIENTS; g++) {
             if (!wanted[g].at || wanted[g].step) continue;
             for (int64_t j = 0; j < sizes[g]; j++) wanted[g].at[j] += team.partial[at + j];
             at += sizes[g];

@@ -73,7 +73,7 @@ static void V(fold_variables)(Work *w) {
         const double value = w->objective == EUCLIDEAN ? 0.0 : it->at_upper[j] ? it->upper[j] : it->lower[j];
         w->lower[j] = it->free[j] ? it->lower[j] : value;
         w->upper[j] = it->free[j] ? it->upper[j] : value;
-        if (w->weights) w->weights[j] = it->parameter[j];
+        if (w->weights) w->weights[j] = it->parameters[0][j];
         fixed |= !it->free[j];
         unbounded &= w->lower[j] == -INFINITY && w->upper[j] == INFINITY;
     }
@@ -90,7 +90,7 @@ static int V(state)(Work *w, const Statement *s, const uint8_t *known, int known
     if (changed.sides || changed.decided) V(fold_rows)(w);
     if (changed.box || changed.decided || (changed.parameter && w->weights)) V(fold_variables)(w);
     w->dense.ready &= !(changed.sides && s->price.step) && !changed.decided && !(changed.parameter && w->weights);
-    w->tau = w->objective == ENTROPY ? w->it.parameter[0] : 1.0;
+    w->tau = w->objective == ENTROPY ? w->it.parameters[0][0] : 1.0;
     for (int64_t j = 0; w->it.forbids && j < w->layout->variables; j++)
         if (w->linear[j] == -INFINITY) w->linear[j] = 0.0;
     return 0;
@@ -146,7 +146,7 @@ INLINE double *V(take)(double **from, int64_t count) {
 /* The arrays of an instance, likewise. */
 static double *V(arrange_instance)(Instance *it, const Layout *a, double *at) {
     const int64_t k = a->rows, l = a->variables;
-    double **variables[] = {&it->lower, &it->upper, &it->parameter};
+    double **variables[] = {&it->lower, &it->upper, &it->parameters[0], &it->parameters[1]};
     for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, l + 1);
     it->values = V(take)(&at, a->entries);
     it->least = V(take)(&at, 4 * k); /* together, see state_box */
@@ -172,7 +172,7 @@ static double *V(arrange)(Work *w, const Layout *a, const Statement *s, double *
     const int64_t ld = a->width, first = a->leading, lead = rounded_up(first), rows_of_panels = a->dense ? a->variables : first;
     double **variables[] = {&w->linear, &w->lower, &w->upper, &w->now.u, &w->now.p, &w->next.u, &w->next.p, &w->d, &w->given};
     for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, w->l);
-    if (w->objective == EUCLIDEAN && s->parameter.at) w->weights = V(take)(&at, w->l);
+    if (w->objective == EUCLIDEAN && s->parameters[0].at) w->weights = V(take)(&at, w->l);
     double **rows[] = {&w->b,       &w->s,      &w->low,    &w->high,   &w->totals,    &w->taken, &w->negative,
                        &w->whole,   &w->now.mu, &w->now.z,  &w->now.r,  &w->next.mu,   &w->next.z, &w->next.r,
                        &w->direction, &w->rhs,  &w->scratch, &w->q,     &w->again};

@@ -23,7 +23,7 @@ static int V(beyond_newton)(const Layout *a, const Instance *p, int objective, c
         const double inside = (x[j] - p->lower[j]) * (p->upper[j] - x[j]);
         value += fabs(scores[j] * x[j]);
         if (!p->free[j] || !(inside > 0.0)) continue;
-        const double slope = objective == ENTROPY ? inside / *p->parameter : 1.0 / p->parameter[j];
+        const double slope = objective == ENTROPY ? inside / p->parameters[0][0] : 1.0 / p->parameters[0][j];
         hidden += DBL_EPSILON * slope * lost[j] * lost[j];
     }
     return hidden > HOPELESS * allowed * value;

@@ -5,7 +5,7 @@
 
 /* Rows, variables and coefficients in the order of the pattern; everything in double. */
 typedef struct {
-    double *values, *lower, *upper, *side, *price, *parameter;                  /* as stated */
+    double *values, *lower, *upper, *side, *price, *parameters[PARAMETERS];    /* as stated */
     double *least, *most, *wide;                   /* of a x over the box; variables with room and a coefficient in a row */
     double *rhs, *slack, *scale, *dual_lower, *dual_upper, *tight_share;         /* B, S, rho; bounds of the multipliers */
     double *multiple;                              /* g of covering rows: S = g (d - least) */
@@ -110,16 +110,17 @@ static int V(state_rows)(Instance *it, const Layout *a, const Statement *s, int6
     return !usable ? NOT_FINITE : impossible ? INFEASIBLE : 0;
 }
 
-/* tau, or weights; whether they can be used. */
-static int V(state_parameter)(Instance *it, const Layout *a, const Statement *s, int64_t n) {
-    if (!s->parameter.at) {
-        for (int64_t j = 0; j < a->variables; j++) it->parameter[j] = 1.0;
-        return 0;
-    }
-    const int64_t count = s->objective == ENTROPY ? 1 : a->variables;
+/* The numbers of the objective; 0, or the status that they ask for. */
+static int V(state_parameters)(Instance *it, const Layout *a, const Statement *s, int64_t n) {
     int usable = 1;
-    V(read_numbers)(it->parameter, s->parameter, n, count);
-    for (int64_t j = 0; j < count; j++) usable &= it->parameter[j] > 0 && it->parameter[j] < INFINITY;
+    for (int p = 0; p < PARAMETERS; p++) {
+        double *own = it->parameters[p];
+        const int64_t count = size_of_parameter(a, s, p);
+        if (s->parameters[p].at) V(read_numbers)(own, s->parameters[p], n, count);
+        else
+            for (int64_t j = 0; j < count; j++) own[j] = 1.0;
+        for (int64_t j = 0; j < count; j++) usable &= own[j] > 0 && own[j] < INFINITY;
+    }
     return usable ? 0 : NOT_FINITE;
 }
 

@@ -231,11 +231,11 @@ static void V(read_row)(Interior *a, int64_t i, double taken, double tau) {
 /* Scaled columns and rows: every objective of the core. */
 static void V(read_columns)(Interior *a, int objective, const double *scores) {
     const Instance *p = a->instance;
-    const double tau = objective == ENTROPY ? *p->parameter : 0.0;
+    const double tau = objective == ENTROPY ? p->parameters[0][0] : 0.0;
     a->has_entropy = 0;
     for (int64_t n = 0; n < a->variables; n++) {
         const int64_t j = a->variable[n];
-        const double g = a->column_scale[n], q = objective == ENTROPY ? 0.0 : p->parameter[j];
+        const double g = a->column_scale[n], q = objective == ENTROPY ? 0.0 : p->parameters[0][j];
         const double linear = objective == ENTROPY ? scores[j] : q * scores[j], width = p->upper[j] - p->lower[j];
         V(put_column)(a, n, linear * g, q * g * g, p->lower[j] / g, p->upper[j] / g, tau > 0 ? tau / width * g : 0.0);
     }

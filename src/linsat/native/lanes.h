@@ -889,7 +889,7 @@ static void V(fold_lane_variables)(Group *w, const Instance *const *of) {
     const double *lower[LANES], *upper[LANES], *weights[LANES];
     const uint8_t *free_[LANES], *at_upper[LANES];
     for (int n = 0; n < LANES; n++) {
-        lower[n] = of[n]->lower, upper[n] = of[n]->upper, weights[n] = of[n]->parameter;
+        lower[n] = of[n]->lower, upper[n] = of[n]->upper, weights[n] = of[n]->parameters[0];
         free_[n] = of[n]->free, at_upper[n] = of[n]->at_upper;
     }
     mask boxed = {0};
@@ -991,7 +991,7 @@ static mask V(read_lane_scores)(Group *w, const Instance *const *of, const void 
     const int64_t l = w->layout->variables;
     const int entropy = w->objective == ENTROPY;
     w->tau = V(all)(1.0);
-    for (int n = 0; entropy && n < LANES; n++) w->tau[n] = *of[n]->parameter;
+    for (int n = 0; entropy && n < LANES; n++) w->tau[n] = of[n]->parameters[0][0];
     V(read_lanes)(w->linear, scores, single, l);
     vec reach = {0};
     mask finite = (w->tau > 0.0) & (w->tau < INFINITY);

@@ -134,10 +134,10 @@ static Changes V(state_instance)(Instance *it, const Layout *a, const Statement 
     const int forbade = it->forbids;
     it->forbids = 0;
     for (int64_t j = 0; j < a->variables; j++) it->forbids |= scores[j] == -INFINITY;
-    Changes of = {.parameter = first || it->broken || s->parameter.step};
+    Changes of = {.parameter = first || it->broken || s->parameters[0].step || s->parameters[1].step};
     of.box = first || it->forbids || forbade || it->broken || s->values.step || s->lower.step || s->upper.step;
     of.sides = of.box || s->side.step || s->price.step;
-    if (of.parameter) of.status = V(state_parameter)(it, a, s, n);
+    if (of.parameter) of.status = V(state_parameters)(it, a, s, n);
     if (of.box && !of.status) of.status = V(state_box)(it, a, s, scores, n);
     if (of.sides && !of.status) of.status = V(state_rows)(it, a, s, n);
     it->broken = of.status != 0; /* then nothing of it serves the next */

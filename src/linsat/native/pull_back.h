@@ -74,7 +74,7 @@ static void V(find_adjoint)(Work *w, const Pull *call, int64_t n, double *g, dou
 
 /* Where the gradients of one instance go; NULL: not wanted. Each is added to. */
 typedef struct {
-    double *values, *side, *lower, *upper, *price, *parameter;
+    double *values, *side, *lower, *upper, *price, *parameters[PARAMETERS];
 } V(Sums);
 #define Sums V(Sums)
 
@@ -199,7 +199,7 @@ static void V(pull_back)(Work *w, const Pull *call, int64_t n, Sums to) {
     if (statement) memcpy(w->given, g, a->variables * sizeof(double));
     for (int64_t j = a->variables; j < w->l; j++) g[j] = 0.0;
     V(find_adjoint)(w, call, n, g, pulled);
-    if (to.parameter) V(to_parameter)(w, g, pulled, to.parameter);
+    if (to.parameters[0]) V(to_parameter)(w, g, pulled, to.parameters[0]);
     for (int64_t j = 0; j < w->l; j += LANES) {
         vec of_score = V(load)(w->d + j) * (V(load)(g + j) - V(load)(pulled + j));
         if (w->objective == ENTROPY) of_score *= V(load)(w->upper + j) - V(load)(w->lower + j);
@@ -215,12 +215,13 @@ static void V(pull_back)(Work *w, const Pull *call, int64_t n, Sums to) {
 /* Where the gradients of instance n, in block t of instances, are added to. Those that instances share have a part for each
  * block, so that their sum does not depend on threads. */
 static Sums V(places)(const Layout *a, const Statement *s, const Pull *call, const Team *team, int64_t t, int64_t n) {
-    const int64_t sizes[] = {a->entries, a->rows, a->variables, a->variables, a->rows, s->objective == ENTROPY ? 1 : a->variables};
-    const Gradient wanted[] = {call->values, call->side, call->lower, call->upper, call->price, call->parameter};
+    int64_t sizes[GRADIENTS];
+    Gradient wanted[GRADIENTS];
     Sums to;
-    double **places[] = {&to.values, &to.side, &to.lower, &to.upper, &to.price, &to.parameter};
+    double **places[GRADIENTS] = {&to.values, &to.side, &to.lower, &to.upper, &to.price, &to.parameters[0], &to.parameters[1]};
+    list_gradients(a, s, call, sizes, wanted);
     double *shared = team->partial + t * team->partial_size;
-    for (int g = 0; g < 6; g++) {
+    for (int g = 0; g < GRADIENTS; g++) {
         *places[g] = !wanted[g].at ? NULL : wanted[g].step ? wanted[g].at + n * wanted[g].step : shared;
         if (wanted[g].at && wanted[g].step) memset(*places[g], 0, sizes[g] * sizeof(double));
         else if (wanted[g].at) shared += sizes[g];

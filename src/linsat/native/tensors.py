@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
-
 import torch
 
 from linsat.native import binding
 from linsat.native.binding import Core, load
 from linsat.native.layout import NativeLayout
-from linsat.objectives import Entropy, Objective
+from linsat.objectives import Objective
+from linsat.objectives.base import native_code
 
 Tensor = torch.Tensor
-_GRADIENTS = ("values", "side", "lower", "upper", "price", "parameter")
+_NUMBERS = 5  # values, side, lower, upper, price
 
 
 class Stated:
@@ -24,19 +23,11 @@ class Stated:
         self, objective: Objective, numbers: Sequence[Tensor], count: int, *, gamma_shift: float = 0.0
     ) -> None:
         """``numbers`` are values, side, lower, upper and price, (1 or count, .) each."""
-        entropy = isinstance(objective, Entropy)
-        parameter: Any = objective.tau if isinstance(objective, Entropy) else getattr(objective, "weights", None)
-        self.kept = [tensor.resolve_neg() for tensor in numbers]
+        self.kept = [tensor.resolve_neg() for tensor in (*numbers, *objective.parameters().values())]
         given = [_numbers(tensor, count) for tensor in self.kept]
-        if isinstance(parameter, torch.Tensor):
-            parameter = parameter.resolve_neg()
-            self.kept.append(parameter)
-            given.append(_numbers(parameter, count))
-        else:
-            given.append(binding.Numbers())
-        kind = binding.ENTROPY if entropy else binding.EUCLIDEAN
-        self.structure = binding.Statement(kind, objective.entropic_slack, *given, gamma_shift)
-        self.parameters = 1 if entropy else numbers[2].shape[1]
+        parameters = binding.Parameters(*given[len(numbers) :])
+        kind, slack = native_code(objective), objective.entropic_slack
+        self.structure = binding.Statement(kind, slack, *given[: len(numbers)], parameters, gamma_shift)
 
 
 def solve(
@@ -101,7 +92,8 @@ def pull_back(
     wanted: Sequence[Tensor | None],
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Gradients to the scores, in their dtype and the shape of grad_x, and to values, side, lower, upper, price and the
-    objective's number, like the tensors in ``wanted``; None where that is None. ``status`` begins with the codes."""
+    numbers of the objective, like the tensors in ``wanted``; None where that is None. ``status`` begins with the codes.
+    """
     scores = dense_scores(scores)
     count = scores.shape[0]
     if grad_x is not None:
@@ -128,7 +120,8 @@ def pull_back(
         decided.data_ptr(),
         decided.shape[1] if decided.shape[0] == count > 1 else 0,
         grad_scores.data_ptr(),
-        *places,
+        *places[:_NUMBERS],
+        binding.ParameterGradients(*places[_NUMBERS:]),
     )
     _core().pull_back(layout.address, stated.structure, call)
     return grad_scores, made

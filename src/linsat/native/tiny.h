@@ -20,10 +20,10 @@ static double *V(arrange_stated)(V(Stated) *to, const Layout *a, double *at) {
 }
 
 static void *V(begin_stated)(V(Stated) *to, const Layout *a, const Statement *s, int known_own) {
-    const Numbers numbers[] = {s->values, s->side, s->lower, s->upper, s->price, s->parameter};
+    const Numbers numbers[] = {s->values, s->side, s->lower, s->upper, s->price, s->parameters[0], s->parameters[1]};
     memset(to, 0, sizeof(*to));
     to->own = known_own;
-    for (int i = 0; i < 6; i++) to->own |= numbers[i].step != 0;
+    for (int i = 0; i < GRADIENTS; i++) to->own |= numbers[i].step != 0;
     double *origin = (double *)64;
     void *block = zeroed_block((size_t)((char *)V(arrange_stated)(to, a, origin) - (char *)origin));
     if (block) V(arrange_stated)(to, a, block);
@@ -67,7 +67,7 @@ static int V(lane_holds)(Group *w, const V(LaneSolve) *call, int n, double tol) 
         sizes[a->entry_row[e]] += fabs(it->values[a->entry[e]] * w->d[a->entry_col[e]][n]);
     for (int64_t j = 0; j < a->variables; j++) {
         const double y = V(score)(call->scores[n], call->single, j);
-        objective += fabs((w->objective == EUCLIDEAN ? it->parameter[j] * y : y) * w->d[j][n]);
+        objective += fabs((w->objective == EUCLIDEAN ? it->parameters[0][j] * y : y) * w->d[j][n]);
     }
     return V(judge)(a, it, w->entropic, w->tau[n], values, mu, sizes, objective, tol);
 }
@@ -85,7 +85,7 @@ static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) 
     }
     for (int64_t j = 0; j < a->variables; j++) {
         const double below = x[j] - it->lower[j], above = it->upper[j] - x[j];
-        D[j] = !it->free[j] || !(below > 0 && above > 0) ? 0.0 : w->objective == EUCLIDEAN ? 1.0 / it->parameter[j] : below * above / w->tau[n];
+        D[j] = !it->free[j] || !(below > 0 && above > 0) ? 0.0 : w->objective == EUCLIDEAN ? 1.0 / it->parameters[0][j] : below * above / w->tau[n];
     }
     memset(G, 0, sizeof(G));
     for (int64_t j = 0; j < a->variables; j++)
@@ -157,7 +157,7 @@ static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve 
     void *alone = NULL; /* work arrays of V(forward_one), once there is an instance for it */
     int64_t n = V(claim_lanes)(team);
     if (n >= call->count) return 0;
-    const int weighted = s->objective == EUCLIDEAN && s->parameter.at;
+    const int weighted = s->objective == EUCLIDEAN && s->parameters[0].at;
     void *block = V(begin_lanes)(&group, a, (int)s->objective, (int)s->entropic_slack, weighted);
     void *rooms = V(begin_stated)(&stated, a, s, 0);
     const int64_t l = a->variables, k = a->rows, wide = call->single ? sizeof(float) : sizeof(double);
@@ -243,7 +243,7 @@ static int V(pull_lanes)(Group *group, Work *w, V(Stated) *stated, const Stateme
             continue;
         }
         sums[i] = V(places)(a, s, call, team, t, at);
-        lanes.parameter[i] = sums[i].parameter;
+        lanes.parameter[i] = sums[i].parameters[0];
         if (call->status[at] != CONVERGED) {
             if (call->grad_scores) memset(lanes.grad_scores[i], 0, l * wide);
             continue;
@@ -273,7 +273,7 @@ static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull 
     V(Stated) stated;
     int64_t t = claim(&team->counter);
     if (t >= team->blocks) return 0;
-    const int weighted = s->objective == EUCLIDEAN && s->parameter.at;
+    const int weighted = s->objective == EUCLIDEAN && s->parameters[0].at;
     void *block = V(begin_lanes)(&group, a, (int)s->objective, (int)s->entropic_slack, weighted);
     void *rooms = V(begin_stated)(&stated, a, s, call->decided_step != 0), *work = V(begin)(&w, a, s), *alone = NULL;
     int failed = !block || !rooms || !work;

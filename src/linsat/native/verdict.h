@@ -144,7 +144,7 @@ static double V(relative_entropy)(double share, double v, double lower, double u
 static void V(adjusted)(const Layout *a, const Instance *p, int objective, const double *scores, const double *duals,
                         long double *restrict u, double *restrict sizes) {
     for (int64_t j = 0; j < a->variables; j++) {
-        u[j] = objective == EUCLIDEAN ? p->parameter[j] * scores[j] : scores[j];
+        u[j] = objective == EUCLIDEAN ? p->parameters[0][j] * scores[j] : scores[j];
         sizes[j] = fabs((double)u[j]);
     }
     for (int64_t e = 0; e < a->entries; e++) {
@@ -158,7 +158,7 @@ static void V(adjusted)(const Layout *a, const Instance *p, int objective, const
 static int V(proves_optimal)(const Layout *a, const Instance *p, int objective, const double *scores, const double *x,
                              const double *duals, double tol, long double *u, double *lost, double *values,
                              double *sizes) {
-    const double tau = objective == ENTROPY ? *p->parameter : 0.0;
+    const double tau = objective == ENTROPY ? p->parameters[0][0] : 0.0;
     double gap = 0.0, value = 1.0, rows = 0.0, entropy;
     V(adjusted)(a, p, objective, scores, duals, u, lost);
     for (int64_t j = 0; j < a->variables; j++) {
@@ -166,7 +166,7 @@ static int V(proves_optimal)(const Layout *a, const Instance *p, int objective, 
         if (!p->free[j] || !(p->upper[j] > p->lower[j])) continue;
         double part = 0.0;
         if (objective == EUCLIDEAN) {
-            const double q = p->parameter[j], free_x = (double)(u[j] / q);
+            const double q = p->parameters[0][j], free_x = (double)(u[j] / q);
             const double nearest = free_x < p->lower[j] ? p->lower[j] : free_x > p->upper[j] ? p->upper[j] : free_x;
             const double beyond = (double)(x[j] + nearest - 2 * (u[j] / q)); /* twice how far u asks x to go */
             part = fabs(q * (x[j] - nearest) * beyond / 2) - error * error / (2 * q);

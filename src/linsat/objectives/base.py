@@ -178,6 +178,11 @@ def _is_learned(value: Any) -> bool:
     return modules is not None and isinstance(value, modules.Module) and any(map(_is_learned, value.parameters()))
 
 
+def native_code(objective: Objective) -> int | None:
+    """The number of an objective of linsat in native/linsat.h; None for one's own, also one derived from these."""
+    return vars(type(objective)).get("code")
+
+
 def of_kind(kind: Kind, numbers: Sequence[Any]) -> Objective:
     """The objective of a kind with these numbers."""
     made, kept, names = kind

@@ -33,6 +33,7 @@ class Entropy(Objective):
     tau: Any = 0.1
     slack: Literal["entropic", "none"] = "entropic"
 
+    code = 0
     finite_box = True
     interior = True
 
