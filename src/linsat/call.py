@@ -18,8 +18,8 @@ from linsat.constraints.layout import Arrangement, flatten, holds_tensors
 from linsat.constraints.modelling import not_a_set
 from linsat.errors import ConstraintError
 from linsat.failures import check_usable, settle
-from linsat.objectives import Entropy, Euclidean, Objective
-from linsat.objectives.base import check_spread
+from linsat.objectives import Entropy, Objective
+from linsat.objectives.base import check_spread, native_code
 from linsat.plan import Answer, Numbers, Plan, Solver, numbers_of, plan_of
 from linsat.solution import Solution
 from linsat.solvers import Newton, Sinkhorn
@@ -227,7 +227,7 @@ def _reject_onnx() -> None:
 def _spread(objective: Objective, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Objective:
     """The objective with its numbers over the flattened batch."""
     made = objective.spread(batch_shape, num_variables, device)
-    if type(objective) is not Entropy and type(objective) is not Euclidean:
+    if native_code(objective) is None:
         check_spread(objective, made, math.prod(batch_shape))
     return made
 

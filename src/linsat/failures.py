@@ -15,7 +15,7 @@ from linsat.compile.hard_rows import hard_rows
 from linsat.compile.problem import Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATWarning
-from linsat.objectives import Entropy, Euclidean, Objective
+from linsat.objectives import Objective
 from linsat.plan import Answer, Numbers, Plan
 from linsat.status import Status
 
@@ -38,6 +38,9 @@ def settle(
         ConstraintError: numbers of the set or of the objective that cannot be; where failures raise, scores too.
         ConvergenceError: where failures raise.
     """
+    held = objective.held
+    if held is not None and bool(held.any()):  # as a score of -inf does
+        scores = scores.masked_fill(held, -torch.inf)
     if not bool((answer.codes == Status.CONVERGED.code).all()):
         explain(plan, numbers, scores, objective, answer, on_failure)
         _judge(plan, numbers, scores, objective, answer)
@@ -57,8 +60,7 @@ def explain(
     if not plan.constant:
         constraints.check_numbers()
         check_prices(numbers)
-    if objective.finite_box:
-        constraints.require_finite_box()
+    objective.check_bounds(constraints)
     held = torch.isneginf(scores)
     if bool(held.any()):
         check_lower(held & torch.isneginf(numbers.lower), constraints)
@@ -78,8 +80,7 @@ def check_usable(plan: Plan, numbers: Numbers, scores: Tensor, objective: Object
     if not plan.constant:
         constraints.check_numbers()
         check_prices(numbers)
-    if objective.finite_box:
-        constraints.require_finite_box()
+    objective.check_bounds(constraints)
     held = torch.isneginf(values)
     if bool(held.any()):
         check_lower(held & torch.isneginf(numbers.lower), constraints)
@@ -137,16 +138,12 @@ def check_prices(numbers: Numbers) -> None:
 
 def check_objective(objective: Objective) -> None:
     """Reject numbers of the objective that no solver could use."""
-    positive = isinstance(objective, (Entropy, Euclidean))  # one's own may have numbers of any sign
     for name, value in objective.parameters().items():
-        wrong = ~torch.isfinite(value) | ((value <= 0) if positive else False)
+        known = objective.ranges.get(name)
+        wrong = ~torch.isfinite(value) | (known.wrong(value) if known else False)
         if bool(wrong.any()):
             index = tuple(int(i) for i in wrong.nonzero()[0])
-            expected = (
-                "a positive, finite temperature. Fix: for example tau=0.1." if name == "tau" else "positive numbers."
-            )
-            if not positive:
-                expected = "finite numbers. Fix: find out where it comes from."
+            expected = known.expected if known else "finite numbers. Fix: find out where it comes from."
             raise ConstraintError(f"{name} is {float(value[index])}; expected {expected}")
 
 

@@ -31,8 +31,8 @@ from linsat.native import tensors as native
 from linsat.native.binding import Core, load
 from linsat.native.layout import NativeLayout, make_layout
 from linsat.native.tensors import Stated
-from linsat.objectives import Entropy, Euclidean, Objective
-from linsat.objectives.base import of_kind
+from linsat.objectives import Objective
+from linsat.objectives.base import native_code, of_kind
 from linsat.solvers import Newton, Sinkhorn, made_solver, settings_of
 from linsat.solvers.newton import STEPS_BEFORE_INTERIOR
 from linsat.status import Status
@@ -199,9 +199,8 @@ class Plan:
 
     def not_native(self, objective: Objective, scores: Tensor) -> Core | str:
         """The native core, or the reason why it cannot take the problem."""
-        kind = type(objective)
-        if kind is not Entropy and kind is not Euclidean:
-            return f"the kernel knows Entropy and Euclidean, not {kind.__name__}"
+        if native_code(objective) is None:
+            return f"the kernel knows linsat's own objectives, not {type(objective).__name__}"
         core = load()
         if isinstance(core, str):
             return f"the kernel is not available: {core}"
@@ -246,7 +245,7 @@ class Plan:
         cache = self.pattern.cache.setdefault((str(self.device), self.width), {})
         rows = RowMatrix(row, col, numbers.values, (self.pattern.num_rows, self.width), cache)
         ends = numbers.lower[:, col], numbers.upper[:, col]
-        box = Box.of(rows, numbers.lower, numbers.upper, self.objective.finite_box, ends)
+        box = Box.of(rows, numbers.lower, numbers.upper, self.objective, ends)
         entropic, shift = self.objective.entropic_slack, self.solver.gamma_shift
         return box.form(numbers.side, numbers.price, senses, entropic=entropic, gamma_shift=shift)
 
@@ -257,7 +256,7 @@ class Plan:
 
         Scores of -inf change the box: what was decided without them is decided again, unless it is each instance's own.
         """
-        numbers, held = hold(numbers, scores)
+        numbers, held = hold(numbers, scores, objective)
         form = self.form(numbers)
         if held is not None:
             scores, decided = scores.masked_fill(held, 0.0), decided if own else None
@@ -371,9 +370,12 @@ def _whole(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def hold(numbers: Numbers, scores: Tensor) -> tuple[Numbers, Tensor | None]:
-    """The numbers in which variables with a score of -inf have their lower bound as upper one, and which these are."""
+def hold(numbers: Numbers, scores: Tensor, objective: Objective) -> tuple[Numbers, Tensor | None]:
+    """The numbers in which variables with a score of -inf, or that the objective holds, have their lower bound as upper
+    one, and which these are."""
     held = torch.isneginf(scores.detach())
+    if objective.held is not None:
+        held = held | objective.held.detach()
     if not bool(plain(held).any()):
         return numbers, None
     return numbers._replace(upper=torch.where(held, numbers.lower, numbers.upper)), held
@@ -393,8 +395,11 @@ def replace_numbers(objective: Objective, change: Callable[[Tensor], Tensor]) ->
 
 
 def _well_inside(problem: Problem, answer: Answer) -> bool:
-    p, width = problem.presolved, problem.upper - problem.lower
-    share = (answer.x - problem.lower) / torch.where(width > 0, width, 1.0)
+    p, width, t = problem.presolved, problem.upper - problem.lower, answer.x - problem.lower
+    if not problem.objective.finite_box:  # only its lower bound is out of reach
+        largest = torch.where(p.free, t, 0.0).amax(-1, keepdim=True)
+        return bool(((t > _WELL_INSIDE * torch.minimum(width, largest)) | ~p.free).all())
+    share = t / torch.where(width > 0, width, 1.0)
     inside = (share * (1 - share) > _WELL_INSIDE) | ~p.free
     if not problem.objective.entropic_slack:
         return bool(inside.all())

@@ -8,7 +8,7 @@
 #define STAGNANT 0.5 /* an error above this share of the least one before is no progress */
 /* Steps without progress before the interior-point method takes over. Duals of soft rows have as far to go as the price is
  * high, and they go there one change of the rows that bind after another. */
-enum { PATIENCE_HARD = 12, PATIENCE_SOFT = 5 };
+enum { PATIENCE_HARD = 12, PATIENCE_SOFT = 5, STEPS_AT_REST = 2 };
 #endif
 
 static void V(swap)(Work *w) {
@@ -95,13 +95,13 @@ static int V(find_direction)(Work *w, double T, double cooler, double damping, d
     }
     const int failed = V(factor)(w, at, T, damping, ridge);
     V(solve)(w, w->rhs, w->direction);
-    for (int64_t i = 0; any_held && i < a->rows; i++)
-        if (!w->moving[i]) w->direction[i] = at->r[i];
     double length = -1.0;
     if (OBJECTIVES[w->objective].temperature) {
         const double longest = V(largest)(w->direction, w->k), cap = stride * (10.0 * T + 0.5 * w->reach);
         if (longest > cap) length = -cap / longest;
     }
+    for (int64_t i = 0; any_held && i < a->rows; i++) /* they stay, and a large residual of theirs shortens no step */
+        if (!w->moving[i]) w->direction[i] = at->r[i];
     for (int64_t i = 0; i < w->k; i += LANES) V(store)(w->direction + i, V(load)(w->direction + i) * length);
     return failed;
 }
@@ -241,7 +241,9 @@ static int V(newton)(Work *w, double tol, const double *start, int64_t max_steps
     int64_t tries = 0;
     int searching = 0, cooled = 0, stalled = !isfinite(w->now.theta);
     for (int64_t number = 0; number <= max_steps * c->backtracks; number++) {
-        if (w->now.error <= tol && T <= w->tau && !stalled) {
+        /* The error is absolute, the verdict is not: where nothing bounds x, rounding may keep the error from falling. */
+        const int rests = has_unit(w->objective) && since == STEPS_AT_REST && !searching;
+        if (((w->now.error <= tol && !stalled) || rests) && T <= w->tau) {
             V(polish)(w, T, ridge, tol);
             V(answers)(w);
             if (V(holds)(w, w->d, w->now.mu, tol)) return CONVERGED;
@@ -251,7 +253,7 @@ static int V(newton)(Work *w, double tol, const double *start, int64_t max_steps
         if (*steps >= max_steps && !searching) return STEP_LIMIT;
         if (!searching) {
             if (V(stagnates)(w, T, patience, &coolest, &mark, &since)) return V(proves_infeasible)(w) ? INFEASIBLE : STALLED;
-            const int cools = w->now.error <= c->loose_residual && T > w->tau;
+            const int cools = (w->now.error <= c->loose_residual || rests) && T > w->tau;
             double cooler = T;
             if (cools) cooler = c->cooling * T > w->tau ? c->cooling * T : w->tau;
             const double size = w->now.error < 1.0 ? w->now.error : 1.0;

@@ -770,8 +770,8 @@ static mask V(aim_lanes)(Group *w, vec T, vec cooler, mask running, mask fresh, 
     V(solve_lanes)(w, rhs, w->rhs);
     vec longest = {0};
     for (int64_t i = 0; i < k; i++) {
-        if (bounded) w->rhs[i] = V(pick)(w->moving[i], w->rhs[i], at->r[i]); /* nothing in rows that take no part */
         longest = V(larger)(V(size_of)(w->rhs[i]), longest);
+        if (bounded) w->rhs[i] = V(pick)(w->moving[i], w->rhs[i], at->r[i]); /* nothing in rows that take no part */
     }
     vec length = V(all)(-1.0);
     if (OBJECTIVES[w->objective].temperature) {
@@ -896,7 +896,8 @@ static void V(fold_lane_variables)(Group *w, const Instance *const *of) {
         boxed |= ~moves | (low > -INFINITY) | (high < INFINITY);
         const vec value = V(pick)(V(gather_flags)(at_upper, j), high, low);
         if (unit) {
-            most = V(smaller)(V(smaller)(LOOSE * V(gather)(room, j), width), V(all)(FARTHEST)) / units;
+            const vec left = V(gather)(room, j); /* as in most_of */
+            most = V(smaller)(V(pick)(width < left, width, LOOSE * left), V(all)(FARTHEST)) / units;
             w->first[j] = V(log_of)(V(larger)(most, V(all)(1e-200)) * units);
             width = units;
         }

@@ -46,7 +46,7 @@ static const Objective OBJECTIVES[] = {
     [TSALLIS] = {.sizes = {ONE, ONE}, .above = {0, 1}, .finite_lower = 1, .temperature = 1},
 };
 
-#define LOOSE 4.0      /* times what rows leave of a variable */
+#define LOOSE 1e10     /* times what rows leave of a variable */
 #define FARTHEST 1e150 /* what x may reach where nothing holds it */
 
 static int takes_objective(const Statement *s) {
@@ -59,9 +59,10 @@ static int64_t size_of_parameter(const Layout *a, const Statement *s, int p) {
     return size == EACH ? a->variables : size == ONE ? 1 : 0;
 }
 
-/* How far above its lower bound x can be: `room` is what rows leave. */
+/* How far above its lower bound x may be, on the way too: `room` is what rows leave, and an upper bound beyond that does
+ * nothing but get into the way of a dual that is on its own way. */
 static inline double most_of(double width, double room) {
-    const double most = LOOSE * room < width ? LOOSE * room : width;
+    const double most = width < room ? width : LOOSE * room;
     return most < FARTHEST ? most : FARTHEST;
 }
 

@@ -15,10 +15,12 @@ the fused kernel and the interior-point method know those of linsat only, and sa
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linsat._array_namespace import Tensor, namespace
 from linsat._optional import is_tensor
@@ -33,18 +35,39 @@ if TYPE_CHECKING:
 Kind = tuple[Any, tuple[tuple[str, Any], ...], tuple[str, ...]]
 
 
+class Range(NamedTuple):
+    """What the numbers of an objective must be, besides finite."""
+
+    above: float
+    expected: str  # and the fix, for messages
+    zero: bool = False  # 0 is allowed too
+
+    def wrong(self, value: Tensor) -> Tensor:
+        return ~((value > self.above) | ((value == 0) & self.zero))
+
+
+POSITIVE_TAU = Range(0.0, "a positive, finite temperature. Fix: for example tau=0.1.")
+
+
 class Objective:
     """What a projection optimises; subclasses are frozen dataclasses whose tensor fields may be learned.
 
     Attributes:
         finite_box: whether every variable needs two finite bounds.
-        interior: whether x only tends to a bound and never reaches it, so that variables which the rows force to a
-            bound must be taken out before solving.
+        finite_lower: whether every variable needs a finite lower bound.
+        interior: whether x only tends to its lower bound and never reaches it, so that variables which the rows force
+            there must be taken out before solving.
+        multiplies: what the dual of a row multiplies, ``"odds"`` or ``"shares"`` of its variables: then a sweep of
+            Sinkhorn's is a good start.
+        ranges: numbers that must exceed something, by name.
         entropic_slack: whether an inequality row has a slack with an entropy term, as in the paper.
     """
 
     finite_box = False
+    finite_lower = False
     interior = False
+    multiplies: str | None = None
+    ranges: Mapping[str, Range] = MappingProxyType({})
 
     @property
     def entropic_slack(self) -> bool:
@@ -101,6 +124,16 @@ class Objective:
         """The same objective, its numbers per variable in one vector where they came in the shape of a variable."""
         return self
 
+    def check_bounds(self, constraints: Any) -> None:
+        """Reject a set without the bounds that this objective needs."""
+        if self.finite_box or self.finite_lower:
+            constraints.require_finite_box(lower_only=not self.finite_box)
+
+    @property
+    def held(self) -> Tensor | None:
+        """(N or 1, l) bool, of an objective that has been spread: variables that its numbers hold at their lower bound."""
+        return None
+
     def linear(self, y: Tensor) -> Tensor:
         """The linear term that scores y stand for; y itself unless variables are weighted."""
         return y
@@ -142,6 +175,56 @@ def _spread_one(
             f"{name} has shape {tuple(tensor.shape)}; expected one number, ({num_variables},), or the batch shape "
             f"{tuple(batch)} and 1 or {num_variables}. Fix: one of these shapes, or a `spread` of its own."
         ) from None
+
+
+def spread_temperature(name: str, value: Any, batch_shape: torch.Size, device: torch.device) -> torch.Tensor:
+    """A number for each instance, (N, 1), from one or from those of the batch."""
+    import torch
+
+    from linsat.constraints.arrays import given_tensor
+
+    try:
+        tensor = given_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ConstraintError(
+            f"{name} is {repr(value)[:40]}; expected a positive number or tensor. Fix: for example {name}=0.1."
+        ) from None
+    if tensor.is_complex():
+        raise ConstraintError(f"{name} has dtype {tensor.dtype}; expected a positive real number.")
+    tensor = tensor.to(device, torch.float64)
+    try:
+        return tensor.expand(batch_shape).reshape(math.prod(batch_shape), 1)
+    except RuntimeError:
+        raise ConstraintError(
+            f"{name} has shape {tuple(tensor.shape)}; expected a scalar or the batch shape {tuple(batch_shape)}."
+        ) from None
+
+
+def spread_each(
+    name: str, value: Any, batch_shape: torch.Size, num_variables: int, device: torch.device, fix: str = ""
+) -> torch.Tensor:
+    """A number for each variable, (1 or N, l), from one, one per variable, or those of each instance."""
+    import torch
+
+    from linsat.constraints.arrays import given_tensor
+
+    try:
+        tensor = given_tensor(value).to(device, torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConstraintError(f"{name} is {type(value).__name__}; expected numbers, one per variable.") from None
+    try:
+        shape = (num_variables,) if tensor.dim() <= 1 else (*batch_shape, num_variables)
+        return tensor.expand(shape).reshape(-1, num_variables)
+    except RuntimeError:
+        wanted = f"expected ({num_variables},)" + (f" or {(*batch_shape, num_variables)}" if batch_shape else "")
+        fix = fix or f"one number of {name} for each variable"
+        raise ConstraintError(f"{name} has shape {tuple(tensor.shape)}; {wanted}. Fix: {fix}.") from None
+
+
+def flat_number(value: Any, layout: Layout) -> Any:
+    """Numbers in the shape of a variable in one vector; others as they are."""
+    shaped = layout.flattened(value) if hasattr(value, "ndim") else None
+    return value if shaped is None else shaped[0]
 
 
 def check_spread(given: Objective, made: Objective, count: int) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from linsat._array_namespace import Tensor, namespace
 from linsat.errors import ConstraintError
-from linsat.objectives.base import Objective
+from linsat.objectives.base import POSITIVE_TAU, Objective, spread_temperature
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +36,8 @@ class Entropy(Objective):
     code = 0
     finite_box = True
     interior = True
+    multiplies = "odds"
+    ranges = MappingProxyType({"tau": POSITIVE_TAU})
 
     def __post_init__(self) -> None:
         if self.slack not in ("entropic", "none"):
@@ -63,28 +65,11 @@ class Entropy(Objective):
         return {"tau": self.tau}
 
     def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Entropy:
-        import torch
-
         from linsat._transforms import tracing
-        from linsat.constraints.arrays import given_tensor
 
         if type(self.tau) is float and type(self) is Entropy and not tracing():
             return _spread_number(self.slack, self.tau, batch_shape.numel(), device)
-        try:
-            tau = given_tensor(self.tau)
-        except (TypeError, ValueError, RuntimeError, OverflowError):
-            raise ConstraintError(
-                f"tau is {repr(self.tau)[:40]}; expected a positive number or tensor. Fix: for example tau=0.1."
-            ) from None
-        if tau.is_complex():
-            raise ConstraintError(f"tau has dtype {tau.dtype}; expected a positive real number.")
-        tau = tau.to(device, torch.float64)
-        try:
-            return replace(self, tau=tau.expand(batch_shape).reshape(math.prod(batch_shape), 1))
-        except RuntimeError:
-            raise ConstraintError(
-                f"tau has shape {tuple(tau.shape)}; expected a scalar or the batch shape {tuple(batch_shape)}."
-            ) from None
+        return replace(self, tau=spread_temperature("tau", self.tau, batch_shape, device))
 
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         width = upper - lower

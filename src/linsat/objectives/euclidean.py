@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.errors import ConstraintError
-from linsat.objectives.base import Objective
+from linsat.objectives.base import Objective, Range, flat_number, spread_each
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +32,7 @@ class Euclidean(Objective):
     weights: Any = None
 
     code = 1
+    ranges = MappingProxyType({"weights": Range(0.0, "positive numbers. Fix: for example weights=1.0.")})
 
     def probe(self, like: Tensor) -> Euclidean:
         return Euclidean()
@@ -44,38 +45,18 @@ class Euclidean(Objective):
         return {} if self.weights is None else {"weights": self.weights}
 
     def flat(self, layout: Layout) -> Euclidean:
-        shaped = layout.flattened(self.weights) if hasattr(self.weights, "ndim") else None
-        return self if shaped is None else replace(self, weights=shaped[0])
+        return replace(self, weights=flat_number(self.weights, layout))
 
     def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Euclidean:
         if self.weights is None:
             return self
-        import torch
-
-        from linsat.constraints.arrays import given_tensor
-
-        try:
-            weights = given_tensor(self.weights)
-        except (TypeError, ValueError, RuntimeError):
-            raise ConstraintError(
-                f"weights is {type(self.weights).__name__}; expected positive numbers, one per variable."
-            ) from None
-        weights = weights.to(device, torch.float64)
-        try:
-            shape = (num_variables,) if weights.dim() <= 1 else (*batch_shape, num_variables)
-            weights = weights.expand(shape).reshape(-1, num_variables)
-        except RuntimeError:
-            wanted = f"expected ({num_variables},)"
-            if batch_shape:
-                wanted += f" or {(*batch_shape, num_variables)}"
-            fix = "one weight for each variable"
-            if tuple(weights.shape[-2:]) == (num_variables, num_variables):
-                fix = (
-                    "weights=Q.diagonal(); with a whole matrix Q = L L', project L' y in the variables z = L' x, whose "
-                    "rows are A @ inv(L'), the bounds of x among them, and take x = inv(L') z"
-                )
-            raise ConstraintError(f"weights has shape {tuple(weights.shape)}; {wanted}. Fix: {fix}.") from None
-        return replace(self, weights=weights)
+        fix = "one weight for each variable"
+        if tuple(getattr(self.weights, "shape", ())[-2:]) == (num_variables, num_variables):
+            fix = (
+                "weights=Q.diagonal(); with a whole matrix Q = L L', project L' y in the variables z = L' x, whose "
+                "rows are A @ inv(L'), the bounds of x among them, and take x = inv(L') z"
+            )
+        return replace(self, weights=spread_each("weights", self.weights, batch_shape, num_variables, device, fix))
 
     def linear(self, y: Tensor) -> Tensor:
         return y if self.weights is None else self.weights * y
