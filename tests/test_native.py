@@ -84,7 +84,9 @@ def test_structures_are_those_of_the_header(name):
             continue
         kind, names = re.match(r"\s*(?:const )?(\w+)\s+(.*)", line.strip(), flags=re.S).groups()
         for field in names.split(","):
-            fields.append((field.replace("*", "").strip(), "P" if "*" in field else _KINDS[kind]))
+            times = re.search(r"\[(\d+)\]", field)
+            stated = re.sub(r"\[.*|\*", "", field).strip(), "P" if "*" in field else _KINDS[kind]
+            fields += [stated] * (int(times[1]) if times else 1)
     assert getattr(binding, name.upper()).fields == fields
 
 

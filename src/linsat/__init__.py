@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from linsat.interop.linsatnet import init_constraints, linsat_layer
     from linsat.losses import fenchel_young_loss
     from linsat.marginals import multi_set_sinkhorn, sinkhorn
-    from linsat.objectives import Entropy, Euclidean, Objective
+    from linsat.objectives import KL, Entropy, Euclidean, Objective, Tsallis
     from linsat.projection import project, project_each, solve
     from linsat.solution import Solution
     from linsat.solvers import Newton, Sinkhorn
@@ -41,7 +41,7 @@ _HOMES = {
     "linsat.torch.layer": ("LinSAT",),
     "linsat.losses": ("fenchel_young_loss",),
     "linsat.marginals": ("multi_set_sinkhorn", "sinkhorn"),
-    "linsat.objectives": ("Entropy", "Euclidean", "Objective"),
+    "linsat.objectives": ("KL", "Entropy", "Euclidean", "Objective", "Tsallis"),
     "linsat.projection": ("project", "project_each", "solve"),
     "linsat.solution": ("Solution",),
     "linsat.solvers": ("Newton", "Sinkhorn"),
@@ -51,6 +51,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("constraints", "decode", "jax", "losses")
 
 __all__ = [
+    "KL",
     "ConstraintError",
     "Constraints",
     "ConvergenceError",
@@ -65,6 +66,7 @@ __all__ = [
     "Sinkhorn",
     "Solution",
     "Status",
+    "Tsallis",
     "Variable",
     "argmax",
     "constraints",

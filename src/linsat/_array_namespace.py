@@ -46,8 +46,8 @@ class _Arrays:
         self.where, self.minimum, self.maximum, self.clip = module.where, module.minimum, module.maximum, module.clip
         self.zeros_like, self.ones_like, self.full_like = module.zeros_like, module.ones_like, module.full_like
         self.isfinite, self.isposinf, self.isneginf = module.isfinite, module.isposinf, module.isneginf
-        self.log, self.sqrt, self.floor, self.stack = module.log, module.sqrt, module.floor, module.stack
-        self.concatenate = module.concatenate
+        self.exp, self.log, self.sqrt, self.floor = module.exp, module.log, module.sqrt, module.floor
+        self.stack, self.concatenate = module.stack, module.concatenate
         self.broadcast_to, self.broadcast = module.broadcast_to, module.broadcast_arrays
         self.at_least, self.at_most = module.maximum, module.minimum
         self.module, self.inf = module, math.inf
@@ -161,8 +161,8 @@ class _Torch:
         self.where, self.minimum, self.maximum, self.clip = torch.where, torch.minimum, torch.maximum, torch.clamp
         self.zeros_like, self.ones_like, self.full_like = torch.zeros_like, torch.ones_like, torch.full_like
         self.isfinite, self.isposinf, self.isneginf = torch.isfinite, torch.isposinf, torch.isneginf
-        self.log, self.sqrt, self.floor, self.stack = torch.log, torch.sqrt, torch.floor, torch.stack
-        self.concatenate = torch.cat
+        self.exp, self.log, self.sqrt, self.floor = torch.exp, torch.log, torch.sqrt, torch.floor
+        self.stack, self.concatenate = torch.stack, torch.cat
         self.at_least, self.at_most, self.sigmoid = torch.clamp_min, torch.clamp_max, torch.sigmoid
         self.broadcast_to, self.broadcast = torch.broadcast_to, torch.broadcast_tensors
         self.diagonal_matrix = torch.diag_embed

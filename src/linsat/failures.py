@@ -37,6 +37,9 @@ def settle(call: Call, scores: Array, answer: Answer) -> Failed:
         ConstraintError: numbers of the set or of the objective that cannot be; where failures raise, scores too.
         ConvergenceError: where failures raise.
     """
+    held = call.objective.held
+    if held is not None and to_numpy(held).any():  # as a score of -inf does
+        scores = np.where(to_numpy(held), -np.inf, scores)
     if answer.codes.any():
         _explain(call, scores, answer)
         _judge(call, scores, answer)
@@ -93,8 +96,7 @@ def _check_numbers(call: Call) -> Numbers:
             raise ConstraintError(
                 "price holds a number that is not positive and finite; expected one per unit of a row."
             )
-    if call.objective.finite_box:
-        call.constraints.require_finite_box()
+    call.objective.check_bounds(call.constraints)
     return numbers
 
 
@@ -135,17 +137,12 @@ def check_lower(wrong: Array, constraints: Constraints) -> None:
 
 def check_objective(objective: Objective) -> None:
     """Reject numbers of the objective that no solver could use."""
-    positive = objective.native is not None  # one's own may have numbers of any sign
     for name, value in objective.parameters().items():
-        number = to_numpy(value)
-        wrong = ~np.isfinite(number) | ((number <= 0) if positive else False)
+        number, known = to_numpy(value), objective.ranges.get(name)
+        wrong = ~np.isfinite(number) | (known.wrong(number) if known else False)
         if wrong.any():
             index = tuple(int(i) for i in np.argwhere(wrong)[0])
-            expected = (
-                "a positive, finite temperature. Fix: for example tau=0.1." if name == "tau" else "positive numbers."
-            )
-            if not positive:
-                expected = "finite numbers. Fix: find out where it comes from."
+            expected = known.expected if known else "finite numbers. Fix: find out where it comes from."
             raise ConstraintError(f"{name} is {float(number[index])}; expected {expected}")
 
 

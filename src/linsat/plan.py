@@ -167,7 +167,7 @@ class Plan:
         ends = numbers.lower[:, rows.col], numbers.upper[:, rows.col]
         entropic, shift = self.objective.entropic_slack, self.solver.gamma_shift
         with np.errstate(all="ignore"):  # numbers that cannot be are for others to reject
-            box = Box.of(rows, numbers.lower, numbers.upper, self.objective.finite_box, ends)
+            box = Box.of(rows, numbers.lower, numbers.upper, self.objective, ends)
             return box.form(numbers.side, numbers.price, self.senses(rows), entropic=entropic, gamma_shift=shift)
 
     def problem(
@@ -177,7 +177,7 @@ class Plan:
 
         Scores of -inf change the box: what was decided without them is decided again, unless it is each instance's own.
         """
-        numbers, held = hold(numbers, scores)
+        numbers, held = hold(numbers, scores, objective)
         form = self.kept_form(numbers) if held is None else self.form(numbers)
         if held is not None:
             scores, decided = namespace(scores).where(held, 0.0, scores), decided if own else None
@@ -266,8 +266,11 @@ class Plan:
         if not answer.solved:
             return False
         problem = form.problem(scores, objective, presolved)
-        width = problem.upper - problem.lower
-        share = (answer.x - problem.lower) / np.where(width > 0, width, 1.0)
+        width, t = problem.upper - problem.lower, answer.x - problem.lower
+        if not objective.finite_box:  # only its lower bound is out of reach
+            largest = np.where(presolved.free, t, 0.0).max(-1, keepdims=True)
+            return bool(((t > _WELL_INSIDE * np.minimum(width, largest)) | ~presolved.free).all())
+        share = t / np.where(width > 0, width, 1.0)
         inside = bool(((share * (1 - share) > _WELL_INSIDE) | ~presolved.free).all())
         if not objective.entropic_slack or not inside:
             return inside
@@ -302,10 +305,13 @@ def owner_of(constraints: Constraints) -> Callable[[], Constraints]:
     return owner
 
 
-def hold(numbers: Numbers, scores: Array) -> tuple[Numbers, Array | None]:
-    """The numbers in which variables with a score of -inf have their lower bound as upper one, and which these are."""
+def hold(numbers: Numbers, scores: Array, objective: Objective) -> tuple[Numbers, Array | None]:
+    """The numbers in which variables with a score of -inf, or that the objective holds, have their lower bound as upper
+    one, and which these are."""
     xp = namespace(scores)
     held = xp.isneginf(xp.constant(scores))
+    if objective.held is not None:
+        held = held | xp.constant(objective.held)
     if xp.known_false(held):
         return numbers, None
     return numbers._replace(upper=xp.where(held, numbers.lower, numbers.upper)), held

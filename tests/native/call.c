@@ -56,7 +56,7 @@ static Kept *prepare(const Question *q) {
         .lower = {to->lower, 0, 1, 0},
         .upper = {to->upper, 0, 1, 0},
         .price = {q->price, 0, 1, 0},
-        .parameter = {q->objective == NEAREST_POINT ? q->weights : &q->tau, 0, 1, 0},
+        .parameters = {{q->objective == NEAREST_POINT ? q->weights : &q->tau, 0, 1, 0}},
     };
     return to;
 }
@@ -109,7 +109,7 @@ Gradients gradient_of(const Question *q, const Answer *answer, const double *gra
         .decided_step = 2 * (k + l),
         .grad_scores = to.scores,
         .side = {to.sides, k},
-        .parameter = {q->objective == NEAREST_POINT && !q->weights ? NULL : to.parameter, parameters},
+        .parameters = {{q->objective == NEAREST_POINT && !q->weights ? NULL : to.parameter, parameters}},
     };
     linsat_pull_back(of->layout, &of->statement, &call);
     return to;

@@ -87,14 +87,13 @@ def _safe(job: Job) -> Iterator[None]:
 def _read_constraints(job: Job, stated: Constraints, objective: Objective, variables: tuple[str, ...]) -> Constraints:
     """The set with the options of the command line, checked."""
     constraints = soften(bound(stated, job.bounds, variables), job.soften)
-    if objective.finite_box:
-        try:
-            constraints.require_finite_box()
-        except ConstraintError as error:
-            raise ConstraintError(
-                f"{job.constraints}: {error} On the command line: --box LOWER UPPER, --bound NAME=LOWER:UPPER, or "
-                f"--objective euclidean, which needs no bounds."
-            ) from None
+    try:
+        objective.check_bounds(constraints)
+    except ConstraintError as error:
+        raise ConstraintError(
+            f"{job.constraints}: {error} On the command line: --box LOWER UPPER, --bound NAME=LOWER:UPPER, or "
+            f"--objective euclidean, which needs no bounds."
+        ) from None
     return constraints.check()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from linsat._array_namespace import Tensor, namespace
 from linsat._senses import EQUAL, GREATER, LESS
 from linsat.compile.problem import StandardForm
+from linsat.objectives.base import Objective
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,11 @@ class Box:
     signed: Tensor  # (., k) whether the row has negative coefficients
 
     @classmethod
-    def of(cls, rows: Any, lower: Tensor, upper: Tensor, finite: bool, ends: tuple[Tensor, Tensor]) -> Box:
+    def of(cls, rows: Any, lower: Tensor, upper: Tensor, objective: Objective, ends: tuple[Tensor, Tensor]) -> Box:
         """``ends``: the bounds of the variable of each coefficient, (., nnz), or (1, 1) where all have the same."""
         coefficients = rows.values
         xp = namespace(coefficients)
-        if finite:
+        if objective.finite_box:
             low, high = ends
             at_lower, at_upper, width = low * coefficients, high * coefficients, high - low
             reach = abs(coefficients) * width
@@ -38,7 +39,11 @@ class Box:
         else:
             counts = rows.row_sums(xp.cast(coefficients != 0, coefficients))
             # A scale changes the path of the solver only; without entropic slack it has no gradient.
-            scale = xp.sqrt(rows.row_sums(xp.constant(coefficients) ** 2))
+            sizes = xp.constant(abs(coefficients))
+            if objective.multiplies:
+                scale = rows.row_sums(sizes) / xp.at_least(counts, 1.0)
+            else:
+                scale = xp.sqrt(rows.row_sums(sizes**2))
             least = most = xp.zeros_like(scale)
         return cls(
             rows=rows,
@@ -65,7 +70,8 @@ class Box:
 
         Without it, and for soft rows always, S = 0 and the sense of a row is a bound on its dual; the price of a soft
         row is a second bound. Rows are scaled by the mean |coefficient * width| of their non-zeros in a finite box (the
-        paper's slack temperature is in these units), else by the norm of the row. ``gamma_shift`` is added to d in the
+        paper's slack temperature is in these units), the mean |coefficient| where duals multiply shares, else by the
+        norm of the row. ``gamma_shift`` is added to d in the
         paper's multiplier, as the published package does with 1e-4.
 
         Rows with an infinite side hold for every x: their duals are 0, and `StandardForm.absent` knows them by that.

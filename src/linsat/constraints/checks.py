@@ -74,10 +74,10 @@ def check_bounds(lower: Numbers, upper: Numbers, layout: Layout | None) -> None:
         )
 
 
-def check_finite_box(lower: Numbers, upper: Numbers, layout: Layout | None) -> None:
-    """Reject infinite bounds; the message names the first variable that has one."""
+def check_finite_box(lower: Numbers, upper: Numbers, layout: Layout | None, lower_only: bool) -> None:
+    """Reject infinite bounds, or lower ones only; the message names the first variable that has one."""
     low, high = (as_array(bound) for bound in _together(lower, upper))
-    missing = np.isinf(low) | np.isinf(high)
+    missing = np.isinf(low) | (np.isinf(high) & (not lower_only))
     if not missing.any():
         return
     index = first_place(missing)
@@ -85,11 +85,17 @@ def check_finite_box(lower: Numbers, upper: Numbers, layout: Layout | None) -> N
     count = int(missing.reshape(-1, missing.shape[-1]).any(0).sum()) if each else 1
     where = "x" if not each else f"x[{index[-1]}]" if layout is None else layout.entry(index[-1])
     others = f" (and {count - 1} more)" if count > 1 else ""
+    if lower_only:
+        raise ConstraintError(
+            f"variable {where}{others} has no lower bound; this objective measures from it. Fix: a finite lower bound "
+            f"for each such variable, Variable(..., lower=0) or with_bounds(lower=...); or "
+            f"objective=linsat.Euclidean(), which needs none."
+        )
     raise ConstraintError(
         f"variable {where}{others} lies between {float(low[index]):g} and {float(high[index]):g}; the entropic "
         f"objective works in a finite box. Fix: a finite lower and upper bound for each such variable, "
         f"Variable(..., lower=-10, upper=10) or with_bounds(lower=..., upper=...); or objective=linsat.Euclidean(), "
-        f"which needs none."
+        f"which needs none, or linsat.KL(), which needs a lower bound only."
     )
 
 

@@ -56,10 +56,10 @@ def values_on(constraints: RowsAndBox, device: torch.device | str | None) -> Val
 def slots_of(
     constraints: RowsAndBox, width: int, batch: tuple[int, ...], given: Mapping[str, Numbers] | None = None
 ) -> list[Numbers]:
-    """Coefficients, right-hand sides, lower and upper bounds, prices of all rows: (1, .) where all instances share them,
-    else (N, .) over the flattened batch. float64 arrays; tensors where torch follows them, or on another device.
+    """Coefficients, right-hand sides, lower and upper bounds, prices of all rows, over a flattened batch.
 
-    Those ``given`` (`slots_given`) take the place of the set's own.
+    (1, .) where all instances share them, else (N, .): float64 arrays; tensors where torch follows them, or on another
+    device. Those ``given`` (`slots_given`) take the place of the set's own.
     """
     pattern = constraints.structure
     sizes = (len(pattern.row), pattern.num_rows, width, width, pattern.num_rows)

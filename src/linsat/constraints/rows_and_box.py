@@ -348,13 +348,13 @@ class RowsAndBox:
         for block in self._soft:
             check_price(block.price)
 
-    def require_finite_box(self) -> None:
-        """Reject infinite bounds, for what works inside a box.
+    def require_finite_box(self, *, lower_only: bool = False) -> None:
+        """Reject infinite bounds, or lower ones only, for what works inside a box.
 
         Raises:
             ConstraintError: names the first variable without a finite bound and the fix.
         """
-        check_finite_box(self._lower, self._upper, self._layout)
+        check_finite_box(self._lower, self._upper, self._layout, lower_only)
 
     @property
     def reach(self) -> float:

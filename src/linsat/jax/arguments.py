@@ -115,8 +115,8 @@ def read(
     """Everything a call says, or a `ConstraintError` that names the argument."""
     scores, restore = _read_scores(y, constraints)
     width = scores.shape[-1]
-    if objective.finite_box and given.lower is None and given.upper is None:
-        constraints.require_finite_box()
+    if given.lower is None and given.upper is None:
+        objective.check_bounds(constraints)
     plan = plan_of(constraints, width, objective, solver or Newton())
     stated = constraints.statement()
     own = {name: _floating(name, value) for name, value in given.items()}

@@ -56,7 +56,7 @@ class Plan:
     def make_box(self, values: Array, lower: Array, upper: Array) -> Box:
         """From coefficients (., nnz) and bounds (., l)."""
         rows, col = PatternRows(self.pattern, values), self.pattern.col
-        return Box.of(rows, lower, upper, self.objective.finite_box, (lower[:, col], upper[:, col]))
+        return Box.of(rows, lower, upper, self.objective, (lower[:, col], upper[:, col]))
 
     def prepare(self, numbers: Numbers) -> Numbers:
         """The numbers of a call, with standard form and presolve in place of rows and box that differ from the plan.

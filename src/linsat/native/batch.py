@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from linsat.native.binding import OBJECTIVES, PULL, SOLVE, STATEMENT, Core, load
+from linsat.native.binding import OBJECTIVES, PARAMETERS, PULL, SOLVE, STATEMENT, Core, load
 from linsat.native.layout import NativeLayout
 
 Array = Any  # of numpy, or a tensor on the CPU: float32 or float64
 NUMBERS = 5  # of a statement besides those of the objective: values, side, lower, upper, price
-PARAMETERS = 1  # of an objective, at most
 _NOWHERE = (0, 0, 0, 0)
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from linsat.errors import ConstraintError
 
-_ABI = 6  # raised together with LINSAT_ABI whenever the meaning of an argument changes
+_ABI = 7  # raised together with LINSAT_ABI whenever the meaning of an argument changes
 _ON, _PLAIN, _OFF = ("on", "1", "yes", ""), ("plain",), ("off", "0", "no")  # values of LINSAT_KERNEL
-OBJECTIVES = ("entropy", "euclidean")  # as in the header
+OBJECTIVES = ("entropy", "euclidean", "kl", "tsallis", "quadratic")  # as in the header
+PARAMETERS = 2  # numbers, or arrays of them, that an objective has at most
+_NO_MEMORY = -1
 
 _WHOLE, _REAL, _ADDRESS = "q", "d", "P"  # as `struct` calls them
 
@@ -37,7 +39,7 @@ class Record:
 NUMBERS = Record((_ADDRESS, "at"), (_WHOLE, "step stride single"))
 STATEMENT = Record(
     (_WHOLE, "objective entropic_slack"),
-    (NUMBERS, "values side lower upper price parameter"),
+    (NUMBERS, "values side lower upper price " + "parameters " * PARAMETERS),
     (_REAL, "gamma_shift"),
 )
 SOLVE = Record(
@@ -51,7 +53,7 @@ PULL = Record(
     (_ADDRESS, "scores grad_x duals grad_duals status decided"),
     (_WHOLE, "decided_step"),
     (_ADDRESS, "grad_scores"),
-    (GRADIENT, "values side lower upper price parameter"),
+    (GRADIENT, "values side lower upper price " + "parameters " * PARAMETERS),
 )
 
 
@@ -68,17 +70,18 @@ class Core:
         Raises:
             MemoryError: there is no memory for work arrays.
         """
-        if self.functions.linsat_solve(layout, statement, call):
-            raise _no_memory()
+        _check(self.functions.linsat_solve(layout, statement, call))
 
     def pull_back(self, layout: int, statement: bytes, call: bytes) -> None:
         """`linsat_pull_back`, likewise."""
-        if self.functions.linsat_pull_back(layout, statement, call):
-            raise _no_memory()
+        _check(self.functions.linsat_pull_back(layout, statement, call))
 
 
-def _no_memory() -> MemoryError:
-    return MemoryError("there is not enough memory for the native core's work arrays.")
+def _check(code: int) -> None:
+    if code == _NO_MEMORY:
+        raise MemoryError("there is not enough memory for the native core's work arrays.")
+    if code:
+        raise ValueError("the native core does not solve this objective.")
 
 
 @functools.cache

@@ -3,13 +3,10 @@
  * Each is read as stated, checked and brought to standard form (instance.h), freed of what its rows force (presolve.h),
  * folded into the numbers of the iteration (fold.h), solved by the Newton method of linsat/solvers/newton.py (iterate.h) or,
  * where that does not arrive, by an interior-point method (interior.h, hand_over.h), and judged (verdict.h); solve.h puts it
- * together, pull_back.h has the gradient. Nothing is allocated per instance. Scales, widths of the box and what
- * presolve decided are folded into the coefficients:
+ * together, pull_back.h has the gradient. Nothing is allocated per instance. Scales, units of the variables and what
+ * presolve decided are folded into the coefficients: with u, p and d as objective.h has them,
  *
- *     Entropy     c = a w / rho,   u = w y + C' mu,   p = sigmoid(u / T),      x = lower + w p,   d = p (1 - p) / T
- *     Euclidean   c = a / rho,     u = q y + C' mu,   p = x = clip(u / q),                        d = 1 / q inside
- *
- *     r = C p + s z - b,     H = C diag(d) C' + diag(s z (1 - z) / T)
+ *     x = base + unit p,     c = a unit / rho,     r = C p + s z - b,     H = C diag(d) C' + diag(s z (1 - z) / T)
  *
  * One group of rows with disjoint supports comes first. Its block of H is diagonal, so a Schur complement leaves a
  * Cholesky factorisation of the other rows only. Coefficients are kept in runs of neighbouring variables whose rows are
@@ -68,12 +65,33 @@ struct Layout {
 /* What lanes.h takes, and the steps and passes before it leaves an instance to iterate.h. Larger sets gain little in large
  * batches, and lose in batches of one, which take the same code so as to give the same bits. */
 enum { LANE_ROWS = 12, LANE_VARIABLES = 36, LANE_ENTRIES = 96, LANE_STEPS = 30, LANE_PASSES = 60, LANE_SWEEPS = 1, MOST_LANES = 8 };
-enum { NEW_COEFFICIENTS = 1, NEW_ROWS = 2, NEW_VARIABLES = 4, NEW_NUMBERS = 7 }; /* what a group's numbers differ in */
+enum { NEW_COEFFICIENTS = 1, NEW_ROWS = 2, NEW_VARIABLES = 4, NEW_HEAT = 8, NEW_NUMBERS = 15 }; /* what a group's numbers differ in */
 enum { LARGEST_INTERIOR = 250000, MOST_INTERIOR = 1000 }; /* rows times variables, and their sum */
 
 /* Whether a set is small enough for the dense factors of the interior-point method. */
 static int interior_takes(const Layout *a) {
     return a->rows + a->variables <= MOST_INTERIOR && a->rows * a->variables <= LARGEST_INTERIOR;
+}
+
+enum { PARAMETERS = 2, GRADIENTS = 5 + PARAMETERS }; /* of an objective; that a call may ask for, but for that of the scores */
+static int takes_objective(const Statement *s);
+static int64_t size_of_parameter(const Layout *a, const Statement *s, int p);
+
+/* The gradients that are asked for, but for that of the scores, and their sizes. */
+typedef struct {
+    int64_t sizes[GRADIENTS], any;
+    Gradient of[GRADIENTS];
+} Wanted;
+
+static Wanted list_gradients(const Layout *a, const Statement *s, const Pull *call) {
+    const Gradient of[] = {call->values, call->side, call->lower, call->upper, call->price, call->parameters[0], call->parameters[1]};
+    const int64_t first = size_of_parameter(a, s, 0), second = size_of_parameter(a, s, 1);
+    Wanted wanted = {{a->entries, a->rows, a->variables, a->variables, a->rows, first, second}, 0, {{NULL, 0}}};
+    for (int g = 0; g < GRADIENTS; g++) {
+        if (wanted.sizes[g]) wanted.of[g] = of[g];
+        wanted.any |= wanted.of[g].at != NULL;
+    }
+    return wanted;
 }
 
 INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
@@ -137,17 +155,19 @@ static int works_together(const Layout *layout, int64_t count) {
 }
 
 EXPORT int linsat_solve(const Layout *layout, const Statement *statement, const Solve *call) {
+    if (!takes_objective(statement)) return -2;
     const Team team = {.together = works_together(layout, call->count)};
     const int64_t threads = threads_for(layout, &team, call->count, call->threads, USUAL_STEPS);
     return run_shared(VARIANT(forward), layout, statement, call, team, threads);
 }
 
 EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, const Pull *call) {
-    const int64_t parameters = statement->objective == ENTROPY ? 1 : layout->variables;
-    const int64_t sizes[] = {layout->entries, layout->rows, layout->variables, layout->variables, layout->rows, parameters};
-    const Gradient wanted[] = {call->values, call->side, call->lower, call->upper, call->price, call->parameter};
+    if (!takes_objective(statement)) return -2;
+    const Wanted asked = list_gradients(layout, statement, call);
+    const Gradient *wanted = asked.of;
+    const int64_t *sizes = asked.sizes;
     Team team = {.together = works_together(layout, call->count), .block = 1, .blocks = call->count};
-    for (int g = 0; g < 6; g++) team.partial_size += wanted[g].at && !wanted[g].step ? sizes[g] : 0;
+    for (int g = 0; g < GRADIENTS; g++) team.partial_size += wanted[g].at && !wanted[g].step ? sizes[g] : 0;
     if (team.partial_size) {
         team.block = (call->count + MOST_BLOCKS - 1) / MOST_BLOCKS;
     }
@@ -157,12 +177,12 @@ EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, co
         team.partial = calloc(team.blocks * team.partial_size + 1, sizeof(double));
         if (!team.partial) return -1;
     }
-    for (int g = 0; g < 6; g++)
+    for (int g = 0; g < GRADIENTS; g++)
         if (wanted[g].at && !wanted[g].step) memset(wanted[g].at, 0, sizes[g] * sizeof(double));
     const int failed =
         run_shared(VARIANT(backward), layout, statement, call, team, threads_for(layout, &team, team.blocks, call->threads, 2 * team.block));
     for (int64_t t = 0, at = 0; t < team.blocks && team.partial_size; t++)
-        for (int g = 0; g < 6; g++) {
+        for (int g = 0; g < GRADIENTS; g++) {
             if (!wanted[g].at || wanted[g].step) continue;
             for (int64_t j = 0; j < sizes[g]; j++) wanted[g].at[j] += team.partial[at + j];
             at += sizes[g];
@@ -208,6 +228,7 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 
 #include "vectors.h"
 #include "matrix.h"
+#include "objective.h"
 #include "instance.h"
 #include "presolve.h"
 #include "evaluate.h"
@@ -240,6 +261,9 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #undef Elimination
 #undef Range
 #undef Instance
+#undef Own
+#undef Heat
+#undef Terms
 #undef Sums
 #undef Ends
 #undef Changes

@@ -35,11 +35,14 @@ typedef struct {
     int paired;                                  /* evaluate_pairs serves */
     int reusable;                                /* H was factored at this temperature, for all rows, nearby */
     int64_t l, k;                                /* rounded up to multiples of eight */
-    double tau, reach;
+    double tau, reach;                             /* tau: T at the end of continuation */
+    double alpha;                                  /* TSALLIS only */
     double *values, *coefficients, *pair_values;   /* a, c, and products of two c of one variable */
     double *linear, *b, *s, *low, *high, *whole;   /* b: right-hand side; whole: what a row can reach, 0: not to be swept */
     double *totals, *taken, *negative;             /* sums of c; what fixed variables take of b; negative coefficients */
-    double *lower, *upper, *weights;               /* bounds of x; q, Euclidean only */
+    double *base, *unit, *upper;                   /* x = base + unit p, and the bound that it must not exceed by rounding */
+    double *gain, *offset;                         /* linear = gain y + offset, which may be NULL: 0 */
+    double *least, *most, *first, *second, *weights; /* as in Own; weights: q where there is one for each variable, else NULL */
     uint8_t *moving, *active;
     State now, next;
     double *d, *given, *direction, *rhs, *scratch, *q, *again; /* given: dL/dx */
@@ -139,115 +142,148 @@ static void V(apply)(Work *w, const double *coefficients, const double *p, doubl
     if (w->layout->tiles > 1) V(add_up)(w, w->layout->tiles, to, w->k);
 }
 
-/* p = sigmoid(u / T) from start to stop; the sum of T softplus(u / T), over T and in two parts, into sums, with one
- * logarithm for many factors of 1 + exp(-|u| / T). */
-static void V(sigmoids)(const State *at, double T, int64_t start, int64_t stop, double *sums) {
-    const double inverse = 1.0 / T;
+/* The numbers of the objective at temperature T. */
+INLINE Heat V(heat_at)(const Work *w, double T) {
+    const double alpha = w->alpha;
+    return (Heat){V(all)(T), V(all)(1.0 / T), V(all)(alpha), V(all)(1.0 / (alpha - 1.0)), w->weights != NULL};
+}
+
+/* Those of the variables from j on, as far as the objective has them. */
+INLINE Own V(own_at)(const int o, const Work *w, int64_t j) {
+    Own own = {{0}, {0}, {0}, {0}};
+    if (o == ENTROPY) return own;
+    own.most = V(load)(w->most + j);
+    if (o == EUCLIDEAN) own.least = V(load)(w->least + j);
+    if (o != EUCLIDEAN || w->weights) own.first = V(load)(w->first + j);
+    if (o == TSALLIS) own.second = V(load)(w->second + j);
+    return own;
+}
+
+INLINE Terms V(no_terms)(void) { return (Terms){{0}, {0}, V(all)(1.0)}; }
+
+/* Theta of so many terms, and its size. One logarithm serves many factors, of at least 1/2 each: `logs` has those of earlier
+ * products. */
+INLINE void V(add_up_terms)(const int o, Terms *terms, int count, double logs, double T, double *sums) {
+    for (int h = 1; h < count; h++) {
+        terms[0].value += terms[h].value;
+        terms[0].size += terms[h].size;
+    }
+    sums[0] = V(sum_of)(terms[0].value);
+    sums[1] = V(sum_of)(terms[0].size);
+    if (o == ENTROPY) sums[0] = sums[1] = T * (sums[0] - logs);
+}
+
+/* The logarithm of the products, which begin anew. */
+INLINE double V(take_logs)(const int o, Terms *terms, int count) {
+    if (o != ENTROPY) return 0.0;
+    vec product = terms[0].product;
+    for (int h = 1; h < count; h++) product *= terms[h].product;
+    for (int h = 0; h < count; h++) terms[h].product = V(all)(1.0);
+    return log(V(product_of)(product));
+}
+
+/* p from start to stop, and their part of theta and its size. */
+INLINE void V(shares_from)(const int o, const Work *w, State *at, double T, int64_t start, int64_t stop, double *sums) {
+    const Heat heat = V(heat_at)(w, T);
+    Terms terms[BLOCK];
     double logs = 0.0;
-    vec linear[BLOCK] = {{0}};
+    for (int h = 0; h < BLOCK; h++) terms[h] = V(no_terms)();
     for (; start < stop; start += 512) {
         const int64_t end = start + 512 < stop ? start + 512 : stop;
-        vec product[BLOCK];
-        for (int h = 0; h < BLOCK; h++) product[h] = V(all)(1.0);
-        for (int64_t j = start; j < end; j += 8) {
+        for (int64_t j = start; j < end; j += 8)
             for (int h = 0; h < BLOCK; h++) {
-                const vec t = V(load)(at->u + j + h * LANES) * inverse;
-                const vec e = V(exp_of_negative)(V(minus_size_of)(t));
-                const vec tail = 1.0 + e, share = 1.0 / tail;
-                const mask up = t >= 0.0;
-                V(store)(at->p + j + h * LANES, V(pick)(up, share, e * share));
-                linear[h] += (vec)(up & (mask)t);
-                product[h] *= tail;
+                const int64_t n = j + h * LANES;
+                const Own own = V(own_at)(o, w, n);
+                V(store)(at->p + n, V(share_of)(o, V(load)(at->u + n), &own, &heat, terms + h));
             }
-        }
-        for (int h = 1; h < BLOCK; h++) product[0] *= product[h];
-        logs += log(V(product_of)(product[0]));
+        logs += V(take_logs)(o, terms, BLOCK);
     }
-    for (int h = 1; h < BLOCK; h++) linear[0] += linear[h];
-    sums[0] = V(sum_of)(linear[0]);
-    sums[1] = logs;
+    V(add_up_terms)(o, terms, BLOCK, logs, T, sums);
 }
 
 /* What one pass over the variables of two runs needs; see evaluate_pairs. */
 typedef struct {
     const double *linear, *one, *many, *mu; /* coefficients of the row they share and of a row each, and these rows' duals */
     double *u, *p, *r;
-    double dual, inverse; /* of the row they share; 1 / T */
+    const double *most, *first, *second; /* as in Own */
+    double dual;                         /* of the row they share */
 } V(Pair);
 
 /* u (where asked for), p and what LANES variables contribute to sums. */
-INLINE void V(evaluate_vector)(const V(Pair) *a, int64_t i, int whole, vec *total, vec *linear, vec *product) {
+INLINE void V(evaluate_vector)(const int o, const V(Pair) *a, const Heat *heat, int64_t i, int whole, vec *total, Terms *terms) {
     const vec one = V(load_at)(a->one + i), many = V(load_at)(a->many + i);
-    vec u = V(load_at)(a->u + i);
+    Own own = {{0}, {0}, {0}, {0}};
+    if (o != ENTROPY) own.most = V(load_at)(a->most + i), own.first = V(load_at)(a->first + i);
+    if (o == TSALLIS) own.second = V(load_at)(a->second + i);
+    vec u;
     if (whole) {
         u = V(load_at)(a->linear + i) + one * a->dual + many * V(load_at)(a->mu + i);
         V(store_at)(a->u + i, u);
-    }
-    const vec t = u * a->inverse, e = V(exp_of_negative)(V(minus_size_of)(t));
-    const vec tail = 1.0 + e, share = 1.0 / tail;
-    const mask up = t >= 0.0;
-    const vec p = V(pick)(up, share, e * share);
+    } else u = V(load_at)(a->u + i);
+    const vec p = V(share_of)(o, u, &own, heat, terms);
     V(store_at)(a->p + i, p);
     V(store_at)(a->r + i, V(load_at)(a->r + i) + many * p);
     *total += one * p;
-    *linear += (vec)(up & (mask)t);
-    *product *= tail;
 }
 
 /* The same for the last, fewer than LANES, variables of a run: the others have no coefficients and a share of nothing. */
-static void V(evaluate_rest)(const V(Pair) *a, int64_t from, int64_t count, int whole, vec *sums) {
-    double room[7][LANES] = {{0}};
+INLINE void V(evaluate_rest)(const int o, const V(Pair) *a, const Heat *heat, int64_t from, int64_t count, int whole, vec *total,
+                             Terms *terms) {
+    double room[10][LANES] = {{0}};
     const size_t size = count * sizeof(double);
     for (int i = 0; i < LANES; i++) room[0][i] = room[4][i] = -1e200;
-    const double *given[] = {a->linear, a->one, a->many, a->mu, a->u, NULL, a->r};
-    for (int n = 0; n < 7; n++)
+    const double *given[] = {a->linear, a->one, a->many, a->mu, a->u, NULL, a->r, a->most, a->first, a->second};
+    for (int n = 0; n < 10; n++)
         if (given[n]) memcpy(room[n], given[n] + from, size);
-    const V(Pair) b = {room[0], room[1], room[2], room[3], room[4], room[5], room[6], a->dual, a->inverse};
-    V(evaluate_vector)(&b, 0, whole, sums, sums + 1, sums + 2);
+    const V(Pair) b = {room[0], room[1], room[2], room[3], room[4], room[5], room[6], room[7], room[8], room[9], a->dual};
+    V(evaluate_vector)(o, &b, heat, 0, whole, total, terms);
     memcpy(a->u + from, room[4], size);
     memcpy(a->p + from, room[5], size);
     memcpy(a->r + from, room[6], size);
 }
 
-/* adjust_tile (where asked for), sigmoids and apply_tile in one pass, where every variable is in two rows: one that the
+INLINE const double *V(from_column)(const double *array, int64_t col) { return array ? array + col : NULL; }
+
+/* adjust_tile (where asked for), shares_from and apply_tile in one pass, where every variable is in two rows: one that the
  * run shares, and one of neighbouring rows. */
-INLINE void V(evaluate_pairs)(const Work *w, int64_t t, State *at, double T, int whole, double *r, double *sums) {
+INLINE void V(evaluate_pairs)(const int o, const Work *w, int64_t t, State *at, double T, int whole, double *r, double *sums) {
     const Layout *a = w->layout;
     const int64_t start = a->tile_entry_runs[t], half = (a->tile_entry_runs[t + 1] - start) / 2;
-    vec linear = {0}, product = V(all)(1.0);
+    const Heat heat = V(heat_at)(w, T);
+    Terms terms = V(no_terms)();
     double logs = 0.0;
     int64_t factors = 0;
     memset(r, 0, w->k * sizeof(double));
     for (int64_t n = start; n < start + half; n++) {
         const Run *one = a->runs_of_entries + n, *many = one + half;
         if (one->step) many = one, one += half;
-        const V(Pair) pair = {w->linear + one->col,   w->coefficients + one->at, w->coefficients + many->at,
-                              at->mu + many->target,  at->u + one->col,          at->p + one->col,
-                              r + many->target,       at->mu[one->target],       1.0 / T};
+        const int64_t col = one->col, count = one->count;
+        const V(Pair) pair = {w->linear + col, w->coefficients + one->at, w->coefficients + many->at, at->mu + many->target,
+                              at->u + col, at->p + col, r + many->target, V(from_column)(w->most, col),
+                              V(from_column)(w->first, col), V(from_column)(w->second, col), at->mu[one->target]};
         vec total = {0};
-        const int64_t count = one->count;
         int64_t i = 0;
         while (i + LANES <= count) {
             const int64_t stop = i + 256 < count ? i + 256 : count;
-            if (factors > 256) { /* each is at most 2 */
-                logs += log(V(product_of)(product));
-                product = V(all)(1.0);
+            if (factors > 256) { /* each is at least 1/2 */
+                logs += V(take_logs)(o, &terms, 1);
                 factors = 0;
             }
             factors += stop - i;
-            for (; i + LANES <= stop; i += LANES) V(evaluate_vector)(&pair, i, whole, &total, &linear, &product);
+            for (; i + LANES <= stop; i += LANES) V(evaluate_vector)(o, &pair, &heat, i, whole, &total, &terms);
         }
         if (i < count) {
-            vec added[] = {total, linear, product};
+            vec added = total;
+            Terms copy_of_terms = terms;
             const V(Pair) copy = pair; /* its address is taken: stores could change it */
-            V(evaluate_rest)(&copy, i, count - i, whole, added);
-            total = added[0], linear = added[1], product = added[2];
+            V(evaluate_rest)(o, &copy, &heat, i, count - i, whole, &added, &copy_of_terms);
+            total = added, terms = copy_of_terms;
             factors += count - i;
         }
         r[one->target] += V(sum_of)(total);
     }
-    sums[0] = V(sum_of)(linear);
-    sums[1] = logs + log(V(product_of)(product));
+    logs += V(take_logs)(o, &terms, 1);
+    V(add_up_terms)(o, &terms, 1, logs, T, sums);
 }
 
 /* Whether evaluate_pairs can take every tile: each run of the first half has its like in the second. */
@@ -266,31 +302,13 @@ static int V(are_paired)(const Layout *a) {
     return covered == a->variables && a->entries == 2 * a->variables;
 }
 
-/* p = x = clip(u / q) from start to stop; the sums of x (u - q x / 2) and of its size into sums. */
-static void V(clips)(const Work *w, State *at, int64_t start, int64_t stop, double *sums) {
-    vec theta = {0}, size = {0};
-    for (int64_t j = start; j < stop; j += LANES) {
-        const vec u = V(load)(at->u + j), low = V(load)(w->lower + j), high = V(load)(w->upper + j);
-        const vec q = w->weights ? V(load)(w->weights + j) : V(all)(1.0);
-        vec x = u;
-        if (w->weights) x = u / q;
-        x = V(pick)(x <= low, low, V(pick)(x >= high, high, x));
-        const vec term = x * (u - 0.5 * (q * x));
-        V(store)(at->p + j, x);
-        theta += term;
-        size += V(size_of)(term);
-    }
-    sums[0] = V(sum_of)(theta);
-    sums[1] = V(sum_of)(size);
-}
-
 /* z and the slacks' part of theta and r. */
 static void V(slacks)(const Work *w, State *at, double T) {
     const double inverse = 1.0 / T;
     vec total = {0};
     for (int64_t i = 0; i < w->k; i += LANES) {
         const vec t = V(load)(at->mu + i) * inverse, s = V(load)(w->s + i);
-        const vec e = V(exp_of_negative)(V(minus_size_of)(t));
+        const vec e = V(exp_of)(V(minus_size_of)(t));
         const vec share = 1.0 / (1.0 + e);
         const mask up = t >= 0.0;
         const vec z = V(pick)(up, share, e * share);
@@ -312,21 +330,25 @@ INLINE vec V(distance)(const Work *w, const double *mu, const double *r, int64_t
 }
 
 /* u (where asked for), p and what they contribute to theta and r, within one tile. */
-static void V(evaluate_part)(void *argument, int64_t t) {
-    const Pass *pass = argument;
+INLINE void V(evaluate_tile)(const int o, const Pass *pass, int64_t t) {
     Work *w = pass->w;
     State *at = pass->at;
-    const int64_t start = w->layout->tile_start[t], stop = w->layout->tile_start[t + 1];
-    if (w->paired) {
-        double *r = V(part_of)(w, t, at->r);
-        if (pass->whole) V(evaluate_pairs)(w, t, at, pass->T, 1, r, w->sums + 2 * t);
-        else V(evaluate_pairs)(w, t, at, pass->T, 0, r, w->sums + 2 * t);
+    double *r = V(part_of)(w, t, at->r), *sums = w->sums + 2 * t;
+    if (o != EUCLIDEAN && w->paired) {
+        if (pass->whole) V(evaluate_pairs)(o, w, t, at, pass->T, 1, r, sums);
+        else V(evaluate_pairs)(o, w, t, at, pass->T, 0, r, sums);
         return;
     }
     if (pass->whole) V(adjust_tile)(w, t, at->mu, w->linear, at->u);
-    if (w->objective == ENTROPY) V(sigmoids)(at, pass->T, start, stop, w->sums + 2 * t);
-    else V(clips)(w, at, start, stop, w->sums + 2 * t);
-    V(apply_tile)(w, t, w->coefficients, at->p, V(part_of)(w, t, at->r));
+    V(shares_from)(o, w, at, pass->T, w->layout->tile_start[t], w->layout->tile_start[t + 1], sums);
+    V(apply_tile)(w, t, w->coefficients, at->p, r);
+}
+
+FOR_OBJECTIVES(evaluate_tile, (const Pass *pass, int64_t t), pass, t)
+
+static void V(evaluate_part)(void *argument, int64_t t) {
+    const Pass *pass = argument;
+    BY_OBJECTIVE(pass->w->objective, evaluate_tile, pass, t)
 }
 
 static void V(evaluate_from)(Work *w, State *at, double T, int whole) {
@@ -339,8 +361,8 @@ static void V(evaluate_from)(Work *w, State *at, double T, int whole) {
         first += w->sums[2 * t];
         second += w->sums[2 * t + 1];
     }
-    at->theta = w->objective == ENTROPY ? T * (first + second) : first;
-    at->size = w->objective == ENTROPY ? at->theta : second;
+    at->theta = first;
+    at->size = second;
     if (w->has_slack) V(slacks)(w, at, T);
     vec dual = {0}, size = {0}, error = {0};
     for (int64_t i = 0; i < w->k; i += LANES) {

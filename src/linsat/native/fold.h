@@ -6,22 +6,16 @@
 /* Coefficients, and what follows from them: the numbers that right-hand sides do not change. */
 static void V(fold_coefficients)(Work *w) {
     const Layout *a = w->layout;
-    const double *values = w->it.values, *lower = w->it.lower, *upper = w->it.upper, *scale = w->it.scale;
-    const uint8_t *free_ = w->it.free, *at_upper = w->it.at_upper, *active = w->it.active;
-    const int entropy = w->objective == ENTROPY;
+    const double *values = w->it.values, *scale = w->it.scale;
+    const uint8_t *active = w->it.active;
     memset(w->taken, 0, w->k * sizeof(double));
     memset(w->negative, 0, w->k * sizeof(double));
     memset(w->totals, 0, w->k * sizeof(double));
     for (int64_t e = 0; e < a->entries; e++) {
         const int32_t i = a->entry_row[e], j = a->entry_col[e];
         const double value = values[a->entry[e]], rho = scale[a->order[i]];
-        double c = 0.0;
-        if (free_[j]) {
-            c = entropy ? value * (upper[j] - lower[j]) / rho : value / rho;
-            if (entropy) w->taken[i] += value * lower[j];
-        } else {
-            w->taken[i] += value * (at_upper[j] ? upper[j] : lower[j]);
-        }
+        const double c = value * w->unit[j] / rho;
+        w->taken[i] += value * w->base[j];
         if (value < 0) w->negative[i] = 1.0;
         w->totals[i] += c;
         w->values[e] = value;
@@ -65,17 +59,28 @@ static void V(fold_rows)(Work *w) {
     }
 }
 
-/* Bounds and weights. Both bounds of a fixed variable are its value (Entropy), or 0 (Euclidean: it adds nothing to theta). */
+/* Base, unit and bounds of p. A fixed variable has a unit of nothing, and adds nothing to theta. */
 static void V(fold_variables)(Work *w) {
     const Instance *it = &w->it;
+    const int o = w->objective, unit = has_unit(o);
     int unbounded = 1, fixed = 0;
     for (int64_t j = 0; j < w->layout->variables; j++) {
-        const double value = w->objective == EUCLIDEAN ? 0.0 : it->at_upper[j] ? it->upper[j] : it->lower[j];
-        w->lower[j] = it->free[j] ? it->lower[j] : value;
-        w->upper[j] = it->free[j] ? it->upper[j] : value;
-        if (w->weights) w->weights[j] = it->parameter[j];
-        fixed |= !it->free[j];
-        unbounded &= w->lower[j] == -INFINITY && w->upper[j] == INFINITY;
+        const double low = it->lower[j], high = it->upper[j];
+        const int moves = it->free[j] && high > low;
+        fixed |= !moves;
+        unbounded &= moves && low == -INFINITY && high == INFINITY;
+        if (w->weights) w->weights[j] = it->parameters[0][j];
+        w->unit[j] = !moves ? 0.0 : unit ? it->unit : o == ENTROPY ? high - low : 1.0;
+        w->base[j] = !moves ? (it->at_upper[j] ? high : low) : o == EUCLIDEAN ? 0.0 : low;
+        w->upper[j] = moves ? high : w->base[j];
+        w->least[j] = moves && o == EUCLIDEAN ? low : 0.0;
+        w->most[j] = !moves ? 0.0 : unit ? most_of(high - low, it->room[j]) / it->unit : o == EUCLIDEAN ? high : 1.0;
+    }
+    for (int64_t j = 0; unit && j < w->l; j += LANES) {
+        const vec edge = V(log_of)(V(larger)(V(load)(w->most + j), V(all)(1e-200)) * it->unit);
+        V(store)(w->first + j, edge);
+        if (o == TSALLIS) V(store)(w->second + j, V(exp_of)(V(smaller)(edge * (w->alpha - 1.0), V(all)(700.0))));
+        if (w->offset) V(store)(w->offset + j, w->tau * V(log_of)(V(larger)(V(load)(it->parameters[1] + j), V(all)(1e-300))));
     }
     w->fixed = fixed;
     w->dense.constant = w->layout->dense && unbounded;
@@ -86,11 +91,14 @@ static void V(fold_variables)(Work *w) {
 static int V(state)(Work *w, const Statement *s, const uint8_t *known, int known_own, int64_t n, int first) {
     const Changes changed = V(state_instance)(&w->it, w->layout, s, w->linear, known, known_own, n, first);
     if (changed.status) return changed.status;
+    const int o = w->objective, of_variables = w->weights || w->offset || o == TSALLIS;
+    if (OBJECTIVES[o].temperature) w->tau = w->it.parameters[0][0] * w->it.unit;
+    if (o == TSALLIS) w->alpha = w->it.parameters[1][0];
+    const int stale = changed.box || changed.decided || (changed.sides && has_unit(o)) || (changed.parameter && of_variables);
+    if (stale) V(fold_variables)(w);
     if (changed.box || changed.decided) V(fold_coefficients)(w);
     if (changed.sides || changed.decided) V(fold_rows)(w);
-    if (changed.box || changed.decided || (changed.parameter && w->weights)) V(fold_variables)(w);
     w->dense.ready &= !(changed.sides && s->price.step) && !changed.decided && !(changed.parameter && w->weights);
-    w->tau = w->objective == ENTROPY ? w->it.parameter[0] : 1.0;
     for (int64_t j = 0; w->it.forbids && j < w->layout->variables; j++)
         if (w->linear[j] == -INFINITY) w->linear[j] = 0.0;
     return 0;
@@ -112,25 +120,24 @@ INLINE void V(write)(void *restrict to, const double *restrict from, int single,
 /* The linear term and the reach of the scores, which are in w->linear; returns whether everything is finite. */
 static int V(read_scores)(Work *w) {
     const int64_t l = w->layout->variables;
-    const int entropy = w->objective == ENTROPY;
+    const int wide = w->objective == ENTROPY, scaled = w->objective != EUCLIDEAN || w->weights;
+    const int heats = OBJECTIVES[w->objective].temperature;
     const double *lower = w->it.lower, *upper = w->it.upper;
     int overflows = 0; /* the scores of fixed variables, too, must fit their box as it was given */
-    for (int64_t j = 0; entropy && w->fixed && j < l; j++) overflows |= !isfinite((upper[j] - lower[j]) * w->linear[j]);
+    for (int64_t j = 0; wide && w->fixed && j < l; j++) overflows |= !isfinite((upper[j] - lower[j]) * w->linear[j]);
     vec reach = {0};
     mask finite = ~(mask){0};
     for (int64_t j = 0; j < w->l; j += LANES) {
-        const vec y = V(load)(w->linear + j), wide = V(load)(w->upper + j) - V(load)(w->lower + j);
+        const vec y = V(load)(w->linear + j);
         vec term = y;
-        if (entropy) {
-            term = wide * y;
-            reach = V(larger)(V(size_of)(term), reach);
-        } else if (w->weights) {
-            term = V(load)(w->weights + j) * y;
-        }
+        if (scaled) term = V(load)(w->gain + j) * y;
         finite &= (V(size_of)(y) < INFINITY) & (V(size_of)(term) < INFINITY);
-        if (entropy) term = V(pick)(wide > 0.0, term, V(all)(-1e200)); /* fixed: it has a share of nothing */
+        if (w->offset) term += V(load)(w->offset + j);
+        if (w->fixed) term = V(pick)(V(load)(w->unit + j) > 0.0, term, V(all)(-1e200)); /* it has a share of nothing */
+        if (heats) reach = V(larger)(V(where)(term > -1e200, V(size_of)(term)), reach);
         V(store)(w->linear + j, term);
     }
+    for (int64_t j = l; j < w->l; j++) w->linear[j] = -1e200; /* what lies behind the last variable has none either */
     w->reach = V(largest_of)(reach);
     finite[0] &= overflows ? 0 : ~(int64_t)0;
     for (int i = 1; i < LANES; i++) finite[0] &= finite[i];
@@ -146,7 +153,7 @@ INLINE double *V(take)(double **from, int64_t count) {
 /* The arrays of an instance, likewise. */
 static double *V(arrange_instance)(Instance *it, const Layout *a, double *at) {
     const int64_t k = a->rows, l = a->variables;
-    double **variables[] = {&it->lower, &it->upper, &it->parameter};
+    double **variables[] = {&it->lower, &it->upper, &it->room, &it->parameters[0], &it->parameters[1]};
     for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, l + 1);
     it->values = V(take)(&at, a->entries);
     it->least = V(take)(&at, 4 * k); /* together, see state_box */
@@ -170,9 +177,12 @@ static double *V(arrange_instance)(Instance *it, const Layout *a, double *at) {
 /* Point to the work arrays, one after another from `at` on; returns where they end. */
 static double *V(arrange)(Work *w, const Layout *a, const Statement *s, double *at) {
     const int64_t ld = a->width, first = a->leading, lead = rounded_up(first), rows_of_panels = a->dense ? a->variables : first;
-    double **variables[] = {&w->linear, &w->lower, &w->upper, &w->now.u, &w->now.p, &w->next.u, &w->next.p, &w->d, &w->given};
+    double **variables[] = {&w->linear, &w->base,  &w->unit,   &w->upper,  &w->least, &w->most, &w->first, &w->second,
+                            &w->now.u,  &w->now.p, &w->next.u, &w->next.p, &w->d,     &w->given};
     for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, w->l);
-    if (w->objective == EUCLIDEAN && s->parameter.at) w->weights = V(take)(&at, w->l);
+    if (w->objective == EUCLIDEAN && s->parameters[0].at) w->weights = w->first;
+    if (w->objective == KL && s->parameters[1].at) w->offset = V(take)(&at, w->l);
+    w->gain = w->weights ? w->weights : w->unit;
     double **rows[] = {&w->b,       &w->s,      &w->low,    &w->high,   &w->totals,    &w->taken, &w->negative,
                        &w->whole,   &w->now.mu, &w->now.z,  &w->now.r,  &w->next.mu,   &w->next.z, &w->next.r,
                        &w->direction, &w->rhs,  &w->scratch, &w->q,     &w->again};
@@ -200,7 +210,7 @@ static double *V(arrange)(Work *w, const Layout *a, const Statement *s, double *
     m->scaled = V(take)(&at, a->variables * (ld + 8));
     m->list = (int32_t *)V(take)(&at, ld / 2 + 8);
     m->order = (int32_t *)V(take)(&at, ld / 2 + 8);
-    if (w->objective == ENTROPY) return at;
+    if (w->objective != EUCLIDEAN) return at;
     m->base = V(take)(&at, (ld + 8) * (ld + 8));
     m->base_inverse = V(take)(&at, ld + 8);
     m->base_size = V(take)(&at, ld + 8);
@@ -215,14 +225,15 @@ static void *V(begin)(Work *w, const Layout *a, const Statement *s) {
     w->entropic = (int)s->entropic_slack;
     w->l = rounded_up(a->variables);
     w->k = rounded_up(a->rows);
-    w->paired = w->objective == ENTROPY && V(are_paired)(a);
+    w->tau = 1.0;
+    w->alpha = 2.0;
+    w->paired = w->objective != EUCLIDEAN && V(are_paired)(a);
     double *origin = (double *)64;
     void *block = zeroed_block((size_t)((char *)V(arrange)(w, a, s, origin) - (char *)origin) + 64);
     if (!block) return NULL;
     V(arrange)(w, a, s, block);
     /* What lies behind the last variable and row takes part in no sum. */
     for (int64_t j = a->variables; j < w->l; j++) {
-        if (w->objective == ENTROPY) w->linear[j] = -1e200;
         if (w->weights) w->weights[j] = 1.0;
     }
     for (int64_t i = a->rows; i < w->k; i++) {

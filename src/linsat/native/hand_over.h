@@ -20,11 +20,9 @@ static int V(beyond_newton)(const Layout *a, const Instance *p, int objective, c
     if (!soft) return 0;
     V(adjusted)(a, p, objective, scores, duals, u, lost);
     for (int64_t j = 0; j < a->variables; j++) {
-        const double inside = (x[j] - p->lower[j]) * (p->upper[j] - x[j]);
+        const Variable of = V(variable_of)(p, objective, j);
         value += fabs(scores[j] * x[j]);
-        if (!p->free[j] || !(inside > 0.0)) continue;
-        const double slope = objective == ENTROPY ? inside / *p->parameter : 1.0 / p->parameter[j];
-        hidden += DBL_EPSILON * slope * lost[j] * lost[j];
+        if (p->free[j]) hidden += DBL_EPSILON * steepness(objective, &of, x[j]) * lost[j] * lost[j];
     }
     return hidden > HOPELESS * allowed * value;
 }

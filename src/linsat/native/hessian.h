@@ -3,26 +3,21 @@
  * Included by core.c once per instruction set.
  */
 
-static void V(slopes_part)(void *argument, int64_t t) {
-    const Pass *pass = argument;
+INLINE void V(slopes_tile)(const int o, const Pass *pass, int64_t t) {
     const Work *w = pass->w;
     const State *at = pass->at;
-    const double inverse = 1.0 / pass->T;
+    const Heat heat = V(heat_at)(w, pass->T);
     for (int64_t j = w->layout->tile_start[t]; j < w->layout->tile_start[t + 1]; j += LANES) {
-        const vec p = V(load)(at->p + j);
-        if (w->objective == ENTROPY) {
-            V(store)(w->d + j, p * (1.0 - p) * inverse);
-            continue;
-        }
-        vec x = V(load)(at->u + j), slope = V(all)(1.0);
-        if (w->weights) {
-            const vec q = V(load)(w->weights + j);
-            x = x / q;
-            slope = 1.0 / q;
-        }
-        const mask inside = (x > V(load)(w->lower + j)) & (x < V(load)(w->upper + j));
-        V(store)(w->d + j, (vec)(inside & (mask)slope));
+        const Own own = V(own_at)(o, w, j);
+        V(store)(w->d + j, V(slope_of)(o, V(load)(at->u + j), V(load)(at->p + j), &own, &heat));
     }
+}
+
+FOR_OBJECTIVES(slopes_tile, (const Pass *pass, int64_t t), pass, t)
+
+static void V(slopes_part)(void *argument, int64_t t) {
+    const Pass *pass = argument;
+    BY_OBJECTIVE(pass->w->objective, slopes_tile, pass, t)
 }
 
 /* d = dp/du at a state. */

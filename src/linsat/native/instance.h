@@ -5,15 +5,16 @@
 
 /* Rows, variables and coefficients in the order of the pattern; everything in double. */
 typedef struct {
-    double *values, *lower, *upper, *side, *price, *parameter;                  /* as stated */
+    double *values, *lower, *upper, *side, *price, *parameters[PARAMETERS];    /* as stated */
     double *least, *most, *wide;                   /* of a x over the box; variables with room and a coefficient in a row */
     double *rhs, *slack, *scale, *dual_lower, *dual_upper, *tight_share;         /* B, S, rho; bounds of the multipliers */
     double *multiple;                              /* g of covering rows: S = g (d - least) */
+    double *room, unit;                            /* (variables) what rows leave above the lower bound, and s: see state_unit */
     uint8_t *negative;                             /* whether a row has negative coefficients */
     uint8_t *decided, *free, *at_upper, *active, *tight, *before;                /* what presolve decided; before: the last time */
     double *range;                                 /* room for presolve */
     const int8_t *senses;
-    int infeasible, forbids, broken; /* forbids: some scores are -inf; broken: the last instance had numbers that cannot be */
+    int infeasible, forbids, zeros, broken; /* zeros: some numbers of the objective are 0; forbids: some variables are held at their lower bound; broken: the last instance had numbers that cannot be */
 } V(Instance);
 #define Instance V(Instance)
 
@@ -33,21 +34,28 @@ INLINE void V(read_numbers)(double *restrict to, Numbers from, int64_t n, int64_
 INLINE int V(is_soft)(const Instance *it, int64_t i) { return isfinite(it->price[i]); }
 INLINE int V(is_absent)(const Instance *it, int64_t i) { return it->dual_lower[i] == 0.0 && it->dual_upper[i] == 0.0; }
 
+/* Whether a score of -inf, or a number of zero, holds variable j at its lower bound. */
+INLINE int V(is_held)(const Instance *it, const Objective *objective, const double *scores, int64_t j) {
+    return scores[j] == -INFINITY || (objective->zero[1] && it->parameters[1][j] == 0.0);
+}
+
 /* Coefficients and the box, and what follows from them alone; 0, or the status that they ask for. */
 static int V(state_box)(Instance *it, const Layout *a, const Statement *s, const double *scores, int64_t n) {
-    const int finite_box = s->objective == ENTROPY;
+    const Objective *objective = OBJECTIVES + s->objective;
+    const int wide = s->objective == ENTROPY, plain = s->objective == EUCLIDEAN; /* what a coefficient's size is */
     V(read_numbers)(it->values, s->values, n, a->entries);
     V(read_numbers)(it->lower, s->lower, n, a->variables);
     V(read_numbers)(it->upper, s->upper, n, a->variables);
     int usable = 1, empty = 0;
     for (int64_t j = 0; j < a->variables; j++) {
-        if (it->forbids && scores[j] == -INFINITY) {
+        if (it->forbids && V(is_held)(it, objective, scores, j)) {
             usable &= it->lower[j] > -INFINITY;
             it->upper[j] = it->lower[j];
         }
         const double low = it->lower[j], high = it->upper[j];
         empty |= low > high;
-        usable &= low < INFINITY && high > -INFINITY && !(finite_box && (low == -INFINITY || high == INFINITY));
+        usable &= low < INFINITY && high > -INFINITY;
+        usable &= !(objective->finite_lower && low == -INFINITY) && !(objective->finite_upper && high == INFINITY);
     }
     memset(it->least, 0, 4 * a->rows * sizeof(double)); /* least, most, wide and scale follow each other */
     memset(it->negative, 0, a->rows);
@@ -56,9 +64,9 @@ static int V(state_box)(Instance *it, const Layout *a, const Statement *s, const
         const double value = it->values[a->entry[e]];
         usable &= fabs(value) < INFINITY;
         it->negative[i] |= value < 0;
-        if (!finite_box) {
+        if (!wide) {
             it->wide[i] += value != 0;
-            it->scale[i] += value * value;
+            it->scale[i] += plain ? value * value : fabs(value);
             continue;
         }
         const double low = value * it->lower[j], high = value * it->upper[j], width = it->upper[j] - it->lower[j];
@@ -68,11 +76,41 @@ static int V(state_box)(Instance *it, const Layout *a, const Statement *s, const
         it->scale[i] += fabs(value) * width;
     }
     for (int64_t i = 0; i < a->rows; i++) {
-        const double mean = finite_box ? it->scale[i] / (it->wide[i] > 1.0 ? it->wide[i] : 1.0) : sqrt(it->scale[i]);
+        const double mean = plain ? sqrt(it->scale[i]) : it->scale[i] / (it->wide[i] > 1.0 ? it->wide[i] : 1.0);
         it->scale[i] = it->wide[i] > 0 ? mean : 1.0;
         usable &= it->scale[i] < INFINITY;
     }
+    it->unit = 1.0;
     return !usable ? NOT_FINITE : empty ? INFEASIBLE : 0;
+}
+
+/* Where x has no unit of its own: what rows of non-negative coefficients leave of each variable, and s, the mean size of what
+ * rows ask for, to a power of two, so that scales change without rounding. */
+static void V(state_unit)(Instance *it, const Layout *a) {
+    double *asked = it->range;
+    int64_t sum = 0, count = 0;
+    for (int64_t i = 0; i < a->rows; i++) asked[i] = it->side[i];
+    for (int64_t e = 0; e < a->entries; e++) {
+        const double low = it->lower[a->entry_col[e]];
+        if (low != 0.0) asked[a->order[a->entry_row[e]]] -= it->values[a->entry[e]] * low;
+    }
+    for (int64_t j = 0; j < a->variables; j++) it->room[j] = INFINITY;
+    for (int64_t i = 0; i < a->rows; i++) {
+        it->scale[i] /= it->unit;
+        const double size = V(is_absent)(it, i) ? 0.0 : fabs(asked[i]) / it->scale[i];
+        int power;
+        frexp(size, &power);
+        if (size > 0 && size < INFINITY) sum += power - 1, count++;
+        if (V(is_soft)(it, i) || V(is_absent)(it, i) || it->senses[i] == GREATER || it->negative[i]) asked[i] = INFINITY;
+    }
+    for (int64_t e = 0; e < a->entries; e++) {
+        const double value = it->values[a->entry[e]], room = asked[a->order[a->entry_row[e]]] / value;
+        double *least = it->room + a->entry_col[e];
+        if (value > 0 && room < *least) *least = room > 0 ? room : 0.0;
+    }
+    if (count) sum /= count;
+    it->unit = ldexp(1.0, sum > 100 ? 100 : sum < -100 ? -100 : (int)sum);
+    for (int64_t i = 0; i < a->rows; i++) it->scale[i] *= it->unit;
 }
 
 /* Slack of c x >= d with c >= 0 in units of what d needs beyond the least: the multiplier of the paper. */
@@ -107,20 +145,36 @@ static int V(state_rows)(Instance *it, const Layout *a, const Statement *s, int6
         it->dual_lower[i] = absent || (one_sided && sense == GREATER) ? 0.0 : -price;
         it->dual_upper[i] = absent || (one_sided && sense == LESS) ? 0.0 : price;
     }
+    if (usable && !impossible && has_unit((int)s->objective)) V(state_unit)(it, a);
     return !usable ? NOT_FINITE : impossible ? INFEASIBLE : 0;
 }
 
-/* tau, or weights; whether they can be used. */
-static int V(state_parameter)(Instance *it, const Layout *a, const Statement *s, int64_t n) {
-    if (!s->parameter.at) {
-        for (int64_t j = 0; j < a->variables; j++) it->parameter[j] = 1.0;
-        return 0;
-    }
-    const int64_t count = s->objective == ENTROPY ? 1 : a->variables;
+/* The numbers of the objective; 0, or the status that they ask for. */
+static int V(state_parameters)(Instance *it, const Layout *a, const Statement *s, int64_t n) {
+    const Objective *objective = OBJECTIVES + s->objective;
     int usable = 1;
-    V(read_numbers)(it->parameter, s->parameter, n, count);
-    for (int64_t j = 0; j < count; j++) usable &= it->parameter[j] > 0 && it->parameter[j] < INFINITY;
+    it->zeros = 0;
+    for (int p = 0; p < PARAMETERS; p++) {
+        double *own = it->parameters[p];
+        const double above = objective->above[p];
+        const int64_t count = size_of_parameter(a, s, p);
+        if (s->parameters[p].at) V(read_numbers)(own, s->parameters[p], n, count);
+        else
+            for (int64_t j = 0; j < count; j++) own[j] = 1.0;
+        for (int64_t j = 0; j < count; j++) {
+            usable &= (own[j] > above || (objective->zero[p] && own[j] == 0)) && own[j] < INFINITY;
+            it->zeros |= own[j] == 0;
+        }
+    }
     return usable ? 0 : NOT_FINITE;
+}
+
+/* Variable j, with its numbers or those of the instance. */
+INLINE Variable V(variable_of)(const Instance *it, int o, int64_t j) {
+    Variable of = {it->lower[j], it->upper[j], {1.0, 1.0}};
+    for (int p = 0; p < PARAMETERS; p++)
+        if (OBJECTIVES[o].sizes[p]) of.numbers[p] = it->parameters[p][OBJECTIVES[o].sizes[p] == EACH ? j : 0];
+    return of;
 }
 
 /* Nothing fixed, every row active that there is. */

@@ -186,21 +186,21 @@ static void V(read_matrix)(Interior *a) {
     s->start[0] = 0;
 }
 
-/* One more column: its cost, its bounds (infinite: none), and an entropy at both of them or none. */
-INLINE void V(put_column)(Interior *a, int64_t c, double linear, double quadratic, double lower, double upper,
-                          double entropy) {
+/* One more column, with its bounds (infinite: none). */
+INLINE void V(put_column)(Interior *a, int64_t c, Column column, double lower, double upper) {
     const double ends[2] = {lower, upper};
-    a->linear[c] = linear;
-    a->quadratic[c] = quadratic;
+    const int curved = column.quadratic > 0 || column.entropy[0] > 0;
+    a->linear[c] = column.linear;
+    a->quadratic[c] = column.quadratic;
     for (int side = 0; side < 2; side++) {
         a->present[side][c] = isfinite(ends[side]) ? 1.0 : 0.0;
         a->bound[side][c] = isfinite(ends[side]) ? ends[side] : 0.0;
-        a->entropy[side][c] = isfinite(ends[side]) ? entropy : 0.0;
-        a->width[side][c] = entropy > 0 ? upper - lower : 1.0;
+        a->entropy[side][c] = column.entropy[side];
+        a->width[side][c] = column.width;
     }
-    a->has_entropy |= entropy > 0;
-    a->least[c] = quadratic > 0 || entropy > 0 ? SMALLEST : LEAST_CURVATURE;
-    a->counts[c] = quadratic > 0 || entropy > 0;
+    a->has_entropy |= column.entropy[0] > 0;
+    a->least[c] = curved ? SMALLEST : LEAST_CURVATURE;
+    a->counts[c] = curved;
 }
 
 /* The columns with one coefficient of a kept row: its slack, and what it may be broken by. */
@@ -215,29 +215,35 @@ static void V(read_row)(Interior *a, int64_t i, double taken, double tau) {
     if (ends.lower == ends.upper) a->rhs[i] = lower;
     else {
         const double entropy = p->slack[user] > 0 && !p->tight[user] ? tau / p->scale[user] / r : 0.0;
+        const Column slack = {0.0, 0.0, {entropy, entropy}, entropy > 0 ? upper - lower : 1.0};
         s->single_row[a->columns - a->variables] = (int32_t)i;
         s->sign[a->columns - a->variables] = -1.0;
-        V(put_column)(a, a->columns, 0.0, 0.0, lower, upper, entropy);
+        V(put_column)(a, a->columns, slack, lower, upper);
         a->least[a->columns++] = LEAST_CURVATURE;
     }
     for (int way = 0; way < 2; way++) {
         if (!isfinite(way ? ends.lower : ends.upper) || prices[way] == INFINITY) continue;
         s->single_row[a->columns - a->variables] = (int32_t)i;
         s->sign[a->columns - a->variables] = way ? 1.0 : -1.0;
-        V(put_column)(a, a->columns++, -prices[way] / r, 0.0, 0.0, INFINITY, 0.0);
+        V(put_column)(a, a->columns++, (Column){-prices[way] / r, 0.0, {0.0, 0.0}, 1.0}, 0.0, INFINITY);
     }
 }
 
 /* Scaled columns and rows: every objective of the core. */
 static void V(read_columns)(Interior *a, int objective, const double *scores) {
     const Instance *p = a->instance;
-    const double tau = objective == ENTROPY ? *p->parameter : 0.0;
+    const double tau = p->parameters[0][0];
     a->has_entropy = 0;
     for (int64_t n = 0; n < a->variables; n++) {
         const int64_t j = a->variable[n];
-        const double g = a->column_scale[n], q = objective == ENTROPY ? 0.0 : p->parameter[j];
-        const double linear = objective == ENTROPY ? scores[j] : q * scores[j], width = p->upper[j] - p->lower[j];
-        V(put_column)(a, n, linear * g, q * g * g, p->lower[j] / g, p->upper[j] / g, tau > 0 ? tau / width * g : 0.0);
+        const double g = a->column_scale[n];
+        const Variable of = V(variable_of)(p, objective, j);
+        Column column = column_of(objective, &of, scores[j], has_unit(objective) ? most_of(of.upper - of.lower, p->room[j]) : 1.0);
+        column.linear *= g;
+        column.quadratic *= g * g;
+        column.width /= g;
+        for (int side = 0; side < 2; side++) column.entropy[side] *= g;
+        V(put_column)(a, n, column, of.lower / g, of.upper / g);
     }
     a->columns = a->variables;
     for (int64_t i = 0; i < a->rows; i++) V(read_row)(a, i, a->best_duals[a->row[i]], tau);
@@ -246,7 +252,7 @@ static void V(read_columns)(Interior *a, int objective, const double *scores) {
     for (int64_t c = 0; c < a->variables; c++) any |= a->counts[c] > 0;
     for (int64_t c = 0; c < a->columns && !any; c++) a->counts[c] = !a->counts[c];
     for (int64_t c = a->columns; c < a->room; c++) {
-        V(put_column)(a, c, 0.0, 1.0, -INFINITY, INFINITY, 0.0);
+        V(put_column)(a, c, (Column){0.0, 1.0, {0.0, 0.0}, 1.0}, -INFINITY, INFINITY);
         a->counts[c] = 0.0;
     }
     a->bounds = 0;

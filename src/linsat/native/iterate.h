@@ -8,7 +8,7 @@
 #define STAGNANT 0.5 /* an error above this share of the least one before is no progress */
 /* Steps without progress before the interior-point method takes over. Duals of soft rows have as far to go as the price is
  * high, and they go there one change of the rows that bind after another. */
-enum { PATIENCE_HARD = 12, PATIENCE_SOFT = 5 };
+enum { PATIENCE_HARD = 12, PATIENCE_SOFT = 5, STEPS_AT_REST = 2 };
 #endif
 
 static void V(swap)(Work *w) {
@@ -23,6 +23,15 @@ static double V(largest)(const double *values, int64_t count) {
     return V(largest_of)(found);
 }
 
+/* By what a row must multiply the odds (KL: the shares) of its variables and slack to hold, were its coefficients equal; 0
+ * where it cannot. */
+INLINE double V(sweep_ratio)(int o, double whole, double wanted, double have) {
+    const double rest = whole - wanted, left = whole - have, least = 1e-12 * whole;
+    if (!(whole > 0) || !(wanted > least && have > least)) return 0.0;
+    if (o == KL) return wanted / have;
+    return rest > least && left > least ? wanted * left / (rest * have) : 0.0;
+}
+
 /* One Sinkhorn sweep over the groups of disjoint rows, kept if it lowers the potential; returns whether it does. */
 static int V(sweep)(Work *w, double T) {
     const Layout *a = w->layout;
@@ -34,10 +43,9 @@ static int V(sweep)(Work *w, double T) {
     for (int64_t g = 0; g < a->groups; g++) {
         for (int32_t e = a->group_start[g]; e < a->group_start[g + 1]; e++) {
             const int32_t i = a->group_rows[e];
-            const double whole = w->whole[i], wanted = w->b[i], rest = whole - wanted, have = at->r[i] + wanted;
-            const double left = whole - have, least = 1e-12 * whole;
-            if (!(whole > 0) || !(wanted > least && rest > least && have > least && left > least)) continue;
-            const double change = T * log(wanted * left / (rest * have));
+            const double wanted = w->b[i], ratio = V(sweep_ratio)(w->objective, w->whole[i], wanted, at->r[i] + wanted);
+            if (!(ratio > 0)) continue;
+            const double change = T * log(ratio);
             at->mu[i] += change < -cap ? -cap : change > cap ? cap : change;
         }
         V(clip)(w, at->mu);
@@ -87,13 +95,13 @@ static int V(find_direction)(Work *w, double T, double cooler, double damping, d
     }
     const int failed = V(factor)(w, at, T, damping, ridge);
     V(solve)(w, w->rhs, w->direction);
-    for (int64_t i = 0; any_held && i < a->rows; i++)
-        if (!w->moving[i]) w->direction[i] = at->r[i];
     double length = -1.0;
-    if (w->objective == ENTROPY) {
+    if (OBJECTIVES[w->objective].temperature) {
         const double longest = V(largest)(w->direction, w->k), cap = stride * (10.0 * T + 0.5 * w->reach);
         if (longest > cap) length = -cap / longest;
     }
+    for (int64_t i = 0; any_held && i < a->rows; i++) /* they stay, and a large residual of theirs shortens no step */
+        if (!w->moving[i]) w->direction[i] = at->r[i];
     for (int64_t i = 0; i < w->k; i += LANES) V(store)(w->direction + i, V(load)(w->direction + i) * length);
     return failed;
 }
@@ -158,16 +166,9 @@ static void V(polish)(Work *w, double T, double ridge, double tol) {
 
 /* x into the work array d. */
 static void V(answers)(Work *w) {
-    const Instance *it = &w->it;
-    if (w->objective == EUCLIDEAN) {
-        memcpy(w->d, w->now.p, w->l * sizeof(double));
-        for (int64_t j = 0; w->fixed && j < w->layout->variables; j++)
-            if (!it->free[j]) w->d[j] = it->at_upper[j] ? it->upper[j] : it->lower[j];
-        return;
-    }
     for (int64_t j = 0; j < w->l; j += LANES) {
-        const vec lower = V(load)(w->lower + j), upper = V(load)(w->upper + j);
-        V(store)(w->d + j, V(smaller)(lower + (upper - lower) * V(load)(w->now.p + j), upper));
+        const vec base = V(load)(w->base + j), unit = V(load)(w->unit + j), upper = V(load)(w->upper + j);
+        V(store)(w->d + j, V(point_at)(w->objective, V(load)(w->now.p + j), base, unit, upper));
     }
 }
 
@@ -189,8 +190,7 @@ static int V(proves_infeasible)(Work *w) {
     for (int64_t j = 0; j < a->variables; j++) {
         const double gain = w->next.u[j];
         if (gain == 0.0) continue;
-        const double low = w->objective == ENTROPY ? 0.0 : w->lower[j], high = w->objective == ENTROPY ? 1.0 : w->upper[j];
-        const double most = gain * (gain > 0 ? high : low);
+        const double most = gain * (gain > 0 ? w->most[j] : w->least[j]);
         best += most;
         size += fabs(most);
     }
@@ -215,7 +215,7 @@ static double V(start)(Work *w, const double *start) {
         }
     }
     V(evaluate)(w, &w->now, T);
-    for (int64_t i = 0; !start && w->objective == ENTROPY && i < CONSTANTS.sweeps; i++)
+    for (int64_t i = 0; !start && OBJECTIVES[w->objective].multiplies && i < CONSTANTS.sweeps; i++)
         if (!V(sweep)(w, T)) break;
     return T;
 }
@@ -241,7 +241,9 @@ static int V(newton)(Work *w, double tol, const double *start, int64_t max_steps
     int64_t tries = 0;
     int searching = 0, cooled = 0, stalled = !isfinite(w->now.theta);
     for (int64_t number = 0; number <= max_steps * c->backtracks; number++) {
-        if (w->now.error <= tol && T <= w->tau && !stalled) {
+        /* The error is absolute, the verdict is not: where nothing bounds x, rounding may keep the error from falling. */
+        const int rests = has_unit(w->objective) && since == STEPS_AT_REST && !searching;
+        if (((w->now.error <= tol && !stalled) || rests) && T <= w->tau) {
             V(polish)(w, T, ridge, tol);
             V(answers)(w);
             if (V(holds)(w, w->d, w->now.mu, tol)) return CONVERGED;
@@ -251,7 +253,7 @@ static int V(newton)(Work *w, double tol, const double *start, int64_t max_steps
         if (*steps >= max_steps && !searching) return STEP_LIMIT;
         if (!searching) {
             if (V(stagnates)(w, T, patience, &coolest, &mark, &since)) return V(proves_infeasible)(w) ? INFEASIBLE : STALLED;
-            const int cools = w->now.error <= c->loose_residual && T > w->tau;
+            const int cools = (w->now.error <= c->loose_residual || rests) && T > w->tau;
             double cooler = T;
             if (cools) cooler = c->cooling * T > w->tau ? c->cooling * T : w->tau;
             const double size = w->now.error < 1.0 ? w->now.error : 1.0;

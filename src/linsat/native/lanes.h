@@ -26,15 +26,15 @@ typedef struct {
 /* LANES instances with their numbers folded, as Work, and room to work in. */
 typedef struct {
     const Layout *layout;
-    int objective, entropic, weighted, has_slack, constant; /* constant: H is the same at all duals */
+    int objective, entropic, weighted, shifted, has_slack, constant; /* shifted: an offset; constant: H is the same at all duals */
     int32_t *column, *row, *place;                      /* entries by variable: where each begins, row, Layout's entry */
     int32_t *row_start, *row_entry, *row_column;        /* by row: where each begins, entry, variable */
     int two;                                            /* every variable is in two rows */
     int32_t *list, count, lead;                         /* rows that move in some lane, and how many of them lead */
-    vec tau, T, reach, pivots;
+    vec tau, T, reach, pivots, alpha;
     mask bounded, affine;                               /* lanes with bounded duals; with r affine in mu */
     vec *coefficients, *row_values;                     /* c by variable, and again by row */
-    vec *linear, *lower, *upper, *weights, *scale;
+    vec *linear, *base, *unit, *upper, *gain, *offset, *least, *most, *first, *second, *scale; /* as in Work */
     vec *b, *s, *low, *high, *whole, *taken, *totals;
     mask *fixed, *active, *moving, *negative;           /* moving: rows that take part in a step */
     LanePoint now, next;
@@ -56,7 +56,6 @@ INLINE int V(bits_of)(mask which) {
 #endif
 
 INLINE int V(any)(mask which) { return V(bits_of)(which) != 0; }
-INLINE vec V(where)(mask which, vec value) { return (vec)(which & (mask)value); }
 INLINE vec V(limited)(vec value, vec low, vec high) { return V(smaller)(V(larger)(value, low), high); }
 
 /* The lanes whose bits are set. */
@@ -135,35 +134,26 @@ INLINE void V(write_lanes)(void *const *to, const vec *restrict from, int single
     }
 }
 
-/* log(x) of a positive, normal x: 2^k m with m between 2^-1/2 and 2^1/2, and 2 artanh((m - 1) / (m + 1)). */
-INLINE vec V(log_of)(vec x) {
-    typedef uint64_t bits __attribute__((vector_size(8 * LANES)));
-    const uint64_t root = 0x3fe6a09e667f3bcd, one = 0x3ff0000000000000; /* 2^-1/2 and 1 */
-    const bits shifted = (bits)x + (one - root);
-    const vec m = (vec)((shifted & 0xfffffffffffff) + root), s = (m - 1.0) / (m + 1.0), q = s * s;
-    const double magic = 4503599627370496.0; /* 2^52: a whole number in the low bits */
-    const vec k = (vec)((shifted >> 52) + 0x4330000000000000) - (magic + 1023.0);
-    vec total = V(all)(1.0 / 21);
-    for (int odd = 19; odd >= 3; odd -= 2) total = total * q + 1.0 / odd;
-    return k * 0.6931471803691238 + (2.0 * s + (2.0 * s * q * total + k * 1.9082149292705877e-10));
-}
-
 /* ---- the potential and the residuals ---- */
 
-/* Euclidean only: a number over, and times, the weight of variable j. */
-INLINE vec V(over_weight)(const Group *w, int64_t j, vec value) {
-    if (w->weighted) value = value / w->weights[j];
-    return value;
-}
-
-INLINE vec V(times_weight)(const Group *w, int64_t j, vec value) {
-    if (w->weighted) value = value * w->weights[j];
-    return value;
-}
-
 INLINE vec V(sigmoid)(vec t) {
-    const vec e = V(exp_of_negative)(V(minus_size_of)(t)), share = 1.0 / (1.0 + e);
+    const vec e = V(exp_of)(V(minus_size_of)(t)), share = 1.0 / (1.0 + e);
     return V(pick)(t >= 0.0, share, e * share);
+}
+
+/* The numbers of the objective at temperatures T, and those of variable j. */
+INLINE Heat V(lane_heat)(const Group *w, vec T) {
+    return (Heat){T, 1.0 / T, w->alpha, 1.0 / (w->alpha - 1.0), w->weighted};
+}
+
+INLINE Own V(lane_own)(const int o, const Group *w, int64_t j) {
+    Own own = {{0}, {0}, {0}, {0}};
+    if (o == ENTROPY) return own;
+    own.most = w->most[j];
+    if (o == EUCLIDEAN) own.least = w->least[j];
+    if (o != EUCLIDEAN || w->weighted) own.first = w->first[j];
+    if (o == TSALLIS) own.second = w->second[j];
+    return own;
 }
 
 /* to_j = from_j + sum_i c_ij mu_i, where `from` may be NULL */
@@ -211,17 +201,15 @@ INLINE void V(add_rows)(const Group *w, const vec *restrict p, const vec *restri
 }
 
 /* p from u */
-static void V(shares)(const Group *w, const vec *restrict u, vec inverse, vec *restrict p) {
-    const int64_t l = w->layout->variables;
-    if (w->objective == ENTROPY) {
-        for (int64_t j = 0; j < l; j++) p[j] = V(sigmoid)(u[j] * inverse);
-        return;
-    }
-    for (int64_t j = 0; j < l; j++) {
-        const vec low = w->lower[j], high = w->upper[j], x = V(over_weight)(w, j, u[j]);
-        p[j] = V(pick)(x <= low, low, V(pick)(x >= high, high, x));
+INLINE void V(lane_shares)(const int o, const Group *w, const vec *restrict u, vec T, vec *restrict p) {
+    const Heat heat = V(lane_heat)(w, T);
+    for (int64_t j = 0; j < w->layout->variables; j++) {
+        const Own own = V(lane_own)(o, w, j);
+        p[j] = V(share_of)(o, u[j], &own, &heat, NULL);
     }
 }
+
+FOR_OBJECTIVES(lane_shares, (const Group *w, const vec *u, vec T, vec *p), w, u, T, p)
 
 /* How far a dual is from where a step along -r, clipped, would leave it. */
 INLINE vec V(lane_distance)(const Group *w, const LanePoint *at, int64_t i) {
@@ -242,7 +230,7 @@ static void V(measure_lanes)(const Group *w, LanePoint *at) {
 static void V(evaluate_lanes)(const Group *w, LanePoint *at, vec T, int whole) {
     const vec inverse = 1.0 / T;
     if (whole) V(add_columns)(w, w->linear, at->mu, at->u);
-    V(shares)(w, at->u, inverse, at->p);
+    BY_OBJECTIVE(w->objective, lane_shares, w, at->u, T, at->p)
     V(add_rows)(w, at->p, w->b, at->r);
     for (int64_t i = 0; w->has_slack && i < w->layout->rows; i++) {
         at->z[i] = V(sigmoid)(at->mu[i] * inverse);
@@ -251,22 +239,24 @@ static void V(evaluate_lanes)(const Group *w, LanePoint *at, vec T, int whole) {
     V(measure_lanes)(w, at);
 }
 
-/* theta at a point that has been evaluated, and the sum of the sizes of its terms. T softplus(u / T) is the larger of u
- * and 0, less T log of the larger of p and 1 - p. */
-static vec V(potential)(const Group *w, const LanePoint *at, vec T, vec *size_at) {
-    vec theta = {0}, size = {0}, product = V(all)(1.0);
+/* The variables' part of theta at a point that has been evaluated, and the sum of the sizes of its terms. */
+INLINE void V(lane_terms)(const int o, const Group *w, const LanePoint *at, vec T, vec *theta, vec *size) {
+    const Heat heat = V(lane_heat)(w, T);
+    Terms terms = V(no_terms)();
     for (int64_t j = 0; j < w->layout->variables; j++) {
-        const vec u = at->u[j], p = at->p[j];
-        if (w->objective == ENTROPY) {
-            theta += V(larger)(u, (vec){0});
-            product *= V(larger)(p, 1.0 - p); /* at least 1/2, of at most LANE_VARIABLES */
-        } else {
-            const vec term = p * (u - 0.5 * V(times_weight)(w, j, p));
-            theta += term;
-            size += V(size_of)(term);
-        }
+        const Own own = V(lane_own)(o, w, j);
+        V(add_terms)(o, at->u[j], at->p[j], &own, &heat, &terms); /* factors of at least 1/2, of at most LANE_VARIABLES */
     }
-    if (w->objective == ENTROPY) size = theta = theta - T * V(log_of)(product);
+    if (o == ENTROPY) terms.value = terms.size = T * (terms.value - V(log_of)(terms.product));
+    *theta = terms.value;
+    *size = terms.size;
+}
+
+FOR_OBJECTIVES(lane_terms, (const Group *w, const LanePoint *at, vec T, vec *theta, vec *size), w, at, T, theta, size)
+
+static vec V(potential)(const Group *w, const LanePoint *at, vec T, vec *size_at) {
+    vec theta, size;
+    BY_OBJECTIVE(w->objective, lane_terms, w, at, T, &theta, &size)
     for (int64_t i = 0; i < w->layout->rows; i++) {
         const vec mu = at->mu[i], term = w->b[i] * mu;
         if (w->has_slack) {
@@ -284,16 +274,20 @@ static vec V(potential)(const Group *w, const LanePoint *at, vec T, vec *size_at
 
 /* ---- H, factored, and solves with it ---- */
 
+INLINE void V(slopes_of_lanes)(const int o, const Group *w, const LanePoint *at, vec T, mask which) {
+    const Heat heat = V(lane_heat)(w, T);
+    for (int64_t j = 0; j < w->layout->variables; j++) {
+        const Own own = V(lane_own)(o, w, j);
+        w->d[j] = V(pick)(which, V(slope_of)(o, at->u[j], at->p[j], &own, &heat), w->d[j]);
+    }
+}
+
+FOR_OBJECTIVES(slopes_of_lanes, (const Group *w, const LanePoint *at, vec T, mask which), w, at, T, which)
+
 /* d = dp/du at a point and the slacks' part of H, of some lanes; the others keep theirs. */
 static void V(lane_slopes)(Group *w, const LanePoint *at, vec T, mask which) {
     const vec inverse = 1.0 / T;
-    for (int64_t j = 0; j < w->layout->variables; j++) {
-        const vec p = at->p[j];
-        vec slope;
-        if (w->objective == ENTROPY) slope = p * (1.0 - p) * inverse;
-        else slope = V(where)((p > w->lower[j]) & (p < w->upper[j]), V(over_weight)(w, j, V(all)(1.0)));
-        w->d[j] = V(pick)(which, slope, w->d[j]);
-    }
+    BY_OBJECTIVE(w->objective, slopes_of_lanes, w, at, T, which)
     for (int64_t i = 0; w->has_slack && i < w->layout->rows; i++)
         w->curvature[i] = V(pick)(which, w->s[i] * at->z[i] * (1.0 - at->z[i]) * inverse, w->curvature[i]);
 }
@@ -691,9 +685,13 @@ static void V(sweep_lanes)(Group *w, vec T, mask running) {
             const int32_t i = a->group_rows[e];
             const vec whole = w->whole[i], wanted = w->b[i], rest = whole - wanted, have = w->now.r[i] + wanted;
             const vec left = whole - have, least = 1e-12 * whole;
-            const mask inside = (wanted > least) & (rest > least) & (have > least) & (left > least);
-            const mask possible = running & (whole > 0.0) & inside;
-            const vec change = T * V(log_of)(wanted * left / (rest * have));
+            mask possible = running & (whole > 0.0) & (wanted > least) & (have > least);
+            vec ratio = wanted / have;
+            if (w->objective != KL) {
+                possible &= (rest > least) & (left > least);
+                ratio *= left / rest;
+            }
+            const vec change = T * V(log_of)(ratio);
             const vec to = w->now.mu[i] + V(where)(possible, V(limited)(change, -cap, cap));
             w->next.mu[i] = V(limited)(to, w->low[i], w->high[i]);
         }
@@ -706,7 +704,6 @@ static void V(sweep_lanes)(Group *w, vec T, mask running) {
 /* Duals and temperatures to begin with. */
 static void V(start_lanes)(Group *w, const double *const *start, double tol, mask running) {
     const int64_t k = w->layout->rows;
-    const int entropy = w->objective == ENTROPY;
     for (int64_t i = 0; i < k; i++) {
         w->now.mu[i] = V(limited)((vec){0}, w->low[i], w->high[i]);
         w->moving[i] = w->active[i];
@@ -725,7 +722,7 @@ static void V(start_lanes)(Group *w, const double *const *start, double tol, mas
         w->T = V(pick)(better, w->tau, w->T);
     }
     V(evaluate_lanes)(w, &w->now, w->T, 1);
-    for (int n = 0; !start && entropy && n < LANE_SWEEPS; n++) V(sweep_lanes)(w, w->T, running);
+    for (int n = 0; !start && OBJECTIVES[w->objective].multiplies && n < LANE_SWEEPS; n++) V(sweep_lanes)(w, w->T, running);
     w->pivots = (vec){0};
     if (V(any)(running & w->affine & w->bounded)) {
         V(lane_slopes)(w, &w->now, w->T, ~(mask){0});
@@ -773,11 +770,11 @@ static mask V(aim_lanes)(Group *w, vec T, vec cooler, mask running, mask fresh, 
     V(solve_lanes)(w, rhs, w->rhs);
     vec longest = {0};
     for (int64_t i = 0; i < k; i++) {
-        if (bounded) w->rhs[i] = V(pick)(w->moving[i], w->rhs[i], at->r[i]); /* nothing in rows that take no part */
         longest = V(larger)(V(size_of)(w->rhs[i]), longest);
+        if (bounded) w->rhs[i] = V(pick)(w->moving[i], w->rhs[i], at->r[i]); /* nothing in rows that take no part */
     }
     vec length = V(all)(-1.0);
-    if (w->objective == ENTROPY) {
+    if (OBJECTIVES[w->objective].temperature) {
         const vec cap = stride * (10.0 * T + 0.5 * w->reach);
         length = V(pick)(longest > cap, -cap / longest, length);
     }
@@ -797,14 +794,9 @@ static mask V(snap_lanes)(Group *w) {
 }
 
 /* x into the work array d. */
-static void V(answer_lanes)(Group *w, const Instance *const *of) {
-    for (int64_t j = 0; j < w->layout->variables; j++) {
-        const vec low = w->lower[j], high = w->upper[j], p = w->now.p[j];
-        w->d[j] = w->objective == EUCLIDEAN ? p : V(smaller)(low + (high - low) * p, high);
-        if (w->objective == ENTROPY || !V(any)(w->fixed[j])) continue;
-        for (int n = 0; n < LANES; n++)
-            if (w->fixed[j][n]) w->d[j][n] = of[n]->at_upper[j] ? of[n]->upper[j] : of[n]->lower[j];
-    }
+static void V(answer_lanes)(Group *w) {
+    for (int64_t j = 0; j < w->layout->variables; j++)
+        w->d[j] = V(point_at)(w->objective, w->now.p[j], w->base[j], w->unit[j], w->upper[j]);
 }
 
 /* Newton's method in the running lanes, from `now`; returns those in which it has arrived, which is no verdict, and the steps that each took. */
@@ -886,56 +878,67 @@ static mask V(iterate_lanes)(Group *w, double tol, mask running, vec *steps_at) 
 /* ---- the numbers of LANES instances ---- */
 
 static void V(fold_lane_variables)(Group *w, const Instance *const *of) {
-    const double *lower[LANES], *upper[LANES], *weights[LANES];
+    const double *lower[LANES], *upper[LANES], *room[LANES], *numbers[LANES];
     const uint8_t *free_[LANES], *at_upper[LANES];
+    const int o = w->objective, unit = has_unit(o), other = OBJECTIVES[o].temperature;
+    vec units = {0};
     for (int n = 0; n < LANES; n++) {
-        lower[n] = of[n]->lower, upper[n] = of[n]->upper, weights[n] = of[n]->parameter;
-        free_[n] = of[n]->free, at_upper[n] = of[n]->at_upper;
+        lower[n] = of[n]->lower, upper[n] = of[n]->upper, room[n] = of[n]->room, numbers[n] = of[n]->parameters[other];
+        free_[n] = of[n]->free, at_upper[n] = of[n]->at_upper, units[n] = of[n]->unit;
     }
     mask boxed = {0};
     for (int64_t j = 0; j < w->layout->variables; j++) {
-        const vec low = V(gather)(lower, j), high = V(gather)(upper, j);
-        const mask fixed = ~V(gather_flags)(free_, j);
-        const vec value = w->objective == EUCLIDEAN ? (vec){0} : V(pick)(V(gather_flags)(at_upper, j), high, low);
-        w->fixed[j] = fixed;
-        w->lower[j] = V(pick)(fixed, value, low);
-        w->upper[j] = V(pick)(fixed, value, high);
-        if (w->weighted) w->weights[j] = V(gather)(weights, j);
-        boxed |= (w->lower[j] > -INFINITY) | (w->upper[j] < INFINITY);
+        const vec low = V(gather)(lower, j), high = V(gather)(upper, j), none = {0};
+        vec base = low, width = high - low, most = V(all)(1.0);
+        if (o == EUCLIDEAN) base = none, width = most, most = high;
+        const mask free = V(gather_flags)(free_, j), moves = free & (high > low);
+        w->fixed[j] = ~free;
+        boxed |= ~moves | (low > -INFINITY) | (high < INFINITY);
+        const vec value = V(pick)(V(gather_flags)(at_upper, j), high, low);
+        if (unit) {
+            const vec left = V(gather)(room, j); /* as in most_of */
+            most = V(smaller)(V(pick)(width < left, width, LOOSE * left), V(all)(FARTHEST)) / units;
+            w->first[j] = V(log_of)(V(larger)(most, V(all)(1e-200)) * units);
+            width = units;
+        }
+        w->unit[j] = V(where)(moves, width);
+        w->base[j] = V(pick)(moves, base, value);
+        w->upper[j] = V(pick)(moves, high, value);
+        w->least[j] = none;
+        if (o == EUCLIDEAN) w->least[j] = V(where)(moves, low);
+        w->most[j] = V(where)(moves, most);
+        if (w->weighted) w->first[j] = V(gather)(numbers, j);
+        if (w->offset) w->offset[j] = w->tau * V(log_of)(V(larger)(V(gather)(numbers, j), V(all)(1e-300)));
+        if (o == TSALLIS) w->second[j] = V(exp_of)(V(smaller)(w->first[j] * (w->alpha - 1.0), V(all)(700.0)));
     }
     w->affine = (mask){0};
-    if (w->objective == EUCLIDEAN) w->affine = ~boxed;
+    if (o == EUCLIDEAN) w->affine = ~boxed;
     w->constant = !V(any)(~w->affine);
+}
+
+static void V(fold_lane_scales)(Group *w, const Instance *const *of) {
+    const double *scale[LANES];
+    const uint8_t *active[LANES];
+    for (int n = 0; n < LANES; n++) scale[n] = of[n]->scale, active[n] = of[n]->active;
+    for (int64_t i = 0; i < w->layout->rows; i++) {
+        w->scale[i] = V(gather)(scale, w->layout->order[i]);
+        w->active[i] = V(gather_flags)(active, w->layout->order[i]);
+    }
 }
 
 static void V(fold_lane_coefficients)(Group *w, const Instance *const *of) {
     const Layout *a = w->layout;
-    const double *values[LANES], *lower[LANES], *upper[LANES], *scale[LANES];
-    const uint8_t *at_upper[LANES], *active[LANES];
-    const int entropy = w->objective == ENTROPY;
-    for (int n = 0; n < LANES; n++) {
-        values[n] = of[n]->values, lower[n] = of[n]->lower, upper[n] = of[n]->upper, scale[n] = of[n]->scale;
-        at_upper[n] = of[n]->at_upper, active[n] = of[n]->active;
-    }
+    const double *values[LANES];
+    for (int n = 0; n < LANES; n++) values[n] = of[n]->values;
     for (int64_t i = 0; i < a->rows; i++) {
-        w->scale[i] = V(gather)(scale, a->order[i]);
-        w->active[i] = V(gather_flags)(active, a->order[i]);
         w->taken[i] = w->totals[i] = (vec){0};
         w->negative[i] = (mask){0};
     }
     for (int64_t j = 0; j < a->variables; j++) {
-        const mask fixed = w->fixed[j];
-        const vec wide = w->upper[j] - w->lower[j];
-        vec offset = entropy ? w->lower[j] : (vec){0}; /* what a coefficient takes of its row's side, times itself */
-        if (!entropy && V(any)(fixed))
-            offset = V(where)(fixed, V(pick)(V(gather_flags)(at_upper, j), V(gather)(upper, j), V(gather)(lower, j)));
         for (int32_t e = w->column[j]; e < w->column[j + 1]; e++) {
             const int32_t i = w->row[e] / V(WIDE);
-            const vec value = V(gather)(values, a->entry[w->place[e]]);
-            vec c = value;
-            if (entropy) c = value * wide;
-            c = V(where)(~fixed, c / w->scale[i]);
-            w->taken[i] += value * offset;
+            const vec value = V(gather)(values, a->entry[w->place[e]]), c = value * w->unit[j] / w->scale[i];
+            w->taken[i] += value * w->base[j];
             w->negative[i] |= value < 0.0;
             w->totals[i] += c;
             w->coefficients[e] = V(where)(w->active[i], c);
@@ -977,38 +980,39 @@ static void V(fold_lane_rows)(Group *w, const Instance *const *of) {
 /* The numbers of LANES instances that do not depend on scores and temperature; `changed` says which may differ from those
  * of the last call, so that numbers which all instances share are read once. */
 static void V(fold_lanes)(Group *w, const Instance *const *of, int changed) {
+    for (int n = 0; n < LANES; n++) {
+        if (OBJECTIVES[w->objective].temperature) w->tau[n] = of[n]->parameters[0][0] * of[n]->unit;
+        if (w->objective == TSALLIS) w->alpha[n] = of[n]->parameters[1][0];
+    }
     if (changed & NEW_VARIABLES) V(fold_lane_variables)(w, of);
-    if (changed & (NEW_VARIABLES | NEW_COEFFICIENTS)) V(fold_lane_coefficients)(w, of);
-    if (changed) V(fold_lane_rows)(w, of);
+    if (changed & NEW_ROWS) V(fold_lane_scales)(w, of);
+    if (changed & NEW_COEFFICIENTS) V(fold_lane_coefficients)(w, of);
+    if (changed & NEW_ROWS) V(fold_lane_rows)(w, of);
     if (changed && w->constant) {
-        for (int64_t j = 0; j < w->layout->variables; j++) w->d[j] = V(over_weight)(w, j, V(all)(1.0));
+        for (int64_t j = 0; j < w->layout->variables; j++) {
+            w->d[j] = V(all)(1.0);
+            if (w->weighted) w->d[j] = 1.0 / w->first[j];
+        }
         V(assemble_lanes)(w);
     }
 }
 
-/* The linear term, the temperature and the reach of the scores; returns the lanes in which everything is finite. */
+/* The linear term and the reach of the scores; returns the lanes in which everything is finite. */
 static mask V(read_lane_scores)(Group *w, const Instance *const *of, const void *const *scores, int single) {
     const int64_t l = w->layout->variables;
-    const int entropy = w->objective == ENTROPY;
-    w->tau = V(all)(1.0);
-    for (int n = 0; entropy && n < LANES; n++) w->tau[n] = *of[n]->parameter;
+    const int wide = w->objective == ENTROPY;
     V(read_lanes)(w->linear, scores, single, l);
     vec reach = {0};
-    mask finite = (w->tau > 0.0) & (w->tau < INFINITY);
+    mask finite = ~(mask){0};
     for (int64_t j = 0; j < l; j++) {
-        const vec y = w->linear[j], wide = w->upper[j] - w->lower[j];
-        vec term = y;
-        if (entropy) {
-            term = wide * y;
-            reach = V(larger)(V(size_of)(term), reach);
-        } else if (w->weighted) {
-            finite &= (w->weights[j] > 0.0) & (w->weights[j] < INFINITY);
-            term = w->weights[j] * y;
-        }
+        const vec y = w->linear[j];
+        const mask moves = w->unit[j] > 0.0;
+        vec term = w->gain[j] * y;
         finite &= (V(size_of)(y) < INFINITY) & (V(size_of)(term) < INFINITY);
-        if (entropy) term = V(pick)(wide > 0.0, term, V(all)(-1e200)); /* fixed: it has a share of nothing */
-        w->linear[j] = term;
-        if (!entropy || !V(any)(w->fixed[j])) continue;
+        if (w->offset) term += w->offset[j];
+        reach = V(larger)(V(where)(moves, V(size_of)(term)), reach);
+        w->linear[j] = V(pick)(moves, term, V(all)(-1e200)); /* fixed: it has a share of nothing */
+        if (!wide || !V(any)(w->fixed[j])) continue;
         for (int n = 0; n < LANES; n++) /* the scores of fixed variables, too, must fit their box as it was given */
             if (!isfinite((of[n]->upper[j] - of[n]->lower[j]) * y[n])) finite[n] = 0;
     }
@@ -1025,15 +1029,16 @@ INLINE vec *V(take_vectors)(vec **from, int64_t count) {
 /* LanePoint to the work arrays, one after another from `at` on; returns where they end. */
 static vec *V(arrange_lanes)(Group *w, const Layout *a, vec *at) {
     const int64_t l = a->variables, k = a->rows;
-    vec **variables[] = {&w->linear, &w->lower,  &w->upper,  &w->now.u,         &w->now.p,
-                         &w->next.u, &w->next.p, &w->d,      (vec **)&w->fixed};
+    vec **variables[] = {&w->linear, &w->base,  &w->unit,  &w->upper,  &w->least, &w->most, &w->first, &w->second,
+                         &w->now.u,  &w->now.p, &w->next.u, &w->next.p, &w->d,    (vec **)&w->fixed};
     vec **rows[] = {&w->scale, &w->b, &w->s, &w->low, &w->high, &w->whole, &w->taken, &w->totals,
                     &w->now.mu, &w->now.z, &w->now.r, &w->next.mu, &w->next.z, &w->next.r, &w->curvature, &w->direction,
                     &w->rhs, &w->scratch, &w->q, &w->diagonal, &w->inverse,
                     (vec **)&w->active, (vec **)&w->moving, (vec **)&w->negative};
     for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take_vectors)(&at, l);
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) *rows[i] = V(take_vectors)(&at, k);
-    if (w->weighted) w->weights = V(take_vectors)(&at, l);
+    if (w->shifted) w->offset = V(take_vectors)(&at, l);
+    w->gain = w->weighted ? w->first : w->unit;
     w->coefficients = V(take_vectors)(&at, a->entries);
     w->row_values = V(take_vectors)(&at, a->entries);
     w->H = V(take_vectors)(&at, k * k);
@@ -1055,12 +1060,15 @@ static int V(fits_lanes)(const Layout *a) {
 }
 
 /* Work arrays for instances of a pattern in one block, for free_block; NULL without memory. */
-static void *V(begin_lanes)(Group *w, const Layout *a, int objective, int entropic, int weighted) {
+static void *V(begin_lanes)(Group *w, const Layout *a, const Statement *s) {
     memset(w, 0, sizeof(*w));
     w->layout = a;
-    w->objective = objective;
-    w->entropic = entropic;
-    w->weighted = weighted;
+    w->objective = (int)s->objective;
+    w->entropic = (int)s->entropic_slack;
+    w->weighted = w->objective == EUCLIDEAN && s->parameters[0].at;
+    w->shifted = w->objective == KL && s->parameters[1].at;
+    w->tau = V(all)(1.0);
+    w->alpha = V(all)(2.0);
     vec *origin = (vec *)64;
     void *block = zeroed_block((size_t)((char *)V(arrange_lanes)(w, a, origin) - (char *)origin));
     if (!block) return NULL;
@@ -1114,7 +1122,7 @@ static int V(forward_lanes)(Group *w, V(LaneSolve) *call, double tol) {
     V(start_lanes)(w, call->start[0] ? call->start : NULL, tol, running);
     const mask solved = V(iterate_lanes)(w, tol, running, &steps);
     const int bits = V(bits_of)(solved);
-    V(answer_lanes)(w, call->of);
+    V(answer_lanes)(w);
     V(write_lanes)(call->x, w->d, call->single, a->variables, bits);
     for (int n = 0; n < call->count; n++) {
         call->steps[n] = (int64_t)steps[n];
@@ -1130,36 +1138,49 @@ static int V(forward_lanes)(Group *w, V(LaneSolve) *call, double tol) {
     return bits;
 }
 
-/* What LANES gradients are made of; lanes as in LaneSolve, grad_duals and parameter in all lanes or (NULL) in none. */
+/* What LANES gradients are made of; lanes as in LaneSolve, grad_duals and parameters in all lanes or (NULL) in none. */
 typedef struct {
     const Instance *of[LANES];
     const void *scores[LANES], *grad_x[LANES];
     const double *duals[LANES], *grad_duals[LANES];
     void *grad_scores[LANES];
-    double *parameter[LANES];
+    double *parameters[LANES][PARAMETERS];
     int bits, single; /* lanes to write to */
 } V(LanePull);
 
-/* dL/dtau, or dL/dq: what the explicit dependence of x and r on them passes on. */
-static void V(parameter_lanes)(const Group *w, const V(LanePull) *call, const vec *g, const vec *pulled) {
+/* V(to_parameters) in lanes */
+INLINE void V(parameter_lanes)(const int o, const Group *w, const V(LanePull) *call, const vec *g, const vec *pulled) {
     const Layout *a = w->layout;
+    const Objective *objective = OBJECTIVES + o;
     const LanePoint *at = &w->now;
-    vec total = {0};
+    const int other = objective->temperature, wants_other = call->parameters[0][other] != NULL;
+    const Heat heat = V(lane_heat)(w, w->tau);
+    vec total[PARAMETERS] = {{0}};
     for (int64_t j = 0; j < a->variables; j++) {
-        const vec passed = w->d[j] * (g[j] - pulled[j]);
-        if (w->objective == ENTROPY) {
-            total -= V(where)(w->d[j] > 0.0, at->u[j] * passed);
-            continue;
-        }
-        const vec value = passed * (w->linear[j] - at->u[j]) / w->weights[j];
-        for (int n = 0; n < LANES; n++)
-            if (call->bits >> n & 1) call->parameter[n][j] += value[n];
+        const vec u = at->u[j], d = w->d[j], passed = g[j] - pulled[j];
+        vec hot = u;
+        if (w->offset) hot -= w->offset[j];
+        total[0] -= V(where)(d > 0.0, d * hot * passed);
+        if (!wants_other) continue;
+        const Own own = V(lane_own)(o, w, j);
+        vec number = {0};
+        if (objective->sizes[other] == EACH)
+            for (int n = 0; n < LANES; n++) number[n] = call->of[n]->parameters[other][j];
+        const vec value = passed * V(by_parameter)(o, u, at->p[j], d, w->linear[j], number, &own, &heat);
+        if (objective->sizes[other] == ONE) total[other] += value;
+        else
+            for (int n = 0; n < LANES; n++)
+                if (call->bits >> n & 1) call->parameters[n][other][j] += value[n];
     }
-    if (w->objective == EUCLIDEAN) return;
-    for (int64_t i = 0; i < a->rows && w->has_slack; i++) total += w->q[i] * w->curvature[i] * at->mu[i];
-    for (int n = 0; n < LANES; n++)
-        if (call->bits >> n & 1) call->parameter[n][0] += total[n] / w->tau[n];
+    for (int64_t i = 0; i < a->rows && w->has_slack; i++) total[0] += w->q[i] * w->curvature[i] * at->mu[i];
+    for (int n = 0; n < LANES; n++) {
+        if (!(call->bits >> n & 1)) continue;
+        if (other && call->parameters[n][0]) call->parameters[n][0][0] += total[0][n] / call->of[n]->parameters[0][0];
+        if (other && wants_other && objective->sizes[other] == ONE) call->parameters[n][other][0] += total[other][n];
+    }
 }
+
+FOR_OBJECTIVES(parameter_lanes, (const Group *w, const V(LanePull) *call, const vec *g, const vec *pulled), w, call, g, pulled)
 
 /* q += H^-1 (rhs - H q) in some lanes; returns those that need it again. What is left of an error is at most as small a
  * share of this change as this change is of q. */
@@ -1195,10 +1216,9 @@ static void V(backward_lanes)(Group *w, V(LanePull) *call) {
     if (call->grad_x[0]) V(read_lanes)(g, call->grad_x, call->single, a->variables);
     else memset(g, 0, a->variables * sizeof(vec));
     for (int64_t j = 0; j < a->variables; j++) {
-        const vec wide = w->upper[j] - w->lower[j];
-        if (w->objective == ENTROPY) g[j] = g[j] * wide;
-        g[j] = V(where)(wide > 0.0, g[j]);
-        w->d[j] = V(where)(wide > 0.0, w->d[j]);
+        const mask moves = w->unit[j] > 0.0;
+        g[j] = V(where)(moves, g[j] * w->unit[j]);
+        w->d[j] = V(where)(moves, w->d[j]);
     }
     V(push_lanes)(w, g, pulled, w->rhs);
     for (int64_t i = 0; i < k; i++) {
@@ -1214,12 +1234,9 @@ static void V(backward_lanes)(Group *w, V(LanePull) *call) {
     for (int round = 0; round < 3 && V(any)(running); round++) /* undo the ridge */
         running = V(refine_lanes)(w, pulled, running);
     V(add_columns)(w, NULL, w->q, pulled);
-    if (call->parameter[0]) V(parameter_lanes)(w, call, g, pulled);
-    for (int64_t j = 0; j < a->variables; j++) {
-        vec value = w->d[j] * (g[j] - pulled[j]);
-        if (w->objective == ENTROPY) value *= w->upper[j] - w->lower[j];
-        else value = V(times_weight)(w, j, value);
-        g[j] = value;
+    if (call->parameters[0][0] || call->parameters[0][1]) {
+        BY_OBJECTIVE(w->objective, parameter_lanes, w, call, g, pulled)
     }
+    for (int64_t j = 0; j < a->variables; j++) g[j] = w->d[j] * (g[j] - pulled[j]) * w->gain[j];
     if (call->grad_scores[0]) V(write_lanes)(call->grad_scores, g, call->single, a->variables, call->bits);
 }

@@ -4,17 +4,18 @@
  *
  * A `Layout` is made once per sparsity pattern (linsat_layout). Then, for any numbers, `linsat_solve` gives x, the
  * multipliers of the rows as written and how each instance ended, and `linsat_pull_back` the gradient of a loss to every
- * number of the statement. Nothing is kept between calls, nothing aborts; both return 0, or -1 without memory.
+ * number of the statement. Nothing is kept between calls, nothing aborts; both return 0, -1 without memory, or -2 for an
+ * objective that is not solved here.
  */
 #ifndef LINSAT_H
 #define LINSAT_H
 
 #include <stdint.h>
 
-enum { LINSAT_ABI = 6 };
+enum { LINSAT_ABI = 7 };
 enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE }; /* how an instance ended */
 enum { NEWTON, INTERIOR_POINT };                                 /* who solved it */
-enum { ENTROPY, EUCLIDEAN };                                     /* Omega */
+enum { ENTROPY, EUCLIDEAN, KL, TSALLIS, QUADRATIC };             /* Omega */
 enum { LESS = -1, EQUAL = 0, GREATER = 1 };                      /* the sense of a row */
 
 typedef struct Layout Layout;
@@ -29,7 +30,7 @@ typedef struct {
     int64_t objective, entropic_slack; /* entropic_slack: inequalities have the paper's slack */
     Numbers values, side, lower, upper; /* coefficients in the order of the pattern; b; the box */
     Numbers price;                      /* of breaking a row by one unit, infinite where it must hold; NULL: all must */
-    Numbers parameter;                  /* tau, or weights of the variables; NULL: all one */
+    Numbers parameters[2]; /* of Omega: tau; weights; tau, prior; tau, alpha; P. 1 or one per variable; NULL: all one */
     double gamma_shift;                 /* added to d in the paper's multiplier of covering rows */
 } Statement;
 
@@ -60,7 +61,7 @@ typedef struct {
     const uint8_t *decided;                /* as `linsat_solve` wrote it, or what was known */
     int64_t decided_step;                  /* 0: shared */
     void *grad_scores;                     /* (count, variables), or NULL */
-    Gradient values, side, lower, upper, price, parameter;
+    Gradient values, side, lower, upper, price, parameters[2];
 } Pull;
 
 /* The layout of the pattern of a matrix whose coefficient e is in row[e] and column col[e]; rows have their senses. Returns 0,

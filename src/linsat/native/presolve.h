@@ -27,12 +27,14 @@ static void V(activity)(const Layout *a, const double *values, const double *low
 }
 
 /* Rounding of the distance of a side from an end of its row's range. */
-INLINE double V(rounding)(const Constants *c, double size, double side) { return c->row_rounding * (size + fabs(side)); }
+INLINE double V(rounding)(const Constants *c, double size, double side) {
+    return isfinite(size) ? c->row_rounding * (size + fabs(side)) : 0.0; /* else out of reach */
+}
 
 /* A share of a row at an end of its range, or of its reach, beyond rounding. */
 INLINE double V(slight)(const Constants *c, double share, double reach, double size, double side) {
     const double unit = size > 1.0 ? size : 1.0;
-    return isfinite(size) ? share * (reach < unit ? reach : unit) + V(rounding)(c, size, side) : 0.0; /* else out of reach */
+    return isfinite(size) ? share * (reach < unit ? reach : unit) + V(rounding)(c, size, side) : 0.0;
 }
 
 /* What single rows force until nothing changes: free, at_upper, active and infeasible of an instance. */
@@ -115,7 +117,7 @@ static int V(decide)(Instance *it, const Layout *a, const Statement *s, const ui
     if (known && !it->forbids) memcpy(it->decided, known, V(decided_size)(a));
     else {
         memset(it->tight, 0, a->rows);
-        if (s->objective == ENTROPY) V(presolve)(it, a);
+        if (OBJECTIVES[s->objective].interior) V(presolve)(it, a);
         else V(decide_nothing)(it, a);
     }
     for (int64_t i = 0; i < a->rows; i++) it->tight_share[i] = it->tight[i] && it->senses[i] == GREATER;
@@ -133,11 +135,12 @@ static Changes V(state_instance)(Instance *it, const Layout *a, const Statement 
                                  int known_own, int64_t n, int first) {
     const int forbade = it->forbids;
     it->forbids = 0;
+    Changes of = {.parameter = first || it->broken || s->parameters[0].step || s->parameters[1].step};
+    if (of.parameter) of.status = V(state_parameters)(it, a, s, n);
     for (int64_t j = 0; j < a->variables; j++) it->forbids |= scores[j] == -INFINITY;
-    Changes of = {.parameter = first || it->broken || s->parameter.step};
+    it->forbids |= it->zeros;
     of.box = first || it->forbids || forbade || it->broken || s->values.step || s->lower.step || s->upper.step;
     of.sides = of.box || s->side.step || s->price.step;
-    if (of.parameter) of.status = V(state_parameter)(it, a, s, n);
     if (of.box && !of.status) of.status = V(state_box)(it, a, s, scores, n);
     if (of.sides && !of.status) of.status = V(state_rows)(it, a, s, n);
     it->broken = of.status != 0; /* then nothing of it serves the next */

@@ -13,22 +13,38 @@
  * Included by core.c once per instruction set.
  */
 
-/* dL/dtau, or dL/dq: what the explicit dependence of x and r on them passes on. */
-static void V(to_parameter)(const Work *w, const double *g, const double *pulled, double *to) {
+/* Gradients to the numbers of the objective: what the explicit dependence of p and of the slacks on them passes on. */
+INLINE void V(to_parameters)(const int o, const Work *w, const double *g, const double *pulled, double *const *to) {
     const Layout *a = w->layout;
+    const Objective *objective = OBJECTIVES + o;
     const State *at = &w->now;
-    if (w->objective == EUCLIDEAN) {
-        for (int64_t j = 0; j < a->variables; j++)
-            to[j] += w->d[j] * (g[j] - pulled[j]) * (w->linear[j] - at->u[j]) / w->weights[j];
-        return;
+    const int other = objective->temperature; /* the parameter that is no temperature */
+    const double tau = w->it.parameters[0][0];
+    const Heat heat = V(heat_at)(w, w->tau);
+    double total[PARAMETERS] = {0.0};
+    for (int64_t j = 0; j < w->l; j += LANES) {
+        const vec u = V(load)(at->u + j), p = V(load)(at->p + j), d = V(load)(w->d + j);
+        const vec passed = V(load)(g + j) - V(load)(pulled + j);
+        if (other && to[0]) {
+            vec hot = u;
+            if (w->offset) hot -= V(load)(w->offset + j);
+            total[0] -= V(sum_of)(V(where)(d > 0.0, d * hot * passed));
+        }
+        if (!to[other]) continue;
+        const Own own = V(own_at)(o, w, j);
+        const vec number = objective->sizes[other] == EACH ? V(load)(w->it.parameters[other] + j) : V(all)(0.0);
+        const vec value = passed * V(by_parameter)(o, u, p, d, V(load)(w->linear + j), number, &own, &heat);
+        if (objective->sizes[other] == ONE) total[other] += V(sum_of)(value);
+        else
+            for (int64_t i = 0; i < LANES && j + i < a->variables; i++) to[other][j + i] += value[i];
     }
-    double total = 0.0;
-    for (int64_t j = 0; j < a->variables; j++)
-        if (w->d[j] > 0) total -= at->u[j] * w->d[j] * (g[j] - pulled[j]);
     for (int64_t i = 0; i < a->rows && w->has_slack; i++)
-        total += w->q[i] * w->s[i] * at->z[i] * (1.0 - at->z[i]) * at->mu[i] / w->tau;
-    to[0] += total / w->tau;
+        total[0] += w->q[i] * w->s[i] * at->z[i] * (1.0 - at->z[i]) * at->mu[i] / w->tau;
+    if (other && to[0]) to[0][0] += total[0] / tau;
+    if (to[other] && objective->sizes[other] == ONE && other) to[other][0] += total[other];
 }
+
+FOR_OBJECTIVES(to_parameters, (const Work *w, const double *g, const double *pulled, double *const *to), w, g, pulled, to)
 
 /* The adjoint duals q of one instance, at its duals. g becomes the gradient in the units of the iteration. */
 static void V(find_adjoint)(Work *w, const Pull *call, int64_t n, double *g, double *pulled) {
@@ -39,11 +55,9 @@ static void V(find_adjoint)(Work *w, const Pull *call, int64_t n, double *g, dou
     V(evaluate)(w, at, w->tau);
     V(slopes)(w, at, w->tau);
     for (int64_t j = 0; j < w->l; j += LANES) {
-        const vec wide = V(load)(w->upper + j) - V(load)(w->lower + j);
-        const mask free_ = wide > 0.0; /* the slope of a Euclidean variable without room is zero, too */
-        const vec given = V(load)(g + j) * (w->objective == ENTROPY ? wide : V(all)(1.0));
-        V(store)(g + j, (vec)(free_ & (mask)given));
-        V(store)(w->d + j, (vec)(free_ & (mask)V(load)(w->d + j)));
+        const vec unit = V(load)(w->unit + j);
+        V(store)(g + j, V(where)(unit > 0.0, V(load)(g + j) * unit));
+        V(store)(w->d + j, V(where)(unit > 0.0, V(load)(w->d + j)));
         V(store)(pulled + j, V(load)(w->d + j) * V(load)(g + j));
     }
     V(apply)(w, w->coefficients, pulled, w->rhs);
@@ -74,7 +88,7 @@ static void V(find_adjoint)(Work *w, const Pull *call, int64_t n, double *g, dou
 
 /* Where the gradients of one instance go; NULL: not wanted. Each is added to. */
 typedef struct {
-    double *values, *side, *lower, *upper, *price, *parameter;
+    double *values, *side, *lower, *upper, *price, *parameters[PARAMETERS];
 } V(Sums);
 #define Sums V(Sums)
 
@@ -86,24 +100,6 @@ static void V(worth)(const Work *w, const double *given, double *e) {
         const int32_t i = a->entry_row[n];
         if (w->q[i] != 0.0) e[a->entry_col[n]] -= w->values[n] * w->q[i] / w->it.scale[a->order[i]];
     }
-}
-
-/* dx/du in the units of the user, and how x follows its upper bound; the lower bound has the rest. */
-INLINE void V(point_slopes)(const Work *w, int64_t j, double *slope, double *to_upper) {
-    const Instance *it = &w->it;
-    const double width = w->upper[j] - w->lower[j], p = w->now.p[j];
-    *slope = *to_upper = 0.0;
-    if (!it->free[j] || !(width > 0)) {
-        *to_upper = it->at_upper[j];
-        return;
-    }
-    if (w->objective == EUCLIDEAN) {
-        *slope = w->d[j];
-        *to_upper = w->d[j] > 0 ? NAN : p >= it->upper[j]; /* NAN: it follows neither */
-        return;
-    }
-    *slope = width * width * w->d[j];
-    *to_upper = p + w->d[j] * w->now.u[j]; /* u here is that of the share: width times the user's */
 }
 
 /* dL/dB, dL/dS and dL/drho of every row into `to`, `masses` and `units`, in the user's order. */
@@ -138,12 +134,11 @@ static void V(to_statement)(Work *w, const Pull *call, int64_t n, const double *
     V(worth)(w, given, e);
     V(row_gradients)(w, of_rhs, of_slack, of_scale);
     for (int64_t j = 0; j < a->variables; j++) {
-        double slope, to_upper;
-        V(point_slopes)(w, j, &slope, &to_upper);
-        to_u[j] = slope * e[j];
-        if (to_upper != to_upper) continue;
-        if (to.upper) to.upper[j] += to_upper * e[j];
-        if (to.lower) to.lower[j] += (1.0 - to_upper) * e[j];
+        double follows[2] = {!it->at_upper[j], it->at_upper[j]};
+        if (w->unit[j] > 0) follow_bounds(w->objective, w->now.p[j], w->d[j], w->now.u[j], w->most[j], follows);
+        to_u[j] = w->unit[j] * w->unit[j] * w->d[j] * e[j]; /* dx/du in the units of the user */
+        if (to.lower) to.lower[j] += follows[0] * e[j];
+        if (to.upper) to.upper[j] += follows[1] * e[j];
     }
     for (int64_t i = 0; i < a->rows; i++) { /* B and S in terms of the side and of what a x can reach */
         const int sense = it->senses[i], entropic = w->entropic && !V(is_soft)(it, i) && sense != EQUAL;
@@ -199,12 +194,12 @@ static void V(pull_back)(Work *w, const Pull *call, int64_t n, Sums to) {
     if (statement) memcpy(w->given, g, a->variables * sizeof(double));
     for (int64_t j = a->variables; j < w->l; j++) g[j] = 0.0;
     V(find_adjoint)(w, call, n, g, pulled);
-    if (to.parameter) V(to_parameter)(w, g, pulled, to.parameter);
+    if (to.parameters[0] || to.parameters[1]) {
+        BY_OBJECTIVE(w->objective, to_parameters, w, g, pulled, to.parameters)
+    }
     for (int64_t j = 0; j < w->l; j += LANES) {
-        vec of_score = V(load)(w->d + j) * (V(load)(g + j) - V(load)(pulled + j));
-        if (w->objective == ENTROPY) of_score *= V(load)(w->upper + j) - V(load)(w->lower + j);
-        else if (w->weights) of_score *= V(load)(w->weights + j);
-        V(store)(g + j, of_score);
+        const vec passed = V(load)(g + j) - V(load)(pulled + j);
+        V(store)(g + j, V(load)(w->d + j) * passed * V(load)(w->gain + j));
     }
     for (int64_t j = 0; j < a->variables && w->it.forbids; j++)
         if (V(is_forbidden)(w, call, n, j)) g[j] = 0.0;
@@ -214,16 +209,17 @@ static void V(pull_back)(Work *w, const Pull *call, int64_t n, Sums to) {
 
 /* Where the gradients of instance n, in block t of instances, are added to. Those that instances share have a part for each
  * block, so that their sum does not depend on threads. */
-static Sums V(places)(const Layout *a, const Statement *s, const Pull *call, const Team *team, int64_t t, int64_t n) {
-    const int64_t sizes[] = {a->entries, a->rows, a->variables, a->variables, a->rows, s->objective == ENTROPY ? 1 : a->variables};
-    const Gradient wanted[] = {call->values, call->side, call->lower, call->upper, call->price, call->parameter};
-    Sums to;
-    double **places[] = {&to.values, &to.side, &to.lower, &to.upper, &to.price, &to.parameter};
+static Sums V(places)(const Wanted *wanted, const Team *team, int64_t t, int64_t n) {
+    Sums to = {0};
+    if (!wanted->any) return to;
+    double **places[GRADIENTS] = {&to.values, &to.side, &to.lower, &to.upper, &to.price, &to.parameters[0], &to.parameters[1]};
     double *shared = team->partial + t * team->partial_size;
-    for (int g = 0; g < 6; g++) {
-        *places[g] = !wanted[g].at ? NULL : wanted[g].step ? wanted[g].at + n * wanted[g].step : shared;
-        if (wanted[g].at && wanted[g].step) memset(*places[g], 0, sizes[g] * sizeof(double));
-        else if (wanted[g].at) shared += sizes[g];
+    for (int g = 0; g < GRADIENTS; g++) {
+        const Gradient of = wanted->of[g];
+        if (!of.at) continue;
+        *places[g] = of.step ? of.at + n * of.step : shared;
+        if (of.step) memset(*places[g], 0, wanted->sizes[g] * sizeof(double));
+        else shared += wanted->sizes[g];
     }
     return to;
 }
@@ -254,10 +250,11 @@ static int V(backward)(const Layout *a, const Statement *s, const Pull *call, Te
     void *memory = V(begin)(&w, a, s);
     w.team = team->together ? team : NULL;
     w.dense.ridge = CONSTANTS.refined_ridge;
+    const Wanted wanted = list_gradients(a, s, call);
     for (int first = 1; memory && t < team->blocks; t = V(next_instance)(&w, team, t)) {
         const int64_t stop = (t + 1) * team->block < call->count ? (t + 1) * team->block : call->count;
         for (int64_t n = t * team->block; n < stop; n++) {
-            V(backward_one)(&w, s, call, n, V(places)(a, s, call, team, t, n), first);
+            V(backward_one)(&w, s, call, n, V(places)(&wanted, team, t, n), first);
             first &= call->status[n] != CONVERGED;
         }
     }

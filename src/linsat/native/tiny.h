@@ -20,10 +20,10 @@ static double *V(arrange_stated)(V(Stated) *to, const Layout *a, double *at) {
 }
 
 static void *V(begin_stated)(V(Stated) *to, const Layout *a, const Statement *s, int known_own) {
-    const Numbers numbers[] = {s->values, s->side, s->lower, s->upper, s->price, s->parameter};
+    const Numbers numbers[] = {s->values, s->side, s->lower, s->upper, s->price, s->parameters[0], s->parameters[1]};
     memset(to, 0, sizeof(*to));
     to->own = known_own;
-    for (int i = 0; i < 6; i++) to->own |= numbers[i].step != 0;
+    for (int i = 0; i < GRADIENTS; i++) to->own |= numbers[i].step != 0;
     double *origin = (double *)64;
     void *block = zeroed_block((size_t)((char *)V(arrange_stated)(to, a, origin) - (char *)origin));
     if (block) V(arrange_stated)(to, a, block);
@@ -42,7 +42,8 @@ static int V(state_lanes)(Group *w, V(Stated) *to, const Statement *s, const uin
             const uint8_t *own = known ? known + (n + i) * known_step : NULL;
             const Changes of = V(state_instance)(&to->room[i], w->layout, s, to->scores, own, known_step != 0, n + i, first);
             if (of.box || of.decided) changed = NEW_NUMBERS;
-            changed |= (of.sides ? NEW_ROWS : 0) | (of.parameter && s->objective == EUCLIDEAN ? NEW_VARIABLES : 0);
+            if (of.sides) changed |= NEW_ROWS | (has_unit(w->objective) ? NEW_VARIABLES : 0);
+            if (of.parameter) changed |= NEW_HEAT | (w->weighted || w->offset || w->objective == TSALLIS ? NEW_VARIABLES : 0);
         }
         to->of[i] = to->room + from;
         usable |= (i < to->count && !to->room[from].broken) << i;
@@ -67,7 +68,7 @@ static int V(lane_holds)(Group *w, const V(LaneSolve) *call, int n, double tol) 
         sizes[a->entry_row[e]] += fabs(it->values[a->entry[e]] * w->d[a->entry_col[e]][n]);
     for (int64_t j = 0; j < a->variables; j++) {
         const double y = V(score)(call->scores[n], call->single, j);
-        objective += fabs((w->objective == EUCLIDEAN ? it->parameter[j] * y : y) * w->d[j][n]);
+        objective += fabs((w->objective == EUCLIDEAN ? it->parameters[0][j] * y : y) * w->d[j][n]);
     }
     return V(judge)(a, it, w->entropic, w->tau[n], values, mu, sizes, objective, tol);
 }
@@ -84,8 +85,8 @@ static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) 
         if (place[i] >= 0) tight[count++] = (int)i;
     }
     for (int64_t j = 0; j < a->variables; j++) {
-        const double below = x[j] - it->lower[j], above = it->upper[j] - x[j];
-        D[j] = !it->free[j] || !(below > 0 && above > 0) ? 0.0 : w->objective == EUCLIDEAN ? 1.0 / it->parameter[j] : below * above / w->tau[n];
+        const Variable of = V(variable_of)(it, w->objective, j);
+        D[j] = it->free[j] ? steepness(w->objective, &of, x[j]) : 0.0;
     }
     memset(G, 0, sizeof(G));
     for (int64_t j = 0; j < a->variables; j++)
@@ -157,8 +158,7 @@ static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve 
     void *alone = NULL; /* work arrays of V(forward_one), once there is an instance for it */
     int64_t n = V(claim_lanes)(team);
     if (n >= call->count) return 0;
-    const int weighted = s->objective == EUCLIDEAN && s->parameter.at;
-    void *block = V(begin_lanes)(&group, a, (int)s->objective, (int)s->entropic_slack, weighted);
+    void *block = V(begin_lanes)(&group, a, s);
     void *rooms = V(begin_stated)(&stated, a, s, 0);
     const int64_t l = a->variables, k = a->rows, wide = call->single ? sizeof(float) : sizeof(double);
     int failed = !block || !rooms;
@@ -209,10 +209,11 @@ static void V(take_lane)(Work *w, const Group *from, const Instance *it, int n) 
         double *to;
         const vec *of;
     } rows[] = {{w->q, from->q}, {w->now.mu, from->now.mu}, {w->now.z, from->now.z}, {w->s, from->s}},
-      columns[] = {{w->d, from->d}, {w->now.u, from->now.u}, {w->now.p, from->now.p}, {w->lower, from->lower}, {w->upper, from->upper}};
+      columns[] = {{w->d, from->d}, {w->now.u, from->now.u}, {w->now.p, from->now.p}, {w->base, from->base},
+                   {w->unit, from->unit}, {w->upper, from->upper}, {w->most, from->most}};
     for (int c = 0; c < 4; c++)
         for (int64_t i = 0; i < a->rows; i++) rows[c].to[i] = rows[c].of[i][n];
-    for (int c = 0; c < 5; c++)
+    for (int c = 0; c < 7; c++)
         for (int64_t j = 0; j < a->variables; j++) columns[c].to[j] = columns[c].of[j][n];
     for (int64_t e = 0; e < a->entries; e++) w->values[e] = it->values[a->entry[e]];
     w->it = *it;
@@ -222,8 +223,8 @@ static void V(take_lane)(Work *w, const Group *from, const Instance *it, int n) 
 }
 
 /* The instances of a block from n on, at most LANES of them. */
-static int V(pull_lanes)(Group *group, Work *w, V(Stated) *stated, const Statement *s, const Pull *call, const Team *team,
-                         int64_t t, int64_t n, int64_t end, int first) {
+static int V(pull_lanes)(Group *group, Work *w, V(Stated) *stated, const Statement *s, const Pull *call, const Wanted *wanted,
+                         const Team *team, int64_t t, int64_t n, int64_t end, int first) {
     const Layout *a = group->layout;
     const int64_t l = a->variables, k = a->rows, wide = call->single ? sizeof(float) : sizeof(double);
     const int usable = V(state_lanes)(group, stated, s, call->decided, call->decided_step, n, end, first);
@@ -239,11 +240,11 @@ static int V(pull_lanes)(Group *group, Work *w, V(Stated) *stated, const Stateme
         lanes.duals[i] = call->duals + at * k;
         lanes.grad_duals[i] = call->grad_duals ? call->grad_duals + at * k : NULL;
         if (i >= stated->count) {
-            lanes.parameter[i] = lanes.parameter[0];
+            memcpy(lanes.parameters[i], lanes.parameters[0], sizeof(lanes.parameters[0]));
             continue;
         }
-        sums[i] = V(places)(a, s, call, team, t, at);
-        lanes.parameter[i] = sums[i].parameter;
+        sums[i] = V(places)(wanted, team, t, at);
+        memcpy(lanes.parameters[i], sums[i].parameters, sizeof(lanes.parameters[i]));
         if (call->status[at] != CONVERGED) {
             if (call->grad_scores) memset(lanes.grad_scores[i], 0, l * wide);
             continue;
@@ -273,14 +274,14 @@ static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull 
     V(Stated) stated;
     int64_t t = claim(&team->counter);
     if (t >= team->blocks) return 0;
-    const int weighted = s->objective == EUCLIDEAN && s->parameter.at;
-    void *block = V(begin_lanes)(&group, a, (int)s->objective, (int)s->entropic_slack, weighted);
+    void *block = V(begin_lanes)(&group, a, s);
     void *rooms = V(begin_stated)(&stated, a, s, call->decided_step != 0), *work = V(begin)(&w, a, s), *alone = NULL;
+    const Wanted wanted = list_gradients(a, s, call);
     int failed = !block || !rooms || !work;
     for (int first = 1; !failed && t < team->blocks; t = claim(&team->counter)) {
         const int64_t end = (t + 1) * team->block < call->count ? (t + 1) * team->block : call->count;
         for (int64_t n = t * team->block; n < end && !failed; n += LANES) {
-            const int later = V(pull_lanes)(&group, &w, &stated, s, call, team, t, n, end, first);
+            const int later = V(pull_lanes)(&group, &w, &stated, s, call, &wanted, team, t, n, end, first);
             first = stated.room[0].broken; /* then nothing was folded */
             for (int i = 0; i < LANES && !failed; i++) {
                 if (!(later >> i & 1)) continue;
@@ -288,7 +289,7 @@ static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull 
                 failed = !alone;
                 if (failed) break;
                 other.dense.ridge = CONSTANTS.refined_ridge;
-                V(backward_one)(&other, s, call, n + i, V(places)(a, s, call, team, t, n + i), 1);
+                V(backward_one)(&other, s, call, n + i, V(places)(&wanted, team, t, n + i), 1);
             }
         }
     }

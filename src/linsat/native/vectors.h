@@ -20,6 +20,8 @@ INLINE vec V(larger)(vec first, vec second) { return V(pick)(first > second, fir
 INLINE vec V(smaller)(vec first, vec second) { return V(pick)(first < second, first, second); }
 #endif
 
+INLINE vec V(where)(mask which, vec value) { return (vec)(which & (mask)value); }
+
 INLINE double V(sum_of)(vec value) {
 #if LANES == 4
     return (value[0] + value[2]) + (value[1] + value[3]);
@@ -40,7 +42,7 @@ INLINE double V(largest_of)(vec value) {
     return found;
 }
 
-/* Constants of exp_of_negative, as vectors in memory: a compiler that knows them makes them anew before every short loop. */
+/* Constants of exp_of, as vectors in memory: a compiler that knows them makes them anew before every short loop. */
 #define FOUR(value) {value, value, value, value}
 #define TERMS V(terms)
 HIDDEN __attribute__((aligned(32))) double TERMS[16][4] = {
@@ -50,8 +52,8 @@ HIDDEN __attribute__((aligned(32))) double TERMS[16][4] = {
     FOUR(0.6931471803691238), FOUR(1.9082149292705877e-10),
 };
 
-/* exp(x) for x <= 0: full precision down to exp(-700), constant below. */
-INLINE vec V(exp_of_negative)(vec x) {
+/* exp(x) for x <= 700: full precision down to exp(-700), constant below. */
+INLINE vec V(exp_of)(vec x) {
 #define TERM(n) V(load)(TERMS[n])
     const vec magic = TERM(13); /* 1.5 * 2^52: adding it rounds to a whole number, kept in the low bits */
     x = V(larger)(x, TERM(11));
@@ -72,6 +74,19 @@ INLINE vec V(log_of_one_and)(vec e) {
     vec s = e / (2.0 + e), q = s * s, total = V(all)(1.0 / 35);
     for (int odd = 33; odd >= 1; odd -= 2) total = total * q + 1.0 / odd;
     return 2.0 * s * total;
+}
+
+/* log(x) of a positive, normal x: 2^k m with m between 2^-1/2 and 2^1/2, and 2 artanh((m - 1) / (m + 1)). */
+INLINE vec V(log_of)(vec x) {
+    typedef uint64_t bits __attribute__((vector_size(8 * LANES)));
+    const uint64_t root = 0x3fe6a09e667f3bcd, one = 0x3ff0000000000000; /* 2^-1/2 and 1 */
+    const bits shifted = (bits)x + (one - root);
+    const vec m = (vec)((shifted & 0xfffffffffffff) + root), s = (m - 1.0) / (m + 1.0), q = s * s;
+    const double magic = 4503599627370496.0; /* 2^52: a whole number in the low bits */
+    const vec k = (vec)((shifted >> 52) + 0x4330000000000000) - (magic + 1023.0);
+    vec total = V(all)(1.0 / 21);
+    for (int odd = 19; odd >= 3; odd -= 2) total = total * q + 1.0 / odd;
+    return k * 0.6931471803691238 + (2.0 * s + (2.0 * s * q * total + k * 1.9082149292705877e-10));
 }
 
 /* ---- loops over arrays at any address; what is left of a vector is done number by number ---- */

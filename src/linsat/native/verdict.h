@@ -16,7 +16,6 @@
 #define INTERIOR_GAP 5.0   /* duality gap allowed, in units of tol (1 + the terms of the objective) */
 #define HOLDS 1e-9         /* a right-hand side within this of the row's own is the row's */
 #define ROW_ROUNDING (64 * DBL_EPSILON)
-#define AT_END 1e-9        /* a share this close to 0 or 1, and x as close to its bound, may be forced there */
 #define SUM_LOST ((LDBL_EPSILON < DBL_EPSILON ? 4 : 64) * DBL_EPSILON) /* of u, relative to its terms */
 #define RUNS_OFF 1e6       /* times what scores and right-hand sides ask for */
 #endif
@@ -78,8 +77,7 @@ static int V(holds)(Work *w, const double *x, const double *mu, double tol) {
     if (quick >= 0) return quick;
     V(row_sizes)(w, x, w->again);
     for (int64_t j = 0; j < a->variables; j++) {
-        if (w->objective == EUCLIDEAN) objective += fabs(w->linear[j] * x[j]);
-        else if (w->upper[j] > w->lower[j]) objective += fabs(w->linear[j] / (w->upper[j] - w->lower[j]) * x[j]);
+        if (w->unit[j] > 0) objective += fabs(w->linear[j] / w->unit[j] * x[j]);
     }
     return V(judge)(a, &w->it, w->entropic, w->tau, w->scratch, mu, w->again, objective, tol);
 }
@@ -127,24 +125,12 @@ static double V(hard_violation)(const Layout *a, const Instance *p, const double
     return worst;
 }
 
-/* p log(p / s) + (1 - p) log((1 - p) / (1 - s)) with s = sigmoid(v), and the entropy of p; 0 beyond the ends. */
-static double V(relative_entropy)(double share, double v, double lower, double upper, double *entropy) {
-    const double width = upper - lower, ends[2] = {(1.0 + fabs(lower)) / width, (1.0 + fabs(upper)) / width};
-    *entropy = 0.0;
-    const double least = AT_END * (ends[0] < 1.0 ? ends[0] : 1.0);
-    const double most = 1.0 - AT_END * (ends[1] < 1.0 ? ends[1] : 1.0);
-    if (!(share > least && share < most)) return 0.0;
-    const double tail = log1p(exp(-fabs(v))), out = v > 0 ? v + tail : tail, in = v > 0 ? tail : tail - v;
-    *entropy = -share * log(share) - (1.0 - share) * log1p(-share);
-    const double found = share * in + (1.0 - share) * out - *entropy;
-    return found > 0.0 ? found : 0.0;
-}
-
 /* u = linear(y) + A' duals, and the sums of the sizes of its terms. */
 static void V(adjusted)(const Layout *a, const Instance *p, int objective, const double *scores, const double *duals,
                         long double *restrict u, double *restrict sizes) {
     for (int64_t j = 0; j < a->variables; j++) {
-        u[j] = objective == EUCLIDEAN ? p->parameter[j] * scores[j] : scores[j];
+        const Variable of = V(variable_of)(p, objective, j);
+        u[j] = linear_term(objective, &of, scores[j]);
         sizes[j] = fabs((double)u[j]);
     }
     for (int64_t e = 0; e < a->entries; e++) {
@@ -158,32 +144,22 @@ static void V(adjusted)(const Layout *a, const Instance *p, int objective, const
 static int V(proves_optimal)(const Layout *a, const Instance *p, int objective, const double *scores, const double *x,
                              const double *duals, double tol, long double *u, double *lost, double *values,
                              double *sizes) {
-    const double tau = objective == ENTROPY ? *p->parameter : 0.0;
-    double gap = 0.0, value = 1.0, rows = 0.0, entropy;
+    const double tau = p->parameters[0][0];
+    double gap = 0.0, value = 1.0, rows = 0.0, entropy, size;
     V(adjusted)(a, p, objective, scores, duals, u, lost);
     for (int64_t j = 0; j < a->variables; j++) {
         const double error = SUM_LOST * lost[j];
         if (!p->free[j] || !(p->upper[j] > p->lower[j])) continue;
-        double part = 0.0;
-        if (objective == EUCLIDEAN) {
-            const double q = p->parameter[j], free_x = (double)(u[j] / q);
-            const double nearest = free_x < p->lower[j] ? p->lower[j] : free_x > p->upper[j] ? p->upper[j] : free_x;
-            const double beyond = (double)(x[j] + nearest - 2 * (u[j] / q)); /* twice how far u asks x to go */
-            part = fabs(q * (x[j] - nearest) * beyond / 2) - error * error / (2 * q);
-            value += fabs(q * scores[j] * x[j]) + q * x[j] * x[j] / 2;
-        } else {
-            const double low = p->lower[j], high = p->upper[j], width = high - low;
-            part = tau * V(relative_entropy)((x[j] - low) / width, (double)(u[j] * width / tau), low, high, &entropy);
-            part -= width * width / (8 * tau) * error * error;
-            value += fabs(scores[j] * x[j]) + tau * entropy;
-        }
+        const Variable of = V(variable_of)(p, objective, j);
+        const double part = gap_of(objective, &of, scores[j], u[j], x[j], error, &size);
+        value += size;
         gap += part - fabs(x[j]) * error;
     }
     V(values_at)(a, p, x, V(farthest)(a, p, scores), values, sizes);
     for (int64_t i = 0; i < a->rows; i++) {
         const Ends ends = ends_of(p, i);
         const int soft = ends.over < INFINITY, inert = !p->active[i] && !soft;
-        const double size = sizes[i] > 1.0 ? sizes[i] : 1.0, off = V(outside)(&ends, values[i]);
+        const double weight = sizes[i] > 1.0 ? sizes[i] : 1.0, off = V(outside)(&ends, values[i]);
         const double rounding = ROW_ROUNDING * (sizes[i] + (p->slack[i] > 0 ? fabs(p->rhs[i]) + p->slack[i] : 0.0));
         if (!soft && !(off - rounding <= tol * (p->scale[i] < 1.0 ? p->scale[i] : 1.0))) return 0;
         if (soft) { /* what the price is paid for, and what the dual says it is, must be the same amount */
@@ -194,11 +170,11 @@ static int V(proves_optimal)(const Layout *a, const Instance *p, int objective, 
         if (p->slack[i] > 0 && !p->tight[i] && !soft) {
             const double a_i = tau / p->scale[i], width = ends.upper - ends.lower;
             const double share = (values[i] - ends.lower) / width;
-            gap += a_i * width * V(relative_entropy)(share, -duals[i] / a_i, ends.lower, ends.upper, &entropy);
+            gap += a_i * width * relative_entropy(share, -duals[i] / a_i, ends.lower, ends.upper, &entropy);
             continue;
         }
         const double room = fabs(values[i] - (duals[i] > 0 ? ends.lower : ends.upper));
-        if (room > (soft ? SUM_LOST : HOLDS) * size) gap += fabs(duals[i]) * room;
+        if (room > (soft ? SUM_LOST : HOLDS) * weight) gap += fabs(duals[i]) * room;
     }
     return gap <= INTERIOR_GAP * tol * value && rows <= INTERIOR_GAP * tol * value;
 }

@@ -3,5 +3,7 @@
 from linsat.objectives.base import Objective
 from linsat.objectives.entropy import Entropy
 from linsat.objectives.euclidean import Euclidean
+from linsat.objectives.kl import KL
+from linsat.objectives.tsallis import Tsallis
 
-__all__ = ["Entropy", "Euclidean", "Objective"]
+__all__ = ["KL", "Entropy", "Euclidean", "Objective", "Tsallis"]

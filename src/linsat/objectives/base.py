@@ -19,7 +19,7 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from linsat._array_namespace import Tensor, namespace
 from linsat._optional import is_tensor
@@ -35,6 +35,20 @@ if TYPE_CHECKING:
 Kind = tuple[Any, tuple[tuple[str, Any], ...], tuple[str, ...]]
 
 
+class Range(NamedTuple):
+    """What the numbers of an objective must be, besides finite."""
+
+    above: float
+    expected: str  # and the fix, for messages
+    zero: bool = False  # 0 is allowed too
+
+    def wrong(self, value: Tensor) -> Tensor:
+        return ~((value > self.above) | ((value == 0) & self.zero))
+
+
+POSITIVE_TAU = Range(0.0, "a positive, finite temperature. Fix: for example tau=0.1.")
+
+
 class Objective:
     """What a projection optimises; subclasses are frozen dataclasses whose tensor fields may be learned.
 
@@ -43,8 +57,12 @@ class Objective:
         per_instance, per_variable: which of its numbers are one for each instance, or one for each variable; the
             others may be either.
         finite_box: whether every variable needs two finite bounds.
-        interior: whether x only tends to a bound and never reaches it, so that variables which the rows force to a
-            bound must be taken out before solving.
+        finite_lower: whether every variable needs a finite lower bound.
+        interior: whether x only tends to its lower bound and never reaches it, so that variables which the rows force
+            there must be taken out before solving.
+        multiplies: what the dual of a row multiplies, ``"odds"`` or ``"shares"`` of its variables: then a sweep of
+            Sinkhorn's is a good start.
+        ranges: numbers that must exceed something, by name.
         entropic_slack: whether an inequality row has a slack with an entropy term, as in the paper.
     """
 
@@ -52,7 +70,10 @@ class Objective:
     per_instance: ClassVar[tuple[str, ...]] = ()
     per_variable: ClassVar[tuple[str, ...]] = ()
     finite_box = False
+    finite_lower = False
     interior = False
+    multiplies: ClassVar[str | None] = None
+    ranges: ClassVar[Mapping[str, Range]] = {}
 
     def __init_subclass__(cls) -> None:
         """A subclass may compute something else: only what says so itself is native."""
@@ -118,7 +139,20 @@ class Objective:
 
     def flat(self, layout: Layout) -> Objective:
         """The same objective, its numbers per variable in one vector where they came in the shape of a variable."""
-        return self
+        given = {name: getattr(self, name) for name in self.per_variable}
+        shaped = {name: layout.flattened(value) for name, value in given.items() if hasattr(value, "ndim")}
+        own = {name: flat[0] for name, flat in shaped.items() if flat is not None}
+        return replace(self, **own) if own else self  # type: ignore[type-var]
+
+    def check_bounds(self, constraints: Any) -> None:
+        """Reject a set without the bounds that this objective needs."""
+        if self.finite_box or self.finite_lower:
+            constraints.require_finite_box(lower_only=not self.finite_box)
+
+    @property
+    def held(self) -> Tensor | None:
+        """(N or 1, l) bool, of an objective that has been spread: variables that its numbers hold at their bound."""
+        return None
 
     def linear(self, y: Tensor) -> Tensor:
         """The linear term that scores y stand for; y itself unless variables are weighted."""

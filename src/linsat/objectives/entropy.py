@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from linsat._array_namespace import Tensor, namespace
 from linsat.errors import ConstraintError
-from linsat.objectives.base import Objective
+from linsat.objectives.base import POSITIVE_TAU, Objective
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +32,8 @@ class Entropy(Objective):
     per_instance = ("tau",)
     finite_box = True
     interior = True
+    multiplies = "odds"
+    ranges = {"tau": POSITIVE_TAU}  # noqa: RUF012
 
     def __post_init__(self) -> None:
         if self.slack not in ("entropic", "none"):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.objectives.base import Objective
-
-if TYPE_CHECKING:
-    from linsat.constraints.layout import Layout
+from linsat.objectives.base import Objective, Range
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +27,7 @@ class Euclidean(Objective):
 
     native = "euclidean"
     per_variable = ("weights",)
+    ranges = {"weights": Range(0.0, "positive numbers. Fix: for example weights=1.0.")}  # noqa: RUF012
 
     def probe(self, like: Tensor) -> Euclidean:
         return Euclidean()
@@ -40,10 +38,6 @@ class Euclidean(Objective):
 
     def parameters(self) -> dict[str, Any]:
         return {} if self.weights is None else {"weights": self.weights}
-
-    def flat(self, layout: Layout) -> Euclidean:
-        shaped = layout.flattened(self.weights) if hasattr(self.weights, "ndim") else None
-        return self if shaped is None else replace(self, weights=shaped[0])
 
     def linear(self, y: Tensor) -> Tensor:
         return y if self.weights is None else self.weights * y

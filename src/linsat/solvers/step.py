@@ -62,8 +62,10 @@ class Setting:
         ones = xp.ones_like(problem.scores[:, :1])
         reach = xp.zeros_like(ones)
         if tau is not None:
-            width = problem.upper - problem.lower
-            reach = xp.amax(abs(width * problem.scores * problem.presolved.free))[:, None]
+            terms = problem.objective.linear(problem.scores)
+            if problem.objective.finite_box:
+                terms = (problem.upper - problem.lower) * terms
+            reach = xp.amax(abs(terms * problem.presolved.free))[:, None]
         tau = ones if tau is None else xp.broadcast_to(tau, ones.shape)
         low, high = problem.dual_bounds()
         return cls(problem, low, high, problem.linear_term(), tau, reach, xp, precision_of(problem.scores))
@@ -149,7 +151,7 @@ def first_state(setting: Setting, start: Tensor | None = None) -> State:
         cooled=whole > 0,
         stalled=whole > 0,
     )
-    if start is None and problem.objective.temperature is not None:
+    if start is None and problem.objective.multiplies:
         for _ in range(constants.SWEEPS):
             state = _sweep(setting, state)
     return state
@@ -159,9 +161,9 @@ def _sweep(setting: Setting, state: State) -> State:
     """One Sinkhorn sweep over the groups of disjoint rows, kept by the instances whose potential it lowers.
 
     A start far better than mu = 0 for much less than a Newton step. Each row multiplies the odds of its variables and
-    slack by what would make it hold were its coefficients equal.
+    slack (or the variables themselves) by what would make it hold were its coefficients equal.
     """
-    problem, xp = setting.problem, setting.xp
+    problem, xp, odds = setting.problem, setting.xp, setting.problem.objective.multiplies == "odds"
     groups = problem.rows.groups()
     if len(groups) > constants.MOST_GROUPS:
         return state
@@ -174,10 +176,11 @@ def _sweep(setting: Setting, state: State) -> State:
         goal = (setting.linear - least)[:, members]
         whole = (most - least)[:, members]
         have = at.residual[:, members] + goal
-        sides = xp.stack(xp.broadcast(goal, whole - goal, have, whole - have))
-        usable = usable_rows[:, members] & (xp.amin_first(sides) > 1e-12 * whole)
-        wanted, rest, have, left = xp.where(usable, sides, 1.0)
-        change = xp.clip(state.temperature * xp.log(wanted * left / (rest * have)), -cap, cap)
+        sides = xp.stack(xp.broadcast(goal, have, *((whole - have, whole - goal) if odds else ())))
+        usable = usable_rows[:, members] & (xp.amin_first(sides) > 1e-12 * (whole if odds else goal))
+        wanted, have, *others = xp.where(usable, sides, 1.0)
+        ratio = wanted / have * (others[0] / others[1] if odds else 1.0)
+        change = xp.clip(state.temperature * xp.log(ratio), -cap, cap)
         mu = setting.clip(xp.index_add(mu, members, change))
         at = setting.evaluate(mu, state.temperature)
     better = at.theta <= state.at.theta
@@ -260,11 +263,11 @@ def _direction(setting: Setting, state: State, cooler: Tensor) -> tuple[Tensor, 
     damping = state.damping * xp.at_most(state.error[:, None], 1.0) / state.temperature
     curvature = problem.curvature(state.at.u, state.at.z, objective, moving)
     found, failed = newton_direction(curvature, damping, state.ridge, xp.where(moving, rhs, 0.0))
-    found = xp.where(moving, found, residual)
+    found = xp.where(moving, found, 0.0)
     if objective.temperature is not None:
         cap = state.stride * (10 * state.temperature + 0.5 * setting.reach)
         found = found * xp.at_most(cap / xp.at_least(setting.largest(found)[:, None], 1 / _FAR), 1.0)
-    return -found, failed
+    return -xp.where(moving, found, residual), failed  # duals that are held stay: a large residual shortens no step
 
 
 def _try(setting: Setting, state: State, goes: Tensor) -> tuple[Tensor, State]:

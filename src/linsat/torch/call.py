@@ -1,4 +1,4 @@
-"""The arguments of a call with tensors, read: for the native core, for torch operations, or as arguments of an operator."""
+"""The arguments of a call with tensors, read: for the native core, for torch operations, or for an operator."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def _spread_constant(key: Hashable, kind: _Kind, device: torch.device) -> Object
 
 
 def scores_from_numpy(y: Any) -> Any:
-    """Scores of numpy, an array or one for each variable by name, as tensors: copies, because torch takes few arrays."""
+    """Scores of numpy, an array or one for each variable by name, as tensors; copies: torch takes few arrays."""
 
     def tensor(name: str, part: Any) -> Tensor:
         return torch.from_numpy(np.array(numpy_scores(name, part), order="C"))

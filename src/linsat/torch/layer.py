@@ -60,8 +60,7 @@ class LinSAT(nn.Module):
         if not isinstance(tau, torch.Tensor) and not (isinstance(tau, (int, float)) and 0 < tau < math.inf):
             raise ConstraintError(f"tau is {tau!r}; expected a positive number or tensor. Fix: for example tau=0.1.")
         check_options(solver, on_failure)
-        if objective.finite_box:
-            constraints.require_finite_box()
+        objective.check_bounds(constraints)
         _compile_ahead(constraints, objective)
         self.constraints = constraints
         self._objective = objective

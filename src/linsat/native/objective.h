@@ -1,0 +1,299 @@
+/* The objectives: all that the core knows of an Omega.
+ *
+ * A variable is x = base + unit p, a row's coefficient c = a unit / rho, and the share p answers to
+ *
+ *     u = gain y + offset + C' mu,      p = psi'(u),      d = psi''(u) = dp/du,      least <= p <= most
+ *
+ *                base   unit  gain  offset        p                                  psi                d, inside
+ *     ENTROPY    lower  w     w     0             sigmoid(u / T)                     T softplus(u / T)  p (1 - p) / T
+ *     EUCLIDEAN  0      1     q     0             u / q                              p (u - q p / 2)    1 / q
+ *     KL         lower  s     s     T log prior   exp(u / T) / s                     T p                p / T
+ *     TSALLIS    lower  s     s     0             [v]^(1 / (alpha - 1)) / s          T p v / alpha      p / (v T)
+ *                                                 v = (alpha - 1) u / T + 1 / alpha
+ *
+ * where w is the width of the box and s, a power of two, what the rows of an instance are about: shares, residuals and steps
+ * are of the size of one in every objective. T is tau, times s where that is the unit; a hotter T is a step of continuation.
+ * Where x cannot exceed `most` psi goes on as a straight line.
+ *
+ * `most` is what the box leaves, or LOOSE times what rows of non-negative coefficients leave, which changes no answer: it
+ * keeps exponentials from overflowing on the way.
+ *
+ * The functions work on vectors, whatever their lanes are: variables of one instance (evaluate.h), or instances (lanes.h).
+ * `o` is a constant wherever they are compiled. A new objective takes a row of OBJECTIVES, a line each in FOR_OBJECTIVES and BY_OBJECTIVE, and its
+ * case in the functions below.
+ *
+ * Included by core.c once per instruction set.
+ */
+
+#ifndef LINSAT_OBJECTIVE
+#define LINSAT_OBJECTIVE
+enum { NONE, ONE, EACH }; /* numbers of a parameter: for the instance, or for each variable */
+
+typedef struct {
+    int8_t sizes[PARAMETERS];
+    double above[PARAMETERS];         /* every number must exceed this */
+    int8_t zero[PARAMETERS];          /* or be zero, which holds a variable at its lower bound */
+    int8_t finite_lower, finite_upper;
+    int8_t interior;                  /* x never reaches its lower bound: variables that rows force there are taken out */
+    int8_t temperature;               /* its first parameter, and the one of continuation */
+    int8_t multiplies;                /* a dual multiplies shares, or odds: Sinkhorn's sweeps make sense */
+} Objective;
+
+static const Objective OBJECTIVES[] = {
+    [ENTROPY] = {.sizes = {ONE}, .finite_lower = 1, .finite_upper = 1, .interior = 1, .temperature = 1, .multiplies = 1},
+    [EUCLIDEAN] = {.sizes = {EACH}},
+    [KL] = {.sizes = {ONE, EACH}, .zero = {0, 1}, .finite_lower = 1, .interior = 1, .temperature = 1, .multiplies = 1},
+    [TSALLIS] = {.sizes = {ONE, ONE}, .above = {0, 1}, .finite_lower = 1, .temperature = 1},
+};
+
+#define LOOSE 1e10     /* times what rows leave of a variable */
+#define FARTHEST 1e150 /* what x may reach where nothing holds it */
+
+static int takes_objective(const Statement *s) {
+    return s->objective >= 0 && s->objective < (int64_t)(sizeof(OBJECTIVES) / sizeof(*OBJECTIVES));
+}
+
+/* How many numbers parameter p of an objective is; 0: it has none. */
+static int64_t size_of_parameter(const Layout *a, const Statement *s, int p) {
+    const int size = OBJECTIVES[s->objective].sizes[p];
+    return size == EACH ? a->variables : size == ONE ? 1 : 0;
+}
+
+/* How far above its lower bound x may be, on the way too: `room` is what rows leave, and an upper bound beyond that does
+ * nothing but get into the way of a dual that is on its own way. */
+static inline double most_of(double width, double room) {
+    const double most = width < room ? width : LOOSE * room;
+    return most < FARTHEST ? most : FARTHEST;
+}
+
+/* Whether instances have a unit of their own, s. */
+static inline int has_unit(int o) { return o == KL || o == TSALLIS; }
+
+/* FOR_OBJECTIVES makes of an inline function one function per objective, in which that is a constant; BY_OBJECTIVE calls the
+ * one that is asked for. They are not merged into their caller: it would be so large that compilers keep numbers of the hot
+ * loops in memory. */
+#define FOR_OBJECTIVE(name, o, parameters, ...) \
+    static __attribute__((noinline)) void V(name##_##o) parameters { V(name)(o, __VA_ARGS__); }
+#define FOR_OBJECTIVES(name, parameters, ...)             \
+    FOR_OBJECTIVE(name, ENTROPY, parameters, __VA_ARGS__)   \
+    FOR_OBJECTIVE(name, EUCLIDEAN, parameters, __VA_ARGS__) \
+    FOR_OBJECTIVE(name, KL, parameters, __VA_ARGS__)        \
+    FOR_OBJECTIVE(name, TSALLIS, parameters, __VA_ARGS__)
+#define BY_OBJECTIVE(which, name, ...)                     \
+    switch (which) {                                       \
+    case ENTROPY: V(name##_ENTROPY)(__VA_ARGS__); break;     \
+    case EUCLIDEAN: V(name##_EUCLIDEAN)(__VA_ARGS__); break; \
+    case KL: V(name##_KL)(__VA_ARGS__); break;               \
+    default: V(name##_TSALLIS)(__VA_ARGS__);                 \
+    }
+
+/* ---- one variable in the user's units: for the interior-point method, and for the verdict on its answer ---- */
+
+typedef struct {
+    double lower, upper, numbers[PARAMETERS]; /* of this variable, or of the instance */
+} Variable;
+
+/* A column of the interior-point method: its costs, and at each bound an entropy of some width. */
+typedef struct {
+    double linear, quadratic, entropy[2], width;
+} Column;
+
+#define AT_END 1e-9 /* a share this close to 0 or 1, and x as close to its bound, may be forced there */
+
+/* What multiplies x in the objective. */
+static double linear_term(int o, const Variable *of, double score) {
+    if (o == EUCLIDEAN) return of->numbers[0] * score;
+    return o == KL ? score + of->numbers[0] * log(of->numbers[1]) : score;
+}
+
+/* The x that u asks for, but for its bounds. */
+static double asked_point(int o, const Variable *of, double u) {
+    const double *n = of->numbers;
+    if (o == EUCLIDEAN) return u / n[0];
+    if (o == KL) return of->lower + exp(u / n[0]);
+    const double v = (n[1] - 1.0) * u / n[0] + 1.0 / n[1];
+    return of->lower + (v > 0 ? pow(v, 1.0 / (n[1] - 1.0)) : 0.0);
+}
+
+/* dx/du at x, inside its bounds. */
+static double steepness(int o, const Variable *of, double x) {
+    const double *n = of->numbers, t = x - of->lower;
+    if (!(t > 0 && of->upper - x > 0)) return 0.0;
+    if (o == ENTROPY) return t * (of->upper - x) / n[0];
+    if (o == EUCLIDEAN) return 1.0 / n[0];
+    return o == KL ? t / n[0] : pow(t, 2.0 - n[1]) / n[0];
+}
+
+/* How x follows its bounds, lower and upper, where p and d are at u. */
+static void follow_bounds(int o, double p, double d, double u, double most, double *to) {
+    const int at_upper = p >= most;
+    to[0] = !at_upper;
+    to[1] = at_upper;
+    if (o == ENTROPY) to[0] = 1.0 - (to[1] = p + d * u);
+    if (o == EUCLIDEAN && d > 0) to[0] = 0.0;
+}
+
+/* What rows and box leave of x is `most` above its lower bound. An entropy at that bound alone has slope a (log(t / w) - 1),
+ * so that w must be no less than x gets, and what it adds to KL's own slope is taken from the linear cost. */
+static Column column_of(int o, const Variable *of, double score, double most) {
+    const double *n = of->numbers, linear = linear_term(o, of, score);
+    if (o == ENTROPY) {
+        const double width = of->upper - of->lower;
+        return (Column){linear, 0.0, {n[0] / width, n[0] / width}, width};
+    }
+    if (o == EUCLIDEAN) return (Column){linear, n[0], {0.0, 0.0}, 1.0};
+    const double width = most < FARTHEST ? most : 1e10 * (n[1] > 1.0 ? n[1] : 1.0);
+    return (Column){linear - n[0] * (log(width) + 1.0), 0.0, {n[0], 0.0}, width};
+}
+
+/* p log(p / s) + (1 - p) log((1 - p) / (1 - s)) with s = sigmoid(v), and the entropy of p; 0 beyond the ends. */
+static double relative_entropy(double share, double v, double lower, double upper, double *entropy) {
+    const double width = upper - lower, ends[2] = {(1.0 + fabs(lower)) / width, (1.0 + fabs(upper)) / width};
+    *entropy = 0.0;
+    const double least = AT_END * (ends[0] < 1.0 ? ends[0] : 1.0);
+    const double most = 1.0 - AT_END * (ends[1] < 1.0 ? ends[1] : 1.0);
+    if (!(share > least && share < most)) return 0.0;
+    const double tail = log1p(exp(-fabs(v))), out = v > 0 ? v + tail : tail, in = v > 0 ? tail : tail - v;
+    *entropy = -share * log(share) - (1.0 - share) * log1p(-share);
+    const double found = share * in + (1.0 - share) * out - *entropy;
+    return found > 0.0 ? found : 0.0;
+}
+
+/* psi(u) + omega(x) - u x, less what an error in u may add to it in second order; and what the variable adds to the size
+ * of the objective. */
+static double gap_of(int o, const Variable *of, double score, long double u, double x, double error, double *size) {
+    const double *n = of->numbers, low = of->lower, high = of->upper, width = high - low, t = x - low;
+    if (o == ENTROPY) {
+        double entropy;
+        const double part = relative_entropy(t / width, (double)(u * width / n[0]), low, high, &entropy);
+        *size = fabs(score * x) + n[0] * entropy;
+        return n[0] * part - width * width / (8 * n[0]) * error * error;
+    }
+    const double away = asked_point(o, of, (double)u), nearest = away < low ? low : away > high ? high : away;
+    if (o == EUCLIDEAN) {
+        const double beyond = (double)(x + nearest - 2 * (u / n[0])); /* twice how far u asks x to go */
+        *size = fabs(n[0] * score * x) + n[0] * x * x / 2;
+        return fabs(n[0] * (x - nearest) * beyond / 2) - error * error / (2 * n[0]);
+    }
+    const double a = nearest - low;
+    *size = fabs(score * x) + n[0] * t;
+    if (t <= AT_END * (width < 1.0 + fabs(low) ? width : 1.0 + fabs(low)) && o == KL) return 0.0;
+    /* omega(t) - omega(a) - omega'(a) (t - a), and u - omega'(a) where that is at a bound. */
+    double curve, slope;
+    if (o == KL) {
+        slope = nearest != away ? n[0] * log(a) : (double)u;
+        curve = n[0] * (t * log(t) - t + a) - t * slope;
+    } else {
+        const double scale = n[0] / (n[1] * (n[1] - 1.0)), power = pow(a, n[1] - 1.0);
+        curve = scale * (pow(t, n[1]) - a * power - n[1] * power * (t - a));
+        slope = scale * (n[1] * power - 1.0);
+    }
+    const double pushed = nearest != away ? fabs((double)(u - slope) * (t - a)) : 0.0;
+    return (curve > 0.0 ? curve : 0.0) + pushed - steepness(o, of, nearest) * error * error / 2;
+}
+#endif
+
+#define Own V(Own)
+#define Heat V(Heat)
+#define Terms V(Terms)
+
+/* The numbers of a variable: bounds of p; q, or log(s most) and s most to the power of alpha - 1. */
+typedef struct {
+    vec least, most, first, second;
+} Own;
+
+/* The numbers of an instance: T, 1 / T, alpha, 1 / (alpha - 1); and whether variables have weights. */
+typedef struct {
+    vec T, inverse, alpha, power;
+    int weighted;
+} Heat;
+
+/* Terms of theta: their sum (Entropy: over T, and less the logarithm of the product), and the sum of their sizes. */
+typedef struct {
+    vec value, size, product;
+} Terms;
+
+/* ---- p, psi, d ---- */
+
+/* v of TSALLIS */
+INLINE vec V(power_base)(vec u, const Heat *at) { return (at->alpha - 1.0) * (u * at->inverse) + 1.0 / at->alpha; }
+
+/* log of p over `most` of KL and TSALLIS, above 0 where p is cut. */
+INLINE vec V(log_share)(const int o, vec u, const Own *own, const Heat *at) {
+    if (o == KL) return u * at->inverse - own->first;
+    return at->power * V(log_of)(V(larger)(V(power_base)(u, at), V(all)(1e-300))) - own->first;
+}
+
+/* psi of some variables at u, where p is their share. */
+INLINE void V(add_terms)(const int o, vec u, vec p, const Own *own, const Heat *at, Terms *to) {
+    vec term;
+    if (o == ENTROPY) { /* T softplus(u / T) is the larger of u and 0, less T log of the larger of p and 1 - p */
+        to->value += V(larger)(u * at->inverse, (vec){0});
+        to->product *= V(larger)(p, 1.0 - p);
+        return;
+    }
+    if (o == EUCLIDEAN) {
+        vec pull = p;
+        if (at->weighted) pull = own->first * p;
+        term = p * (u - 0.5 * pull);
+    } else if (o == KL) term = at->T * (p + own->most * V(larger)(V(log_share)(o, u, own, at), (vec){0}));
+    else {
+        const vec v = V(larger)(V(power_base)(u, at), (vec){0}), inside = V(smaller)(v, own->second);
+        const vec beyond = V(where)(v > own->second, own->most * at->power * (v - own->second));
+        term = at->T * (p * inside / at->alpha + beyond);
+    }
+    to->value += term;
+    to->size += V(size_of)(term);
+}
+
+/* p, and where asked for its terms. */
+INLINE vec V(share_of)(const int o, vec u, const Own *own, const Heat *at, Terms *to) {
+    if (o == ENTROPY) {
+        const vec t = u * at->inverse, e = V(exp_of)(V(minus_size_of)(t)), tail = 1.0 + e, share = 1.0 / tail;
+        const mask up = t >= 0.0;
+        if (to) {
+            to->value += V(where)(up, t);
+            to->product *= share;
+        }
+        return V(pick)(up, share, e * share);
+    }
+    vec p = u;
+    if (o == EUCLIDEAN) {
+        if (at->weighted) p = u / own->first;
+        p = V(pick)(p <= own->least, own->least, V(pick)(p >= own->most, own->most, p));
+    } else {
+        const vec e = V(log_share)(o, u, own, at);
+        p = own->most * V(where)(e > -700.0, V(exp_of)(V(smaller)(e, (vec){0})));
+    }
+    if (to) V(add_terms)(o, u, p, own, at, to);
+    return p;
+}
+
+/* d */
+INLINE vec V(slope_of)(const int o, vec u, vec p, const Own *own, const Heat *at) {
+    if (o == ENTROPY) return p * (1.0 - p) * at->inverse;
+    const mask inside = (p > own->least) & (p < own->most);
+    vec slope = p * at->inverse;
+    if (o == TSALLIS) slope = slope / V(larger)(V(power_base)(u, at), V(all)(1e-300));
+    if (o == EUCLIDEAN) slope = V(all)(1.0);
+    if (o == EUCLIDEAN && at->weighted) slope = slope / own->first;
+    return V(where)(inside, slope);
+}
+
+/* x, exactly at its upper bound where p says so. */
+INLINE vec V(point_at)(int o, vec p, vec base, vec unit, vec upper) {
+    const vec x = V(smaller)(base + unit * p, upper);
+    if (!has_unit(o)) return x;
+    return V(pick)(p >= (upper - base) / unit, upper, x);
+}
+
+/* dp by the parameter that is no temperature, where u moves with it as the scores let it: the weights, prior, alpha.
+ * `number` is the variable's own, `linear` is gain y + offset. */
+INLINE vec V(by_parameter)(const int o, vec u, vec p, vec d, vec linear, vec number, const Own *own, const Heat *at) {
+    if (o == EUCLIDEAN) return d * (linear - u) / number;
+    if (o == KL) return V(where)(d > 0.0, d * at->T / number);
+    if (o != TSALLIS) return (vec){0};
+    const vec v = V(larger)(V(power_base)(u, at), V(all)(1e-300));
+    const vec moved = (u * at->inverse - 1.0 / (at->alpha * at->alpha)) / v - at->power * V(log_of)(v);
+    return V(where)((p > own->least) & (p < own->most), p * at->power * moved);
+}
