@@ -5,6 +5,7 @@ Both doors that use the core directly, numpy's and torch's, read their arguments
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from linsat.solvers.newton import Newton
 if TYPE_CHECKING:
     from linsat.native.batch import Statement
 
+# Which number of a statement (`Numbers`) an argument is, where the set has no other rows.
+SLOT_OF = {"A": 0, "C": 0, "E": 0, "b": 1, "d": 1, "f": 1, "lower": 2, "upper": 3}
 DEFAULT = Newton()
 DEFAULT_TAU = 0.1
 OnFailure = Literal["raise", "warn", "nan", "ignore"]
@@ -113,11 +116,12 @@ def check_range(dtype: Any, largest: float, constraints: Constraints) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Call:
     """Plan, numbers and objective over one flattened batch of N instances.
 
-    One whose plan is constant serves every later call with scores of the same shape.
+    One whose plan is constant serves every later call with scores of the same shape; one with numbers of its own makes
+    those with others, `with_given`.
     """
 
     plan: Plan
@@ -137,6 +141,24 @@ class Call:
     @property
     def count(self) -> int:
         return math.prod(self.batch_shape)
+
+    def with_given(self, constraints: Constraints, given: Mapping[str, Any]) -> Call:
+        """The same call with other numbers, of the shapes and dtypes of those it was made with.
+
+        Each of them must be all of its slot, see `takes_given`.
+        """
+        assert self.statement is not None
+        numbers, places = list(self.numbers), {}
+        for name, array in given.items():
+            slot = SLOT_OF[name]
+            numbers[slot] = array = array.reshape(numbers[slot].shape)
+            places[slot] = array
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.numbers = Numbers._make(numbers)
+        made.statement = self.statement.with_arrays(places)
+        made.owner = functools.partial(with_numbers, constraints, given)
+        return made
 
     def solve(self, scores: Array, x: Array) -> Answer:
         """Scores (N, l) solved into x by the native core; failures become what the caller asked for.
@@ -190,6 +212,14 @@ class Call:
     def own_instance(self, instance: int) -> int:
         """Which of the constraint set's instances an instance of the batch has its numbers from."""
         return own_instance(instance, self.batch_shape, self.constraints.batch_shape)
+
+
+def takes_given(call: Call, constraints: Constraints, given: Mapping[str, Any]) -> bool:
+    """Whether calls with other numbers of these shapes can be made by `Call.with_given`: nothing is joined or converted."""
+    slots = [SLOT_OF[name] for name in given]
+    alone = len(constraints.blocks) == 1 or not {0, 1}.intersection(slots)
+    whole = all(math.prod(given[name].shape) == math.prod(call.numbers[SLOT_OF[name]].shape) for name in given)
+    return call.statement is not None and alone and whole and "f" not in given
 
 
 def own_instance(instance: int, batch: tuple[int, ...], own: tuple[int, ...]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from linsat._array_namespace import to_numpy
-from linsat.call import DEFAULT, Call, check_options, check_range, joint_batch, read_start, with_numbers
+from linsat.call import DEFAULT, Call, check_options, check_range, joint_batch, read_start, takes_given, with_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.constraints.modelling import not_a_set
@@ -45,21 +45,37 @@ def project(
     Raises:
         NotHere: before anything was solved.
     """
-    key = None
-    if not given and start is None and type(y) is np.ndarray and type(constraints) is Constraints:
-        key = y.shape, y.dtype, objective.constant_key, solver, on_failure
-        kept = constraints.calls.get(key)
-        if kept is not None and objective.constant_key is not None and y.flags.c_contiguous:
-            x = np.empty_like(y)
-            kept.solve(_flat(y), _flat(x))
-            return x
+    key = _key(y, constraints, given, objective, solver, on_failure) if start is None else None
+    kept = None if key is None else constraints.calls.get(key)
+    if kept is not None:
+        x = np.empty_like(y)
+        (kept.with_given(constraints, given) if given else kept).solve(_flat(y), _flat(x))
+        return x
     call, scores = _read(y, constraints, given, objective, solver, on_failure, start)
     x = _solve(call, scores).x
-    if key is not None and call.plan.constant and objective.constant_key is not None and x.dtype == y.dtype:
+    plain = key is not None and call.arrangement == "flat" and call.batch_shape == y.shape[:-1] and x.dtype == y.dtype
+    if plain and (takes_given(call, constraints, given) if given else call.plan.constant):
         if len(constraints.calls) >= _RECENT:
             constraints.calls.clear()
         constraints.calls[key] = call
     return _restored(call, x, scores.dtype)
+
+
+def _key(
+    y: Any, constraints: Any, given: Mapping[str, Any], objective: Objective, solver: Any, on_failure: str
+) -> Any:
+    """What a call depends on besides the numbers in y and those given, where all of that is plain; else None."""
+    numbers = objective.constant_key
+    if type(y) is not np.ndarray or type(constraints) is not Constraints or numbers is None:
+        return None
+    if not y.flags.c_contiguous or not (solver is None or type(solver) is Newton):
+        return None
+    key = y.shape, y.dtype, numbers, solver, on_failure
+    for name, value in given.items():
+        if type(value) is not np.ndarray:
+            return None
+        key += name, value.shape, value.dtype
+    return key
 
 
 def solve(y: Any, constraints: Constraints, objective: Objective, solver: Any, on_failure: str, start: Any) -> Solution:

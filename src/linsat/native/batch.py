@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,15 @@ class Statement:
 
     packed: bytes
     arrays: tuple[Array, ...]
+    fields: tuple[Any, ...]  # what is packed
+
+    def with_arrays(self, arrays: Mapping[int, Array]) -> Statement:
+        """The same with other arrays of the same shapes and dtypes, by their positions."""
+        fields, kept = list(self.fields), list(self.arrays)
+        for position, array in arrays.items():
+            kept[position] = array
+            fields[2 + 4 * position : 6 + 4 * position] = _place(array, array.shape[0])
+        return Statement(STATEMENT.pack(*fields), tuple(kept), self.fields)
 
 
 @dataclass(slots=True)
@@ -46,11 +55,10 @@ def state(
     kind: str, entropic_slack: bool, numbers: Sequence[Array], parameters: Sequence[Array], count: int, shift: float
 ) -> Statement:
     """A statement from (1 or count, .) arrays: values, side, lower, upper, price, and those of the objective."""
-    places = [part for array in numbers for part in _place(array, count)]
-    for array in parameters:
-        places += _place(array, count)
+    places = [part for array in (*numbers, *parameters) for part in _place(array, count)]
     places += _NOWHERE * (PARAMETERS - len(parameters))
-    return Statement(STATEMENT.pack(OBJECTIVES.index(kind), entropic_slack, *places, shift), (*numbers, *parameters))
+    fields = (OBJECTIVES.index(kind), entropic_slack, *places, shift)
+    return Statement(STATEMENT.pack(*fields), (*numbers, *parameters), fields)
 
 
 def solve(

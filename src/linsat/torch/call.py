@@ -143,7 +143,7 @@ class Reading:
         return solution
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class TensorCall(Call):
     """A call whose scores are tensors on a device."""
 

@@ -9,6 +9,7 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
+from linsat.call import takes_given
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.numbers import slots_given
 from linsat.errors import ConstraintError
@@ -41,11 +42,11 @@ def project(
     """See `linsat.project`."""
     plain = _plain()
     key = None
-    if plain and start is None and not given:
-        key = _key(y, constraints, objective, solver, on_failure)
+    if plain and start is None:
+        key = _key(y, constraints, given, objective, solver, on_failure)
     call = None if key is None else constraints.calls.get(key)
     if call is not None:
-        return point(call, y)
+        return point(call.with_given(constraints, given) if given else call, y)
     slots = slots_given(constraints, given) if given and plain else None
     if given and slots is None:
         constraints = constraints.with_numbers(**given)
@@ -57,7 +58,7 @@ def project(
         return reading.answer(apply(arguments_of(reading)).x)
     call = reading.call()
     x = point(call, scores)
-    if key is not None and call.plan.constant and scores is y:
+    if key is not None and scores is y and (takes_given(call, constraints, given) if given else call.plan.constant):
         _keep(constraints.calls, key, call)
     return reading.answer(x)
 
@@ -106,17 +107,24 @@ def arguments_of(reading: Reading) -> Arguments:
     return Arguments(flat_scores(scores), pattern, [*numbers], parameters, reading.start, text)
 
 
-def _key(y: Any, constraints: Any, objective: Objective, solver: Any, on_failure: Any) -> Any:
-    """What a call depends on besides the numbers in y, where all of that is plain and constant; else None.
+def _key(
+    y: Any, constraints: Any, given: Mapping[str, Any], objective: Objective, solver: Any, on_failure: Any
+) -> Any:
+    """What a call depends on besides the numbers in y and those given, where all of that is plain; else None.
 
-    A call with the key of an earlier one needs no reading and no checks of anything but the numbers in y.
+    A call with the key of an earlier one needs no reading and no checks of anything but these numbers.
     """
     numbers = objective.constant_key
     if numbers is None or type(y) is not torch.Tensor or type(constraints) is not Constraints:
         return None
     if type(on_failure) is not str or not (solver is None or type(solver) is Newton):
         return None
-    return y.shape, y.dtype, y.device, y.layout, numbers, solver, on_failure
+    key = y.shape, y.dtype, y.device, y.layout, numbers, solver, on_failure
+    for name, value in given.items():
+        if not isinstance(value, torch.Tensor) or value.is_neg():
+            return None
+        key += name, value.shape, value.dtype, value.device, value.layout
+    return key
 
 
 def _keep(calls: dict[Any, TensorCall], key: Any, call: TensorCall) -> None:
