@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from linsat.native.batch import Statement
 
 # Which number of a statement (`Numbers`) an argument is, where the set has no other rows.
-SLOT_OF = {"A": 0, "C": 0, "E": 0, "b": 1, "d": 1, "f": 1, "lower": 2, "upper": 3}
+SLOT_OF = {"A": 0, "C": 0, "E": 0, "b": 1, "d": 1, "f": 1, "lower": 2, "upper": 3, "price": 4}
 DEFAULT = Newton()
 DEFAULT_TAU = 0.1
 OnFailure = Literal["raise", "warn", "nan", "ignore"]
@@ -58,13 +58,14 @@ def read_objective(objective: Any, tau: Any) -> Objective:
     return objective
 
 
-def with_numbers(constraints: Constraints, given: Mapping[str, Any], rhs: Any = None, price: Any = None) -> Constraints:
+def with_numbers(constraints: Constraints, given: Mapping[str, Any]) -> Constraints:
     """The set with the numbers of a call; ``rhs`` are right-hand sides by the names of rows."""
-    if given:
-        constraints = constraints.with_numbers(**given)
-    if rhs is not None:
-        constraints = constraints.with_rhs(rhs)
-    return constraints if price is None else constraints.with_price(price)
+    numbers = {name: value for name, value in given.items() if name not in ("rhs", "price")}
+    if numbers:
+        constraints = constraints.with_numbers(**numbers)
+    if "rhs" in given:
+        constraints = constraints.with_rhs(given["rhs"])
+    return constraints.with_price(given["price"]) if "price" in given else constraints
 
 
 def joint_batch(scores: tuple[int, ...], constraints: tuple[int, ...]) -> tuple[int, ...]:

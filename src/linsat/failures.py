@@ -43,16 +43,17 @@ def settle(call: Call, scores: Array, answer: Answer) -> Failed:
     if answer.codes.any():
         _explain(call, scores, answer)
         _judge(call, scores, answer)
-    constraints = call.constraints
     infeasible = (answer.codes == Status.INFEASIBLE.code) & ~np.isneginf(scores).any(-1)
-    if not constraints.batch_shape and infeasible.any():
-        reject_infeasible(constraints)
+    if infeasible.any() and all(array.shape[0] == 1 for array in call.numbers):
+        reject_infeasible(call.constraints)
     return _report(call, scores, answer)
 
 
 def _explain(call: Call, scores: Array, answer: Answer) -> None:
-    """Raise what is wrong with numbers that no solver could use."""
-    numbers = _check_numbers(call)
+    """Raise what is wrong with numbers that no solver could use; alone, an instance stops the others if failures raise."""
+    numbers = call.in_numpy()
+    if call.on_failure == "raise" or (answer.codes != Status.CONVERGED.code).all():
+        _check_numbers(call)
     held = np.isneginf(scores)
     if held.any():
         check_lower(held & np.isneginf(numbers.lower), call.constraints)

@@ -58,7 +58,7 @@ def project(
         if len(constraints.calls) >= _RECENT:
             constraints.calls.clear()
         constraints.calls[key] = call
-    return _restored(call, x, scores.dtype)
+    return restored(call, x, scores.dtype)
 
 
 def _key(
@@ -78,14 +78,27 @@ def _key(
     return key
 
 
-def solve(y: Any, constraints: Constraints, objective: Objective, solver: Any, on_failure: str, start: Any) -> Solution:
+def solve(
+    y: Any,
+    constraints: Constraints,
+    given: Mapping[str, Any],
+    objective: Objective,
+    solver: Any,
+    on_failure: str,
+    start: Any,
+) -> Solution:
     """See `linsat.solve`; raises as `project` does."""
-    call, scores = _read(y, constraints, {}, objective, solver, on_failure, start)
-    answer = _solve(call, scores)
+    call, answer, scores = attempt(y, constraints, given, objective, solver, on_failure, start)
     codes, steps, solver_codes = (count.reshape(call.batch_shape) for count in answer.counts)
     duals = answer.duals.reshape(*call.batch_shape, len(constraints))
-    x = _restored(call, answer.x, scores.dtype)
+    x = restored(call, answer.x, scores.dtype)
     return Solution(x, steps, duals, codes, solver_codes, call.constraints)
+
+
+def attempt(y: Any, *arguments: Any) -> tuple[Call, Answer, Array]:
+    """The call of these arguments of `project`, its answer, and the scores (N, l) as they came."""
+    call, scores = _read(y, *arguments)
+    return call, _solve(call, scores), scores
 
 
 def _flat(scores: Array) -> Array:
@@ -115,7 +128,7 @@ def _read(
         check_range(like.dtype, float(np.finfo(like.dtype).max), constraints)
     slots = slots_given(constraints, given) if given else {}
     if slots is None:
-        constraints, slots = constraints.with_numbers(**given), {}
+        constraints, slots = with_numbers(constraints, given), {}
     own = constraints.batch_shape
     if slots:
         own = np.broadcast_shapes(own, *(slot.shape[:-1] for slot in slots.values()))
@@ -163,7 +176,7 @@ def _solve(call: Call, scores: Array) -> Answer:
     return answer
 
 
-def _restored(call: Call, x: Array, dtype: np.dtype) -> Any:
+def restored(call: Call, x: Array, dtype: np.dtype) -> Any:
     """x (N, l) in the shape (or dict of shapes) and dtype of the scores."""
     x = x.reshape(*call.batch_shape, x.shape[-1]).astype(dtype, copy=False)
     layout = None if call.arrangement == "flat" else call.constraints.layout

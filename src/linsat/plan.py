@@ -180,8 +180,13 @@ class Plan:
         numbers, held = hold(numbers, scores, objective)
         form = self.kept_form(numbers) if held is None else self.form(numbers)
         if held is not None:
-            scores, decided = namespace(scores).where(held, 0.0, scores), decided if own else None
-        presolved = self.presolve(form) if decided is None else self.unpack(decided, form)
+            scores = namespace(scores).where(held, 0.0, scores)
+        if decided is None:
+            presolved = self.presolve(form)
+        else:
+            presolved = self.unpack(decided, form)
+            if held is not None and not own:
+                presolved = self.presolve(form).where(held.any(-1), presolved)
         return form.problem(scores, objective, presolved, senses=self.senses(form.rows))
 
     def kept_form(self, numbers: Numbers) -> StandardForm:
@@ -230,6 +235,7 @@ class Plan:
             InfeasibleError: the rows contradict each other; names a minimal conflicting set.
         """
         if "decided" not in self.kept:
+            self.objective.check_bounds(self.owner())
             with np.errstate(all="ignore"):
                 self.kept["decided"] = pack(self._settled())
         return self.kept["decided"]

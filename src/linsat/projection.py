@@ -72,10 +72,9 @@ def project(
         ConvergenceError: with ``on_failure="raise"``.
     """
     objective = read_objective(objective, tau)
-    numbers = (("A", A), ("C", C), ("E", E), ("b", b), ("d", d), ("f", f), ("lower", lower), ("upper", upper))
-    given = {name: value for name, value in numbers if value is not None}
-    if rhs is not None or price is not None:
-        constraints, given = with_numbers(constraints, given, rhs, price), {}
+    rows = (("A", A), ("C", C), ("E", E), ("b", b), ("d", d), ("f", f))
+    others = (("lower", lower), ("upper", upper), ("price", price), ("rhs", rhs))
+    given = {name: value for name, value in (*rows, *others) if value is not None}
     if holds_tensors(y):
         from linsat.torch.projection import project
 
@@ -103,16 +102,15 @@ def solve(
     As the status says which instances were not solved, the default is to warn.
     """
     objective = read_objective(objective, tau)
-    if numbers:
-        rhs, price = numbers.pop("rhs", None), numbers.pop("price", None)
-        constraints = with_numbers(constraints, numbers, rhs, price)
+    given = {name: value for name, value in numbers.items() if value is not None}
     if holds_tensors(y):
         from linsat.torch.projection import solve
 
-        return solve(y, constraints, objective, solver, on_failure, start)
+        return solve(y, with_numbers(constraints, given), objective, solver, on_failure, start)
     try:
-        return numpy_door.solve(y, constraints, objective, solver, on_failure, start)
+        return numpy_door.solve(y, constraints, given, objective, solver, on_failure, start)
     except numpy_door.NotHere as reason:
+        constraints = with_numbers(constraints, given)
         return _by_torch(reason, y, constraints, objective, solver, on_failure, start)
 
 

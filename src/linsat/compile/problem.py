@@ -50,6 +50,13 @@ class Presolved:
     def select(self, index: Tensor) -> Presolved:
         return Presolved(**{f.name: _select(getattr(self, f.name), index) for f in fields(self)})
 
+    def where(self, these: Tensor, other: Presolved) -> Presolved:
+        """This for some instances, (N,) bool, and ``other`` for the rest."""
+        xp = namespace(self.free)
+        parts = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+        which = {name: these[:, None] if own.ndim == 2 else these for name, (own, _) in parts.items()}
+        return Presolved(**{name: xp.where(which[name], own, rest) for name, (own, rest) in parts.items()})
+
     def expand(self, count: int) -> Presolved:
         """One for each of ``count`` instances, free to be changed."""
         parts = {f.name: getattr(self, f.name) for f in fields(self)}

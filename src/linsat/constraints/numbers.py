@@ -18,6 +18,10 @@ from linsat.constraints.arrays import (
     floating,
     followed,
     is_dense,
+    is_jax,
+    namespace,
+    picked,
+    positions_on,
     side_by_side,
     spread,
     to_tensor,
@@ -87,12 +91,16 @@ def slots_given(constraints: RowsAndBox, given: Mapping[str, Any]) -> dict[str, 
     """
     shapes = _plain_shapes(constraints)
     for name, value in given.items():
-        shape = shapes.get(name)
-        if shape is None or not _is_plain(value) or tuple(value.shape[value.ndim - len(shape) :]) != shape:
+        if not _is_plain(value):
             return None
-    if "f" in given and rounding_of(given["f"]) and _has_dependencies(constraints, given):
+        if not any(tuple(value.shape[value.ndim - len(shape) :]) == shape for shape in shapes.get(name, ())):
+            return None
+    f = given.get("f")  # that of JAX is freed of rounding already
+    if f is not None and not is_jax(f) and rounding_of(f) and _has_dependencies(constraints, given):
         return None
     slots = {name: given[name] for name in ("lower", "upper") if name in given}
+    if "price" in given:
+        slots["price"] = _price_slot(constraints, given["price"])
     matrices = constraints._matrices
     if not matrices.keys().isdisjoint(given):
         slots["values"] = _side_by_side([_block(matrix, given.get(name)) for name, matrix in matrices.items()])
@@ -102,28 +110,40 @@ def slots_given(constraints: RowsAndBox, given: Mapping[str, Any]) -> dict[str, 
     return slots
 
 
-def _plain_shapes(constraints: RowsAndBox) -> dict[str, tuple[int, ...]]:
-    """In what shape, after batch dimensions, each number of a set can be replaced as it comes."""
+def _plain_shapes(constraints: RowsAndBox) -> dict[str, list[tuple[int, ...]]]:
+    """In what shapes, after batch dimensions, each number of a set can be replaced as it comes."""
     if "shapes" not in constraints._slots:
-        shapes: dict[str, tuple[int, ...]] = {}
+        shapes: dict[str, list[tuple[int, ...]]] = {}
         if constraints.num_variables is not None:
-            shapes |= dict.fromkeys(("lower", "upper"), (constraints.num_variables,))
+            shapes |= dict.fromkeys(("lower", "upper"), [(constraints.num_variables,)])
+        soft = int(constraints._soft_mask().sum())
+        if soft:
+            shapes["price"] = [(soft,), (len(constraints),)]
         for name, side, _ in BLOCKS:
             matrix = constraints._matrices.get(name)
             if matrix is None:
                 continue
-            shapes[side] = matrix.shape[:1]
+            shapes[side] = [matrix.shape[:1]]
             if matrix.sparse or len(matrix.row) == math.prod(matrix.shape):  # else zeros may not become others
-                shapes[name] = (len(matrix.row),) if matrix.sparse else matrix.shape
+                shapes[name] = [(len(matrix.row),) if matrix.sparse else matrix.shape]
         constraints._slots["shapes"] = shapes
     return constraints._slots["shapes"]
+
+
+def _price_slot(constraints: RowsAndBox, price: Numbers) -> Numbers:
+    """Prices of all rows, infinite where a row is hard, from those of all rows or of the soft ones, (batch..., rows)."""
+    soft = constraints._soft_mask()
+    xp, count = namespace(price), int(soft.sum())
+    if price.shape[-1] == count != len(soft):
+        price = picked(price, np.where(soft, np.cumsum(soft) - 1, 0))
+    return xp.where(positions_on(price, soft), price, xp.full_like(price, np.inf))
 
 
 def _is_plain(value: Any) -> bool:
     """Whether a number is a floating array or dense tensor on the CPU."""
     if is_tensor(value):
         return value.device.type == "cpu" and is_dense(value) and value.itemsize in (4, 8) and value.is_floating_point()
-    return type(value) is np.ndarray and value.dtype in (np.float64, np.float32)
+    return (type(value) is np.ndarray or is_jax(value)) and value.dtype in (np.float64, np.float32)
 
 
 def _block(matrix: Matrix, value: Numbers | None) -> Numbers:

@@ -215,6 +215,7 @@ EXPORT void linsat_abi(int64_t *sizes) {
 }
 
 #include "arrange.h"
+#include "xla.h"
 
 #else /* LINSAT_VARIANT: what follows is compiled once per instruction set */
 

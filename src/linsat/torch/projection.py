@@ -9,7 +9,7 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
-from linsat.call import takes_given
+from linsat.call import takes_given, with_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.numbers import slots_given
 from linsat.errors import ConstraintError
@@ -49,7 +49,7 @@ def project(
         return point(call.with_given(constraints, given) if given else call, y)
     slots = slots_given(constraints, given) if given and plain else None
     if given and slots is None:
-        constraints = constraints.with_numbers(**given)
+        constraints = with_numbers(constraints, given)
     reading = Reading.of(y, constraints, objective, solver, on_failure, start, given if slots else {}, slots)
     scores = reading.scores
     if _unrolls(reading.solver):
