@@ -51,7 +51,13 @@ class Deadline:
     """A time limit that several computations share."""
 
     def __init__(self, seconds: float | None = None) -> None:
-        self._end = np.inf if seconds is None else time.monotonic() + seconds
+        self._start = time.monotonic()
+        self._end = np.inf if seconds is None else self._start + seconds
+
+    @property
+    def used(self) -> float:
+        """Seconds since it was set."""
+        return time.monotonic() - self._start
 
     @property
     def remaining(self) -> float:
