@@ -10,9 +10,9 @@ instrumented, not Python and not torch: what the sanitizers say is about the ker
 tests in C (tests/native) come first: there everything is instrumented, and leaks are found too.
 
 The thread sanitizer of gcc 12 and before ends every child of a process with threads that starts one of its own. Where
-gcc does that, clang builds the tests in C, one of which is such a child; Python, which clang's sanitizer cannot be loaded
-into, is tested without those that fork, and says so.
-Exit code 0: nothing was found and the tests passed; 1: else; 2: the command was not understood, or there is no compiler.
+gcc does that, clang builds the tests in C, one of which is such a child; Python, into which clang's sanitizer cannot be
+loaded, is tested without those that fork, and says so.
+Exit code 0: nothing was found and the tests passed; 1: else; 2: the command was not understood, or no compiler will do.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Whether rows can hold within a box: a point, a proof of the contrary, or neither.
 
-The quickest questions come first, and each answer is checked before it counts: a point by the rows, multipliers in exact
-arithmetic.
+The quickest questions come first, and each answer is checked before it counts: a point by the rows, multipliers in
+exact arithmetic.
 
     the same share of every box     a point of most ready-made sets
     implied bounds                  single rows against the box, and chains of rows
     networks                        a maximum flow or a cut, for the rows that form one
-    a linear program                any point; multipliers from one that minimises the violation, in close cases magnified
+    linear programs                 any point; the least violation, whose multipliers may refute the rows
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import scipy.sparse as sp
 
 from linsat.compile.certificate import Certificate, certify
 from linsat.compile.implied_bounds import refuted_by_bounds
@@ -122,8 +121,8 @@ def _even_point(system: LinearSystem) -> Array | None:
         return None
     reach, base = system.matrix @ width, system.matrix @ system.lower
     moves = reach != 0
-    ends = (system.row_lower[moves] - base[moves]) / reach[moves], (system.row_upper[moves] - base[moves]) / reach[moves]
-    least, most = np.minimum(*ends).max(initial=0.0), np.maximum(*ends).min(initial=1.0)
+    one, other = ((end[moves] - base[moves]) / reach[moves] for end in (system.row_lower, system.row_upper))
+    least, most = np.minimum(one, other).max(initial=0.0), np.maximum(one, other).min(initial=1.0)
     return system.clip(system.lower + 0.5 * (least + most) * width) if least <= most + HOLDS else None
 
 
@@ -151,7 +150,7 @@ def _corrected(system: LinearSystem, point: Array) -> Array:
 
 
 def _least_violation(system: LinearSystem, limit: Deadline) -> LeastViolation | None:
-    """The linear program for multipliers; of many rows first the sum, which leaves few to the program for the largest."""
+    """The linear program for multipliers; of many rows the sum comes first, which leaves few for the largest one."""
     if system.num_rows <= _MANY_ROWS:
         return least_violation(system, limit) or least_violation(system, limit, method="highs-ipm")
     found = least_violation(system, limit, of_all=True)

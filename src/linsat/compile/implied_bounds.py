@@ -124,9 +124,7 @@ class _Search:
                 return self._traced({(j, 1): 1.0, (j, 0): -1.0}, [])
         return None
 
-    def _traced(
-        self, bounds: dict[tuple[int, int], float], rows: list[tuple[int, int, float, int]]
-    ) -> Array:
+    def _traced(self, bounds: dict[tuple[int, int], float], rows: list[tuple[int, int, float, int]]) -> Array:
         """Multipliers from rows, each with its sign, weight and time, and from bounds at the end with their weights."""
         multipliers = np.zeros(self.system.num_rows)
         pending: dict[tuple[int, int, int], float] = {}  # side of a variable, which improvement: weight of its bound

@@ -1,4 +1,4 @@
-"""Networks: rows between which variables flow. Maximum flow gives a point that satisfies them or a cut that refutes them.
+"""Networks: rows between which variables flow. A maximum flow gives a point of theirs, or a cut that refutes them.
 
 Rows are a network where no variable is in more than two of them and factors r exist that make its coefficients cancel,
 r_i a_ij + r_k a_kj = 0: assignment, transport, capacities with sizes, balances of stocks and flows. In units
@@ -11,7 +11,7 @@ From any point within the bounds, what has piled up at some nodes is sent to tho
 arcs have in either direction. What cannot be sent is stuck at nodes S that no arc with room leaves. The rows of S,
 weighted by r, then allow less than the bounds let arrive: Farkas multipliers (Hoffman's circulation theorem), which
 `linsat.compile.certificate` proves in exact arithmetic; so the arithmetic here may round. The maximum flow is scipy's
-(Dinic), in whole numbers: amounts are scaled by a power of two and rounded down, and what is left goes on a finer scale.
+(Dinic), in whole numbers: amounts are scaled by a power of two and rounded down; what is left goes on a finer scale.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNITS = 2.0**29  # into which what is to be sent is divided; scipy counts in 32
 _SCALES = 6  # on which it is sent, one finer than the other
 _ROUNDING = 1e-15  # of what has piled up at a node, relative to what passes through it
 _CANCELS = 1e-14  # relative: coefficients that cancel but for rounding
-# A flow takes about as many passes over the arcs as the longest of its paths has arcs, and scipy's has no time limit. So
+# A flow takes about as many passes over the arcs as the longest of its paths has arcs, and scipy's has no time limit:
 # what is long and has many arcs (a stock over 10,000 periods) is left to linear programs, which keep theirs.
 _MOST_VISITS = 100_000_000
 _MOST_ROWS = 50_000  # among which a network is looked for, one by one
@@ -183,7 +183,7 @@ class Network:
         return np.append(one, other)[here], np.append(other, one)[here], room[here]
 
     def cut(self) -> Array | None:
-        """(nodes,) nodes without the ground at which something is stuck; None where nothing is, or only with the ground."""
+        """(nodes,) where something is stuck and what it reaches; None where nothing is, or the ground is among them."""
         piled = np.maximum(self.piled(), 0.0)
         piled[-1] = 0.0
         if not piled.any():
@@ -311,7 +311,7 @@ def _network_rows(system: LinearSystem) -> Array:
 
 
 def _factors(one: Array, a: Array, other: Array, c: Array, count: int, arcs: int) -> Array | None:
-    """(count,) r with r_i a + r_k c = 0 for every pair of rows, 1 at one row of each piece; None where there are none."""
+    """(count,) r with r_i a + r_k c = 0 for every pair of rows, 1 at one row of each piece; None: there are none."""
     from scipy.sparse.csgraph import breadth_first_order, connected_components
 
     graph = sp.csr_matrix((np.ones(len(one)), (one, other)), shape=(count, count))

@@ -75,10 +75,11 @@ def least_violation(
         return LeastViolation(0.0, system.clip(np.zeros(len(system.lower))), np.zeros(system.num_rows))
     used = np.flatnonzero(np.diff(scaled.tocsc().indptr))  # variables outside the rows stay where they are
     rows = scaled[:, used]
-    elastic = -sp.eye_array(len(ends)) if of_all else sp.csr_array(np.full((len(ends), 1), -1.0))
+    elastic = sp.diags(np.full(len(ends), -1.0)) if of_all else sp.csr_array(np.full((len(ends), 1), -1.0))
     matrix = sp.hstack([sp.vstack([rows[above], -rows[below]]), elastic])
     bounds = np.zeros((matrix.shape[1], 2))
-    bounds[: len(used), 0], bounds[: len(used), 1], bounds[len(used) :, 1] = system.lower[used], system.upper[used], np.inf
+    bounds[: len(used)] = np.stack([system.lower[used], system.upper[used]], axis=1)
+    bounds[len(used) :, 1] = np.inf
     cost = np.zeros(matrix.shape[1])
     cost[len(used) :] = 1.0
     solved = linear_program(cost, deadline, method=method, A_ub=sp.csr_array(matrix), b_ub=ends, bounds=bounds)
