@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 
 from linsat.backends.interior_point import JUDGE_SECONDS
-from linsat.compile import judge
+from linsat.compile import Deadline, LinearSystem, judge
 from linsat.compile.diagnosis import reject_infeasible
-from linsat.compile.hard_rows import hard_rows
+from linsat.compile.hard_rows import contradictory
 from linsat.compile.problem import Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATWarning
@@ -20,6 +20,7 @@ from linsat.plan import Answer, Numbers, Plan
 from linsat.status import Status
 
 _UNSOLVED = (Status.STEP_LIMIT, Status.STALLED)
+_SECONDS = 60.0  # for verdicts on all instances of a call
 
 
 def settle(
@@ -160,15 +161,12 @@ def _judge(plan: Plan, numbers: Numbers, scores: Tensor, objective: Objective, a
     here = objective.probe(numbers.lower)
     with torch.no_grad():
         problem = plan.problem(numbers.select(index), scores[index], here, decided)
-    known: dict[bytes, bool] = {}
-    for place, instance in enumerate(left):
-        system = hard_rows(problem, place)
-        parts = (system.matrix.data, system.row_lower, system.row_upper, system.lower, system.upper)
-        key = b"".join(part.tobytes() for part in parts)
-        if key not in known:
-            known[key] = judge(system, seconds=JUDGE_SECONDS).kind == "infeasible"
-        if known[key]:
-            answer.codes[instance] = Status.INFEASIBLE.code
+    limit = Deadline(_SECONDS)
+
+    def infeasible(system: LinearSystem, _: int) -> bool:
+        return judge(system, deadline=limit.within(JUDGE_SECONDS)).kind == "infeasible"
+
+    answer.codes[index[contradictory(problem, infeasible)]] = Status.INFEASIBLE.code
 
 
 def _report(

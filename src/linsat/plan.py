@@ -170,7 +170,7 @@ class Plan:
         decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[left]
         here = replace_numbers(objective, lambda t: t if t.shape[0] == 1 else t[left])
         problem = self.problem(numbers.select(left), scores[left], here, decided)
-        part = finish(problem, self.solver)
+        part = finish(problem, self.solver, answer.duals[left])
         answer.known_solved = False
         steps = answer.counts[1, left]
         answer.duals[left], answer.x[left] = problem.multipliers(part.mu), part.x.to(answer.x.dtype)

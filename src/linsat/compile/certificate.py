@@ -21,6 +21,7 @@ _NEGLIGIBLE = 1e-11  # multipliers below this share of the largest (weighted by 
 _ROUNDING = (1e-9, 1e-12, 1e-6)
 _NUDGE = 1e-3  # by how much a sign has to come out right, relative to the largest entry that is only rounding
 _SMALL = 400  # columns
+_SMALL_CHANGE = 0.5  # of a multiplier, relative, that keeps what it says
 _EXACT = 2**53  # whole numbers below are floats
 _ONE = -1  # stands for the number 1 among the unknowns of an equation
 _ZERO = Fraction(0)
@@ -132,6 +133,7 @@ def certify(system: LinearSystem, multipliers: Array, deadline: Deadline) -> Cer
             continue
         tried.append(zero)
         solved_for = zero[_independent(part[:, zero], weights)]
+        weights = _cancelled(part[:, solved_for], weights)
         exact = _solve(part, solved_for, weights, deadline)
         if exact is None:
             break
@@ -198,7 +200,7 @@ def _solve(
     for position, j in enumerate(columns.tolist()):
         target = Fraction(0) if targets is None else targets[position]
         equations.append(_equation(part, j, target))
-    pivots = _eliminate(equations, len(weights), deadline)
+    pivots = _eliminate(equations, np.abs(weights).tolist(), deadline)
     if pivots is None:
         return None
     solved: dict[int, Fraction] = {_ONE: Fraction(1)}
@@ -257,6 +259,13 @@ def _tiny_targets(
     return [Fraction(float(x)) * scale for x in solved.x]
 
 
+def _cancelled(part: Any, weights: Array) -> Array:
+    """Weights whose entries of ``A'v`` are zero up to rounding, each changed by a small share of itself."""
+    terms = part.toarray() * weights[:, None]
+    change = np.linalg.lstsq(terms.T, -terms.sum(0), rcond=None)[0] if terms.shape[1] else np.zeros(len(weights))
+    return weights * (1.0 + change) if np.abs(change).max(initial=0.0) < _SMALL_CHANGE else weights
+
+
 def _independent(part: Any, weights: Array) -> Array:
     """Columns that are linearly independent also when rounding is allowed for.
 
@@ -290,7 +299,7 @@ def _independent(part: Any, weights: Array) -> Array:
 
 
 def _eliminate(
-    equations: list[dict[int, int]], count: int, deadline: Deadline
+    equations: list[dict[int, int]], sizes: list[float], deadline: Deadline
 ) -> list[tuple[int, dict[int, int]]] | None:
     """Gaussian elimination of homogeneous equations in whole numbers, shortest equation first.
 
@@ -303,7 +312,7 @@ def _eliminate(
         for variable in equation:
             holders.setdefault(variable, set()).add(number)
     pivots: list[tuple[int, dict[int, int]]] = []
-    while left and len(pivots) < count - 1:
+    while left and len(pivots) < len(sizes) - 1:
         if deadline.passed:
             return None
         number = min(left, key=lambda n: len(left[n]))
@@ -311,7 +320,8 @@ def _eliminate(
         unknown = [i for i in equation if i != _ONE]
         if not unknown:
             return None  # the constants contradict each other
-        variable = min(unknown, key=lambda i: len(holders[i]))
+        fewest = min(len(holders[i]) for i in unknown)
+        variable = max((i for i in unknown if len(holders[i]) <= 2 * fewest), key=lambda i: sizes[i])
         for i in equation:
             holders[i].discard(number)
         pivots.append((variable, equation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -55,3 +56,17 @@ def hard_rows(problem: Problem, instance: int, x: np.ndarray | None = None) -> L
         at = np.minimum(at, _RUNS_OFF * asked)
     lost = ROUNDING * (np.where(slack > 0, rhs + slack, 0.0) + abs(system.matrix) @ np.abs(at))
     return replace(system, row_lower=low - lost, row_upper=high + lost).take(np.flatnonzero(~of(problem.soft)))
+
+
+def contradictory(problem: Problem, ask: Callable[[LinearSystem, int], bool]) -> Tensor:
+    """(N,) whether the hard rows of an instance contradict each other: ``ask`` is asked once for the same numbers."""
+    known: dict[bytes, bool] = {}
+    answers = []
+    for instance in range(problem.size):
+        system = hard_rows(problem, instance)
+        parts = (system.matrix.data, system.row_lower, system.row_upper, system.lower, system.upper)
+        key = b"".join(part.tobytes() for part in parts)
+        if key not in known:
+            known[key] = ask(system, instance)
+        answers.append(known[key])
+    return problem.scores.new_tensor(answers, dtype=bool)
