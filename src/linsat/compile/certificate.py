@@ -21,6 +21,8 @@ _NEGLIGIBLE = 1e-11  # multipliers below this share of the largest (weighted by 
 _ROUNDING = (1e-9, 1e-12, 1e-6)
 _NUDGE = 1e-3  # by how much a sign has to come out right, relative to the largest entry that is only rounding
 _SMALL = 400  # columns
+_LARGEST = 2_000_000  # entries of a dense matrix whose columns are chosen among: about a second
+_LARGEST_TO_CANCEL = 250_000
 _SMALL_CHANGE = 0.5  # of a multiplier, relative, that keeps what it says
 _EXACT = 2**53  # whole numbers below are floats
 _ONE = -1  # stands for the number 1 among the unknowns of an equation
@@ -131,6 +133,8 @@ def certify(system: LinearSystem, multipliers: Array, deadline: Deadline) -> Cer
         zero = _near_zeros(part, weights, share)
         if any(np.array_equal(zero, other) for other in tried):
             continue
+        if len(kept) * len(zero) > _LARGEST or deadline.passed:
+            break
         tried.append(zero)
         solved_for = zero[_independent(part[:, zero], weights)]
         weights = _cancelled(part[:, solved_for], weights)
@@ -261,9 +265,11 @@ def _tiny_targets(
 
 def _cancelled(part: Any, weights: Array) -> Array:
     """Weights whose entries of ``A'v`` are zero up to rounding, each changed by a small share of itself."""
+    if not 0 < part.shape[0] * part.shape[1] <= _LARGEST_TO_CANCEL:
+        return weights
     terms = part.toarray() * weights[:, None]
-    change = np.linalg.lstsq(terms.T, -terms.sum(0), rcond=None)[0] if terms.shape[1] else np.zeros(len(weights))
-    return weights * (1.0 + change) if np.abs(change).max(initial=0.0) < _SMALL_CHANGE else weights
+    change = np.linalg.lstsq(terms.T, -terms.sum(0), rcond=None)[0]
+    return weights * (1.0 + change) if np.abs(change).max() < _SMALL_CHANGE else weights
 
 
 def _independent(part: Any, weights: Array) -> Array:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 SECONDS = 60.0  # for a verdict, unless the caller says otherwise
-_SECONDS_FOR_CONFLICT = 2.0  # for a minimal conflict, besides as long as the verdict took
+_SECONDS_FOR_CONFLICT = 3.0  # for a minimal conflict, besides as long as the verdict took
 _SECONDS_FOR_OTHERS = 0.5  # for conflicts beside the first one
 _SHOWN = 8  # bounds that a message lists
 _MANY = 100  # rows of a conflict beside which others say little

@@ -1,4 +1,4 @@
-"""Proofs of infeasibility in floating-point arithmetic, rounded outwards: less is shown than in exact arithmetic, faster.
+"""Proofs of infeasibility in floating-point arithmetic, rounded outwards: they show less than exact ones, but faster.
 
 Multipliers v refute rows over a box where the smallest value of (A'v) x in the box exceeds what the rows allow. Where a
 bound is infinite, the entry of A'v has to be exactly zero (or of one sign), which no rounded number is. But some rows B

@@ -27,9 +27,10 @@ HOLDS = 1e-9  # relative violation at which a row holds; see LinearSystem.violat
 CLEAN = 1e-15  # relative violation that is only rounding of the numbers as given: no need to look closer
 _MAGNIFY = 2.0**20  # how much closer each further look is
 _LOOKS = 3
+_SECONDS_TO_LOOK = 0.5  # closer at a point that holds to 1e-9, besides as long as it took to find it
 _MANY_ROWS = 2000  # from which the sum of the violations is minimised before their largest
 _TIGHT, _INSIDE = 1e-6, 1e-9  # relative: a row at its end, a variable inside its bounds
-_CORRECTIONS = 3  # of a point, to bring it from the tolerance of HiGHS to rounding
+_CORRECTIONS, _STEPS = 5, 1000  # of a point, and of least squares each, from the tolerance of HiGHS to rounding
 
 
 @dataclass(frozen=True)
@@ -95,31 +96,31 @@ def _by_structure(system: LinearSystem, limit: Deadline) -> Verdict | None:
 
 
 def _by_programs(system: LinearSystem, limit: Deadline) -> Verdict:
-    best, impossible = any_point(system, limit)
-    worst = np.inf
+    """The verdict by linear programs: any point, then the least violation, then the same in close cases, magnified."""
+    start, worst = Deadline(), np.inf
+    best = any_point(system, limit)
     if best is not None:
         best = _corrected(system, best)
         worst = system.violation(best)
         if worst <= CLEAN:
             return Verdict("feasible", point=best)
+    close = limit.within(_SECONDS_TO_LOOK + start.used) if worst <= HOLDS else limit
     zoomed, origin, factor = system, np.zeros(len(system.lower)), 1.0
     for _ in range(_LOOKS):
-        if best is not None and not impossible:
-            origin, factor = best, factor * _MAGNIFY
-            zoomed = _magnified(system, origin, factor)
-        found = _least_violation(zoomed, limit)
+        found = _least_violation(zoomed, close)
         if found is None:
             break
         point = system.clip(origin + found.point / factor)
         violation = system.violation(point)
         if violation <= CLEAN:
             return Verdict("feasible", point=point)
-        proof = _prove(system, found.multipliers, found.amount / factor, limit)
+        proof = _prove(system, found.multipliers, found.amount / factor, close)
         if proof is not None:
             return Verdict("infeasible", certificate=proof)
         if best is None or violation < worst:
             best, worst = point, violation
-        impossible = False
+        origin, factor = best, factor * _MAGNIFY
+        zoomed = _magnified(system, origin, factor)
     if best is not None and worst <= HOLDS:
         return Verdict("feasible", point=best)
     if limit.passed:
@@ -149,12 +150,12 @@ def _corrected(system: LinearSystem, point: Array) -> Array:
         if system.violation(point) <= CLEAN:
             break
         activity, size = system.matrix @ point, np.maximum(1.0, abs(system.matrix) @ np.abs(point))
-        lacks = np.clip(activity, system.row_lower, system.row_upper) - activity
+        lacks = system.lacks(point)
         near = np.minimum(np.abs(activity - system.row_lower), np.abs(activity - system.row_upper)) <= _TIGHT * size
         rows = np.flatnonzero(near | (lacks != 0))
         room = np.minimum(point - system.lower, system.upper - point)
         inside = np.flatnonzero(room > _INSIDE * np.maximum(1.0, np.abs(point)))
-        moved = lsmr(system.matrix[rows][:, inside], lacks[rows], atol=1e-8, btol=1e-8, maxiter=200)[0]
+        moved = lsmr(system.matrix[rows][:, inside], lacks[rows], atol=1e-8, btol=1e-8, maxiter=_STEPS)[0]
         corrected = point.copy()
         corrected[inside] += moved
         corrected = system.clip(corrected)

@@ -30,7 +30,7 @@ _ROUNDING = 1e-15  # of what has piled up at a node, relative to what passes thr
 _CANCELS = 1e-14  # relative: coefficients that cancel but for rounding
 # A flow takes about as many passes over the arcs as the longest of its paths has arcs, and scipy's has no time limit:
 # what is long and has many arcs (a stock over 10,000 periods) is left to linear programs, which keep theirs.
-_MOST_VISITS = 100_000_000
+_MOST_VISITS = 300_000_000
 _MOST_ROWS = 50_000  # among which a network is looked for, one by one
 _PATHS = (1, 2, 4, 8)  # that share no arc, to show that a row is needed
 

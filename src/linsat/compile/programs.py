@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from linsat.compile.system import Array, Deadline, LinearSystem, time_left
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-_NO_POINT = 2  # status of scipy's linprog: infeasible
 _MARGIN = 1e-5  # how far from zero an entry of A'v has to be, for multipliers of sum 1
 
 
@@ -40,8 +39,8 @@ def linear_program(cost: Array, deadline: Deadline | None = None, *, method: str
     return solved
 
 
-def any_point(system: LinearSystem, deadline: Deadline) -> tuple[Array | None, bool]:
-    """A point of the box that satisfies the rows to 1e-10, and whether HiGHS finds that there is none."""
+def any_point(system: LinearSystem, deadline: Deadline) -> Array | None:
+    """A point of the box that satisfies the rows to 1e-10; None where HiGHS finds none."""
     equal = system.row_lower == system.row_upper
     above = np.flatnonzero(np.isfinite(system.row_upper) & ~equal)
     below = np.flatnonzero(np.isfinite(system.row_lower) & ~equal)
@@ -55,7 +54,7 @@ def any_point(system: LinearSystem, deadline: Deadline) -> tuple[Array | None, b
         b_eq=system.row_lower[exact] if len(exact) else None,
         bounds=np.stack([system.lower, system.upper], axis=1),
     )
-    return (system.clip(solved.x) if solved.status == 0 else None), solved.status == _NO_POINT
+    return system.clip(solved.x) if solved.status == 0 else None
 
 
 def least_violation(
