@@ -26,29 +26,32 @@ from linsat.compile.system import Array, Deadline, LinearSystem
 
 _UNITS = 2.0**29  # into which what is to be sent is divided; scipy counts in 32 bits
 _SCALES = 6  # on which it is sent, one finer than the other
-_ROUNDING = 1e-15  # of what has piled up at a node, relative to what passes through it
+_SETTLEMENTS = 3
+_ROUNDING = 5e-16  # of sums and differences, relative to their terms
+_SPARE = 5e-16  # by which rows are loosened, relative to their ends: sums of many sides agree up to rounding only
 _CANCELS = 1e-14  # relative: coefficients that cancel but for rounding
 # A flow takes about as many passes over the arcs as the longest of its paths has arcs, and scipy's has no time limit:
 # what is long and has many arcs (a stock over 10,000 periods) is left to linear programs, which keep theirs.
 _MOST_VISITS = 300_000_000
 _MOST_ROWS = 50_000  # among which a network is looked for, one by one
-_PATHS = (1, 2, 4, 8)  # that share no arc, to show that a row is needed
+_HANDS = (1, 2, 4, 8)  # paths without a common arc that show that a row is needed
 
 
 @dataclass
 class Network:
-    """Nodes and arcs: row i is node i, the last node is the ground."""
+    """Nodes and arcs: row i is node i, the last node is the ground. Arcs lead from the smaller node to the larger."""
 
     factor: Array  # (k,) r
     columns: Array  # (n,) the variables that are arcs
+    place: Array  # (n + k,) which arc each of them is, and each row
     unit: Array  # (n,) z / x
-    tail: Array  # (n + k,) of the arcs: variables, then rows
-    head: Array  # (n + k,)
-    low: Array  # (n + k,)
-    high: Array  # (n + k,)
-    flow: Array  # (n + k,) changed by `send`
-    pairs: Array  # (p,) tail and head of arcs as one number, ascending, the smaller node first
-    pair: Array  # (n + k,) which of them an arc belongs to
+    low: Array  # (m,) of the arcs, those between the same two nodes one after another
+    high: Array  # (m,)
+    flow: Array  # (m,) changed by `send`
+    pair: Array  # (m,) which pair of nodes an arc joins
+    one: Array  # (p,) of each pair the smaller node
+    other: Array  # (p,) and the larger one
+    least: float = 1.0  # what counts as room, and the unit in which things were last sent
 
     @classmethod
     def of(cls, system: LinearSystem) -> Network | None:
@@ -63,17 +66,23 @@ class Network:
         factor = _factors(rows[second - 1], values[second - 1], rows[second], values[second], k, len(columns) + k)
         if factor is None:
             return None
-        unit = factor[rows[first]] * values[first]
-        tail = np.full(matrix.shape[1], k)
+        tail, head = np.full(matrix.shape[1], k), rows[first]
         tail[double] = rows[second]
-        tail, head = np.append(tail[columns], np.arange(k)), np.append(rows[first], np.full(k, k))
-        ends = np.append(unit * system.lower[columns], factor * system.row_lower)
-        other = np.append(unit * system.upper[columns], factor * system.row_upper)
-        pairs, pair = np.unique(np.minimum(tail, head) * (k + 1) + np.maximum(tail, head), return_inverse=True)
-        low, high = np.minimum(ends, other), np.maximum(ends, other)
-        made = cls(factor, columns, unit, tail, head, low, high, np.clip(0.0, low, high), pairs, pair)
-        made.flow[len(columns) :] = 0.0
-        made.flow[len(columns) :] = np.clip(made.piled()[:k], low[len(columns) :], high[len(columns) :])
+        tail = tail[columns]
+        unit = factor[head] * values[first] * np.where(tail < head, 1.0, -1.0)
+        starts, stops = np.minimum(tail, head), np.maximum(tail, head)
+        key = np.append(starts, np.arange(k)) * (k + 1) + np.append(stops, np.full(k, k))
+        order = np.argsort(key, kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        pairs, pair = np.unique(key[order], return_inverse=True)
+        ends = np.append(unit * system.lower[columns], factor * system.row_lower)[order]
+        others = np.append(unit * system.upper[columns], factor * system.row_upper)[order]
+        low, high = np.minimum(ends, others), np.maximum(ends, others)
+        flow, own = np.clip(0.0, low, high), place[len(columns) :]
+        made = cls(factor, columns, place, unit, low, high, flow, pair, *np.divmod(pairs, k + 1))
+        flow[own] = 0.0
+        flow[own] = np.clip(made.piled()[:k], low[own], high[own])
         return made
 
     @property
@@ -82,26 +91,48 @@ class Network:
 
     def piled(self) -> Array:
         """(nodes,) what arrives less what leaves, 0 where that is rounding."""
-        arrives, leaves = (np.bincount(end, self.flow, minlength=self.nodes) for end in (self.head, self.tail))
-        passes = sum(np.bincount(end, np.abs(self.flow), minlength=self.nodes) for end in (self.head, self.tail))
-        return np.where(np.abs(arrives - leaves) > _ROUNDING * passes, arrives - leaves, 0.0)
+        flow, size = (np.bincount(self.pair, amounts) for amounts in (self.flow, np.abs(self.flow)))
+        arrives, leaves = (np.bincount(end, flow, minlength=self.nodes) for end in (self.other, self.one))
+        passes = sum(np.bincount(end, size, minlength=self.nodes) for end in (self.other, self.one))
+        piled = np.where(np.abs(arrives - leaves) > _ROUNDING * passes, arrives - leaves, 0.0)
+        piled[-1] = -piled[:-1].sum()  # nothing gets lost
+        return piled
 
     def point(self, system: LinearSystem) -> Array:
         """The flow as x, in the box."""
-        x = np.zeros(len(system.lower))
-        x[self.columns] = self.flow[: len(self.columns)] / self.unit
+        here = self.place[: len(self.columns)]
+        x, flow, ahead = np.zeros(len(system.lower)), self.flow[here], self.unit > 0
+        ends = system.lower[self.columns], system.upper[self.columns]
+        at_low, at_high = flow == self.low[here], flow == self.high[here]
+        x[self.columns] = np.select(
+            [np.where(ahead, at_low, at_high), np.where(ahead, at_high, at_low)], ends, flow / self.unit
+        )
         return system.clip(x)
 
     def reversed(self) -> Network:
-        """The same rows with every arc turned round: what was lacking has piled up."""
-        return replace(self, factor=-self.factor, tail=self.head, head=self.tail)
+        """The same rows with every flow turned round: what was lacking has piled up."""
+        return replace(self, factor=-self.factor, unit=-self.unit, low=-self.high, high=-self.low, flow=-self.flow)
 
     # ------------------------------------------------------------------ sending
 
     def settle(self, deadline: Deadline) -> None:
-        """Send what has piled up to where it is lacking, as far as it goes."""
-        piled = self.piled()
-        self.send(np.maximum(piled, 0.0), np.maximum(-piled, 0.0), deadline)
+        """Send what has piled up to where it is lacking, as far as it goes; again, for what rounding leaves of sums."""
+        for _ in range(_SETTLEMENTS):
+            piled = self.piled()
+            before = np.maximum(piled, 0.0)
+            after = self.send(before, np.maximum(-piled, 0.0), deadline)
+            if not after.sum() < 0.5 * before.sum():
+                break
+
+    def loosen(self, system: LinearSystem) -> bool:
+        """Let rows be broken by rounding, where that may be enough for all that is stuck."""
+        size = np.maximum(1.0, np.minimum(np.abs(system.row_lower), np.abs(system.row_upper)))
+        spare, rows = _SPARE * np.abs(self.factor) * size, self.place[len(self.columns) :]
+        if not 0.0 < np.maximum(self.piled(), 0.0).sum() <= spare.sum():
+            return False
+        self.low[rows] -= spare
+        self.high[rows] += spare
+        return True
 
     def send(self, supply: Array, demand: Array, deadline: Deadline) -> Array:
         """Send as much as possible from node to node, (nodes,) each; what is left of the supply."""
@@ -109,105 +140,88 @@ class Network:
             total = min(supply.sum(), demand.sum())
             if not total > 0.0 or deadline.passed:
                 break
-            if scale:  # a search is quicker than a flow of nothing
-                starts, stops, _ = self.arcs(total / _UNITS)
-                if not demand[self.reach(starts, stops, np.flatnonzero(supply))].any():
-                    break
-            gone, come = self._send(supply, demand, total)
+            self.least = 2.0 ** math.ceil(math.log2(total / _UNITS))
+            if scale and not (demand[self.reached(np.flatnonzero(supply))] >= self.least).any():
+                break  # a search is quicker than a flow of nothing
+            gone, come = self._send(supply, demand)
             supply, demand = np.maximum(supply - gone, 0.0), np.maximum(demand - come, 0.0)
         return supply
 
-    def _send(self, supply: Array, demand: Array, total: float) -> tuple[Array, Array]:
-        """One maximum flow in units of a share of the total: what has gone from each node, and come to it."""
+    def _send(self, supply: Array, demand: Array) -> tuple[Array, Array]:
+        """One maximum flow in units of what is ``least``: what has gone from each node, and come to it."""
         from scipy.sparse.csgraph import maximum_flow
 
-        scale = 2.0 ** math.floor(math.log2(_UNITS / total))
-
-        def whole(amounts: Array) -> Array:
-            return np.floor(np.minimum(amounts, total) * scale)
-
-        forward, backward = whole(self.high - self.flow), whole(self.flow - self.low)
-        onward = self.tail < self.head  # along its pair
-        with_pair, against = np.where(onward, forward, backward), np.where(onward, backward, forward)
-        one, other = np.divmod(self.pairs, self.nodes)
-        everyone = np.arange(self.nodes)
-        source, sink = np.full(self.nodes, self.nodes), np.full(self.nodes, self.nodes + 1)
-        starts, stops = np.concatenate([one, other, source, everyone]), np.concatenate([other, one, everyone, sink])
-        rooms = [np.bincount(self.pair, room, minlength=len(self.pairs)) for room in (with_pair, against)]
-        room = np.minimum(np.concatenate([*rooms, whole(supply), whole(demand)]), _UNITS).astype(np.int32)
+        there, back = self._spare()
+        everyone, source, sink = np.arange(self.nodes), *np.full((2, self.nodes), [[self.nodes], [self.nodes + 1]])
+        starts = np.concatenate([self.one, self.other, source, everyone])
+        stops = np.concatenate([self.other, self.one, everyone, sink])
+        rooms = [np.bincount(self.pair, there), np.bincount(self.pair, back), self._units(supply), self._units(demand)]
+        room = np.minimum(np.concatenate(rooms), _UNITS).astype(np.int32)
         used, size = np.flatnonzero(room), self.nodes + 2
         graph = sp.csr_matrix((room[used], (starts[used], stops[used])), shape=(size, size))
-        sent = maximum_flow(graph, self.nodes, self.nodes + 1, method="dinic").flow.tocoo()
-        row, col, amount = sent.row.astype(np.int64), sent.col.astype(np.int64), sent.data.astype(np.float64)
-        gone, come = np.zeros(self.nodes), np.zeros(self.nodes)
-        leaving, arriving = row == self.nodes, col == self.nodes + 1
-        gone[col[leaving]], come[row[arriving]] = amount[leaving], amount[arriving]
-        inside = (row < col) & (col < self.nodes) & (amount != 0)
-        along = np.zeros(len(self.pairs))
-        along[np.searchsorted(self.pairs, row[inside] * self.nodes + col[inside])] = amount[inside]
+        sent = sp.csr_matrix(maximum_flow(graph, self.nodes, self.nodes + 1, method="dinic").flow)
+        gone, come = np.zeros((2, self.nodes))
+        gone[:] = sent[[self.nodes]].toarray()[0, : self.nodes]
+        come[:] = sent[:, [self.nodes + 1]].toarray()[: self.nodes, 0]
+        along = np.asarray(sent[self.one, self.other], dtype=np.float64).ravel()[self.pair]
         # Arcs of one pair take their share one after the other.
-        sign = np.sign(along)[self.pair]
-        spare = np.where(sign > 0, with_pair, against)
-        order = np.argsort(self.pair, kind="stable")
-        before = np.cumsum(spare[order]) - spare[order]
-        start = np.searchsorted(self.pair[order], np.arange(len(self.pairs)))
-        taken = np.empty_like(spare)
-        taken[order] = np.clip(np.abs(along)[self.pair[order]] - (before - before[start][self.pair[order]]), 0.0, None)
-        change = sign * np.where(onward, 1.0, -1.0) * np.minimum(taken, spare) / scale
-        self.flow = np.clip(self.flow + change, self.low, self.high)
-        return gone / scale, come / scale
+        spare = np.where(along > 0, there, back)
+        before = np.cumsum(spare) - spare
+        before -= before[np.searchsorted(self.pair, self.pair)]
+        taken = np.clip(np.abs(along) - before, 0.0, spare)
+        flow = self.flow + np.sign(along) * taken * self.least
+        for end in (self.low, self.high):
+            flow = np.where(np.abs(flow - end) <= _ROUNDING * np.abs(flow), end, flow)
+        self.flow = np.clip(flow, self.low, self.high)
+        return gone * self.least, come * self.least
 
     # ------------------------------------------------------------------ what is stuck
 
-    def rooms(self) -> tuple[Array, Array]:
-        """(p,) how much more each pair can carry from its smaller node to the larger one, and back."""
-        forward, backward = self.high - self.flow, self.flow - self.low
-        onward = self.tail < self.head
-        both = np.where(onward, forward, backward), np.where(onward, backward, forward)
-        with_pair, against = (np.bincount(self.pair, room, minlength=len(self.pairs)) for room in both)
-        return with_pair, against
+    def _units(self, amounts: Array) -> Array:
+        """Amounts in units of what is least, rounded down, none beyond what is sent at once."""
+        return np.floor(np.minimum(amounts / self.least, _UNITS))
 
-    def reach(self, starts: Array, stops: Array, begin: Array) -> Array:
-        """(nodes,) whether arcs lead to a node from one of those in ``begin``, which count too."""
+    def _spare(self) -> tuple[Array, Array]:
+        """(m,) how many units more an arc can carry, and how many less."""
+        return self._units(self.high - self.flow), self._units(self.flow - self.low)
+
+    def _arcs(self, units: float = 1.0) -> tuple[Array, Array, Array]:
+        """Where pairs of nodes with room for so much start and stop, and their room in units, in both directions."""
+        room = np.concatenate([np.bincount(self.pair, spare) for spare in self._spare()])
+        here = np.flatnonzero(room >= units)
+        return np.append(self.one, self.other)[here], np.append(self.other, self.one)[here], room[here]
+
+    def reached(self, begin: Array, arcs: tuple[Array, Array] | None = None) -> Array:
+        """(nodes,) whether arcs with room, or some of them, lead to a node from one of those in ``begin``."""
         from scipy.sparse.csgraph import breadth_first_order
 
+        starts, stops = self._arcs()[:2] if arcs is None else arcs
         starts, stops = np.append(starts, np.full(len(begin), self.nodes)), np.append(stops, begin)
         graph = sp.csr_matrix((np.ones(len(starts)), (starts, stops)), shape=(self.nodes + 1, self.nodes + 1))
-        reached = np.zeros(self.nodes + 1, dtype=bool)
-        reached[breadth_first_order(graph, self.nodes, directed=True, return_predecessors=False)] = True
-        return reached[:-1]
-
-    def arcs(self, least: float) -> tuple[Array, Array, Array]:
-        """Where arcs with room for ``least`` start and stop, and their room; both directions of an arc count."""
-        one, other = np.divmod(self.pairs, self.nodes)
-        room = np.concatenate(self.rooms())
-        here = np.flatnonzero(room >= least)
-        return np.append(one, other)[here], np.append(other, one)[here], room[here]
+        found = np.zeros(self.nodes + 1, dtype=bool)
+        found[breadth_first_order(graph, self.nodes, directed=True, return_predecessors=False)] = True
+        return found[:-1]
 
     def cut(self) -> Array | None:
         """(nodes,) where something is stuck and what it reaches; None where nothing is, or the ground is among them."""
-        piled = np.maximum(self.piled(), 0.0)
+        piled = self.piled()
         piled[-1] = 0.0
-        if not piled.any():
+        if not piled.max() >= self.least:
             return None
-        starts, stops, _ = self.arcs(piled.max() / _UNITS)
-        reached = self.reach(starts, stops, np.array([piled.argmax()]))
+        reached = self.reached(np.array([piled.argmax()]))
         return None if reached[-1] else reached
 
     def shrink(self, stuck: Array, deadline: Deadline) -> tuple[Array, bool]:
         """Rows (k,) that still contradict each other, fewer than those ``stuck``; whether each was seen to be needed.
 
-        A row is needed if, without it, all that is stuck can leave through its node. It can where as many paths that
-        share no arc lead there as carry it all: one search for several such paths answers for all rows. The others
-        are dropped by dozens as long as something stays stuck, else one by one.
+        A row is needed if, without it, all that is stuck can leave through its node. It can where so many paths that
+        share no arc lead there that they carry it all: a few searches answer for all rows. The others are dropped by
+        dozens as long as something stays stuck, else one by one.
         """
         kept, needed = stuck, np.zeros_like(stuck)
         supply = np.where(kept, np.maximum(self.piled(), 0.0), 0.0)
-        gone = ~kept
         while not deadline.passed:
-            starts, stops, _ = self.arcs(supply.sum() / _UNITS)
-            kept = kept & self.reach(starts, stops, np.flatnonzero(supply))
-            gone = ~kept
+            kept = kept & self.reached(np.flatnonzero(supply))
             needed = needed | self._needed(supply, kept)
             left = np.flatnonzero(kept & ~needed)
             if not len(left):
@@ -215,18 +229,17 @@ class Network:
             at, size = 0, 1
             while at < len(left) and not deadline.passed:
                 tried, before = left[at : at + size], self.flow
-                sinks = gone.copy()
+                sinks = ~kept
                 sinks[tried] = True
                 rest = self.send(supply, np.where(sinks, supply.sum(), 0.0), deadline)
                 if rest.sum() > _ROUNDING * self.nodes * supply.sum():
-                    supply, gone, at, size = rest, sinks, at + size, 2 * size
+                    supply, kept, at, size = rest, ~sinks, at + size, 2 * size
                     continue
                 self.flow = before
                 if size == 1:
                     needed[tried] = True
                     break
                 size //= 2
-            kept = kept & ~gone
         return kept[:-1], False
 
     def _needed(self, supply: Array, kept: Array) -> Array:
@@ -235,19 +248,19 @@ class Network:
         The arcs are dealt out, those that arrive at one node in turn, so that a path of each hand can be any.
         """
         shown = np.zeros_like(kept)
-        for hands in _PATHS:
-            share = supply.sum() / hands * (1 - 1e-12)
-            starts, stops, room = self.arcs(share)
+        for hands in _HANDS:
+            share = supply.sum() / self.least / hands * (1 - 1e-12)
+            begin = np.repeat(np.arange(self.nodes), np.floor(supply / self.least / share).astype(np.int64))
+            if len(begin) < hands:
+                continue
+            starts, stops, room = self._arcs(share)
             order = np.argsort(stops, kind="stable")
             starts, stops, room = starts[order], stops[order], room[order]
             turn = np.arange(len(stops)) - np.searchsorted(stops, stops) + stops
-            begin = np.repeat(np.arange(self.nodes), np.floor(supply / share).astype(np.int64))
-            if len(begin) < hands:
-                continue
             reached = kept
             for hand in range(hands):
                 mine = (hand - turn) % hands < np.floor(room / share)
-                reached = reached & self.reach(starts[mine], stops[mine], begin[[hand]])
+                reached = reached & self.reached(begin[[hand]], (starts[mine], stops[mine]))
             shown |= reached
             if (shown | ~kept).all():
                 break
@@ -265,6 +278,8 @@ def point_or_cuts(system: LinearSystem, deadline: Deadline) -> tuple[Array | Non
     if network is None:
         return None, []
     network.settle(deadline)
+    if network.loosen(part):
+        network.settle(deadline)
     cuts = []
     for side in (network, network.reversed()):
         cut = side.cut()
@@ -284,7 +299,7 @@ def minimal_cut(system: LinearSystem, deadline: Deadline) -> tuple[Array, bool] 
     if network is None:
         return None
     network.settle(deadline)
-    for side in (network, network.reversed()):
+    for side in sorted((network, network.reversed()), key=lambda side: -side.piled()[:-1].max()):
         cut = side.cut()
         if cut is not None:
             kept, decided = side.shrink(cut, deadline)

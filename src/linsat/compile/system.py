@@ -37,7 +37,7 @@ class LinearSystem:
         return np.minimum(np.maximum(x, self.lower), self.upper)
 
     def lacks(self, x: Array) -> Array:
-        """(k,) what has to be added to each row at a point so that it holds, in its units; summed in extended precision."""
+        """(k,) what each row lacks at a point, in its units, to hold; summed in extended precision."""
         activity = np.asarray(self.matrix.astype(np.longdouble) @ x.astype(np.longdouble))
         return (np.clip(activity, self.row_lower, self.row_upper) - activity).astype(np.float64)
 
