@@ -85,4 +85,6 @@ def untouched_problem(cons: linsat.Constraints, objective: Any, scores: torch.Te
     """The problem on arrays before anything was asked about its rows: nothing is fixed, nothing infeasible."""
     form = form_of(cons, objective)
     own = objective.spread(scores.shape[:1], scores.shape[1], CPU)
-    return form.problem(scores, own, everything_free(form), senses=cons.structure.on(CPU)[2])
+    assert cons.num_variables is not None
+    side = numbers_of(cons, cons.num_variables, cons.batch_shape, CPU).side
+    return form.problem(scores, own, everything_free(form), senses=cons.structure.on(CPU)[2], side=side)

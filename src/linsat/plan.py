@@ -263,7 +263,7 @@ class Plan:
             scores, decided = scores.masked_fill(held, 0.0), decided if own else None
         presolved = self.presolve(form) if decided is None else self.unpack(decided)
         _, _, senses = self.pattern.on(self.device)
-        return form.problem(scores, objective, presolved, senses=senses)
+        return form.problem(scores, objective, presolved, senses=senses, side=numbers.side)
 
     def presolve(self, form: StandardForm) -> Presolved:
         """What presolve decides for these numbers: (1, .) where they are shared, else (instances, .)."""

@@ -111,9 +111,10 @@ def finish(problem: Problem, solver: Newton, duals: Tensor) -> SolverResult:
         hard = ~problem.soft[min(instance, problem.soft.shape[0] - 1)]
         return refuted(system, -duals[instance][hard].detach().cpu().numpy(), seconds=_SECONDS)
 
-    infeasible = contradictory(problem, ask)
     result = SolverResult.empty(problem, "newton")
-    result.x, result.codes[infeasible] = problem.point(problem.adjusted(result.mu)), Status.INFEASIBLE.code
+    result.x = problem.point(problem.adjusted(result.mu))
+    infeasible = contradictory(problem, ask, result.x)
+    result.codes[infeasible] = Status.INFEASIBLE.code
     left = (~infeasible).nonzero().squeeze(-1)
     if left.numel():
         part = _INTERIOR.solve(problem.select(left), solver)
