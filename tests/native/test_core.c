@@ -2,6 +2,7 @@
  *
  *     test_core               one line per test, then "N passed, M failed"; exit code 1 where one failed
  *     test_core --plain       the same without AVX2
+ *     test_core --no-fork     the same without a child process, which emulators do not let start threads
  *     test_core --answers     answers and gradients of a fixed list of problems, to compare machines
  *     test_core --constants   the constants of the iteration
  */
@@ -617,7 +618,7 @@ int main(int count, char **arguments) {
     TEST(single_precision);
     TEST(bits_do_not_depend_on_threads);
 #ifndef _WIN32
-    TEST(a_forked_child_has_workers_of_its_own);
+    if (strcmp(wanted, "--no-fork")) TEST(a_forked_child_has_workers_of_its_own);
 #endif
     TEST(bits_do_not_depend_on_the_batch);
     TEST(contradictory_rows);
