@@ -40,6 +40,8 @@
 #include "platform.h"
 #include "team.h"
 #include "workers.h"
+#include "ordering.h"
+#include "analysis.h"
 
 #define INLINE static inline __attribute__((always_inline, unused))
 
@@ -171,6 +173,46 @@ EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, co
     return failed;
 }
 
+static int64_t moment_in(double seconds) { return seconds < 1e9 ? nanoseconds() + (int64_t)(1e9 * seconds) : INT64_MAX; }
+
+EXPORT int linsat_analyse(int64_t size, const int64_t *start, const int32_t *index, double seconds, Analysis **made,
+                          int64_t *entries) {
+    const int code = analyse(size, start, index, moment_in(seconds), made);
+    *entries = code ? 0 : (*made)->factor;
+    return code;
+}
+
+EXPORT void linsat_analysis_free(Analysis *analysis) { analysis_free(analysis); }
+
+typedef int (*FactorTask)(const Analysis *, const double *, const Fronts *, double *);
+typedef void (*SubstituteTask)(const Analysis *, const double *, double *, double *);
+
+EXPORT int linsat_factor(const Analysis *a, const double *values, double seconds, double *factor, int64_t *pivots) {
+    const int64_t ld = rounded_up(a->front + 3), front = ld * ld, panel = ld * PANEL;
+    double *numbers = aligned_block(64, (front + 2 * panel + a->stack + 8) * sizeof(double));
+    int32_t *lists = filled(a->size + a->fronts, sizeof(int32_t));
+    int code = -1;
+    memset(pivots, 0, 3 * sizeof(int64_t));
+    if (numbers && lists) {
+        const Fronts work = {numbers, numbers + front, numbers + front + panel, numbers + front + 2 * panel,
+                             lists, lists + a->size, moment_in(seconds), pivots};
+        code = ((FactorTask)VARIANT(factor_fronts))(a, values, &work, factor);
+    }
+    free_block(numbers);
+    free(lists);
+    return code;
+}
+
+EXPORT int linsat_substitute(const Analysis *a, const double *factor, double *x) {
+    double *work = filled(a->size + a->front, sizeof(double));
+    if (!work) return -1;
+    for (int64_t i = 0; i < a->size; i++) work[i] = x[a->order[i]];
+    ((SubstituteTask)VARIANT(substitute_fronts))(a, factor, work, work + a->size);
+    for (int64_t i = 0; i < a->size; i++) x[a->order[i]] = work[i];
+    free(work);
+    return 0;
+}
+
 /* From now on, the variant that every processor can run. */
 EXPORT void linsat_use_plain(void) {
 #ifdef LINSAT_X86
@@ -216,6 +258,7 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #include "fold.h"
 #include "verdict.h"
 #include "iterate.h"
+#include "fronts.h"
 #include "step_system.h"
 #include "interior.h"
 #include "hand_over.h"

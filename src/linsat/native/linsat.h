@@ -71,6 +71,18 @@ void linsat_layout_free(Layout *layout);
 
 int linsat_solve(const Layout *layout, const Statement *statement, const Solve *call);
 int linsat_pull_back(const Layout *layout, const Statement *statement, const Pull *call);
+
+/* L D L' of a sparse symmetric matrix, for interior-point steps on large programs. An `Analysis` is what follows from the
+ * pattern of the upper triangle by columns (their diagonals included): a fill-reducing order, and where everything goes. The
+ * factor of any values in that pattern takes `entries` numbers; pivots counts the positive, the negative and those
+ * dropped because they were zero. All return 0, -1 without memory, or -2 when the seconds are over. */
+typedef struct Analysis Analysis;
+int linsat_analyse(int64_t size, const int64_t *start, const int32_t *index, double seconds, Analysis **made,
+                   int64_t *entries);
+void linsat_analysis_free(Analysis *analysis);
+int linsat_factor(const Analysis *analysis, const double *values, double seconds, double *factor, int64_t *pivots);
+int linsat_substitute(const Analysis *analysis, const double *factor, double *x); /* x becomes the solution */
+
 void linsat_use_plain(void);            /* from now on, the variant that every processor can run */
 const char *linsat_instructions(void);  /* of the variant in use */
 void linsat_abi(int64_t *sizes);        /* LINSAT_ABI and the size of each structure above, in order */
