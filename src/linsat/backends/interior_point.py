@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
+from linsat._recent import Recent
 from linsat.backends.arrays import ArrayBackend
 from linsat.compile import judge
 from linsat.compile.hard_rows import ROUNDING, hard_rows, linear_system
 from linsat.compile.problem import Problem, Tensor
+from linsat.compile.system import Deadline
 from linsat.objectives import Entropy, Euclidean
 from linsat.solvers.duality_gap import duality_gap
 from linsat.solvers.interior_point import Optimum, minimise
 from linsat.solvers.newton import Newton
 from linsat.solvers.program import Program
+from linsat.solvers.recession import recession
 from linsat.solvers.result import SolverResult
 from linsat.status import Status
 
 _POLISHING_STEPS = 12
 _GAP = 5.0  # duality gap allowed, in units of tol (1 + the terms of the objective)
 JUDGE_SECONDS = 10.0  # for the question whether the rows of an instance can hold
+_PATTERNS = 4  # of which the order of elimination is kept with a set
 
 
 class InteriorPointBackend:
@@ -40,60 +43,79 @@ class InteriorPointBackend:
         """Solve every instance; duals are polished by Newton's method, so that active rows and bounds are exact."""
         problem = problem.in_double()
         result = SolverResult.empty(problem, self.name)
-        tol = min(options.tol, 1e-9)
-        errors = []
+        tol, deadline = min(options.tol, 1e-9), Deadline(options.seconds)
+        analyses = problem.rows.cache.setdefault("analyses", Recent(_PATTERNS))
+        low, high = (np.atleast_2d(bound.cpu().numpy()) for bound in problem.dual_bounds())
         for instance in range(problem.size):
-            elastic = _Elastic.of(problem, instance)
-            with np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = minimise(elastic.added_to(_program(problem, instance)), 0.1 * tol)
-            scale = _one(problem.scale, instance)
-            result.mu[instance] = torch.from_numpy(elastic.snapped(found) * scale)
-            result.x[instance] = torch.from_numpy(found.x[: problem.rows.shape[1]])
-            result.steps[instance] = found.steps
-            errors.append(found.error)
-        result.mu = problem.clip(result.mu)
-        reached = torch.tensor(errors, dtype=torch.float64, device=problem.scores.device)
-        result.codes[:] = torch.where(reached <= tol, Status.CONVERGED.code, Status.STALLED.code)
-        if not problem.rows.sparse:
-            self._polish(problem, options, result)
-        for instance in (result.codes == Status.CONVERGED.code).nonzero().squeeze(-1).tolist():
-            result.codes[instance] = self._confirmed(problem, instance, result, tol).code
+            elastic, program = _Elastic.of(problem, instance), _program(problem, instance)
+            whole = elastic.added_to(program)
+            optimum = minimise(whole, 0.1 * tol, deadline=deadline, analyses=analyses)
+            mu = elastic.snapped(optimum) * _one(problem.scale, instance)
+            mu = np.clip(mu, *(bound[min(instance, len(bound) - 1)] for bound in (low, high)))
+            result.mu[instance] = torch.from_numpy(mu)
+            result.x[instance] = torch.from_numpy(optimum.x[: problem.rows.shape[1]])
+            result.steps[instance] = optimum.steps
+            status = _ending(whole, optimum, tol, deadline)
+            if not problem.rows.sparse and _polished(problem, instance, options, result):
+                status = Status.CONVERGED
+            if status is Status.CONVERGED:
+                status = self._confirmed(problem, instance, (elastic, program, whole), result, tol, deadline)
+            result.codes[instance] = status.code
         return result
 
     @staticmethod
-    def _confirmed(problem: Problem, instance: int, result: SolverResult, tol: float) -> Status:
+    def _confirmed(
+        problem: Problem,
+        instance: int,
+        solved: tuple[_Elastic, Program, Program],
+        result: SolverResult,
+        tol: float,
+        deadline: Deadline,
+    ) -> Status:
         """What an answer called converged is: by the duality gap of x and duals as returned, and by its rows.
 
         Rows that hold only because x is so far away, or only at huge duals, may be rows that cannot hold: that is put
         to an exact verdict, and nothing is claimed where there is none.
         """
-        elastic, program = _Elastic.of(problem, instance), _program(problem, instance)
+        elastic, program, whole = solved
         x = result.x[instance].cpu().numpy()
         duals = result.mu[instance].cpu().numpy() / _one(problem.scale, instance)
         soft = _one(problem.soft, instance)
-        gap = duality_gap(elastic.added_to(program), np.append(x, elastic.broken(program, x)), duals, soft)
+        gap = duality_gap(whole, np.append(x, elastic.broken(program, x)), duals, soft)
         if not gap.columns + gap.room <= _GAP * tol:
             return Status.STALLED
         system, unit = hard_rows(problem, instance, x), _one(problem.scale, instance)[~soft]
         if gap.rows <= _GAP * tol and (system.outside(x) <= tol * unit).all():
             return Status.CONVERGED
-        verdict = judge(system, seconds=JUDGE_SECONDS)
+        verdict = judge(system, seconds=min(JUDGE_SECONDS, deadline.remaining))
         if verdict.kind == "infeasible":
             return Status.INFEASIBLE
         holds = verdict.point is not None and (system.outside(verdict.point) <= tol * unit).all()
         return Status.CONVERGED if holds else Status.STALLED
 
-    @staticmethod
-    def _polish(problem: Problem, options: Newton, result: SolverResult) -> None:
-        few = Newton(tol=options.tol, max_steps=_POLISHING_STEPS)
-        # One after another: sums over a batch round as its size has it, and no answer may depend on the others.
-        for index in torch.isfinite(result.mu).all(-1).nonzero():
-            part = ArrayBackend().solve(problem.select(index), few, result.mu[index])
-            hard = hard_rows(problem, int(index))
-            off, polished = (hard.violation(x[0].cpu().numpy()) for x in (result.x[index], part.x))
-            if int(part.codes[0]) == Status.CONVERGED.code and polished <= max(off, 0.1 * options.tol):
-                result.mu[index], result.x[index], result.codes[index] = part.mu, part.x, part.codes
+
+def _polished(problem: Problem, instance: int, options: Newton, result: SolverResult) -> bool:
+    """Put what a few of Newton's steps make of an answer in its place, where they converge and its rows hold as well."""
+    if not bool(torch.isfinite(result.mu[instance]).all()):
+        return False
+    index, few = torch.tensor([instance], device=result.mu.device), Newton(tol=options.tol, max_steps=_POLISHING_STEPS)
+    # One after another: sums over a batch round as its size has it, and no answer may depend on the others.
+    part = ArrayBackend().solve(problem.select(index), few, result.mu[index])
+    hard = hard_rows(problem, instance)
+    off, polished = (hard.violation(x[0].cpu().numpy()) for x in (result.x[index], part.x))
+    if int(part.codes[0]) != Status.CONVERGED.code or polished > max(off, 0.1 * options.tol):
+        return False
+    result.mu[index], result.x[index] = part.mu, part.x
+    return True
+
+
+def _ending(program: Program, optimum: Optimum, tol: float, deadline: Deadline) -> Status:
+    """How the method ended, as a claim."""
+    if optimum.error <= tol:
+        return Status.CONVERGED
+    if optimum.out_of_time:
+        return Status.TIME_LIMIT
+    return Status.STALLED if recession(program, deadline) is None else Status.UNBOUNDED
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ EXPORT int linsat_analyse(int64_t size, const int64_t *start, const int32_t *ind
 EXPORT void linsat_analysis_free(Analysis *analysis) { analysis_free(analysis); }
 
 typedef int (*FactorTask)(const Analysis *, const double *, const Fronts *, double *);
-typedef void (*SubstituteTask)(const Analysis *, const double *, double *, double *);
+typedef double (*RefineTask)(const Analysis *, const double *, const Refinement *, double, int64_t, int64_t *);
 
 EXPORT int linsat_factor(const Analysis *a, const double *values, double seconds, double *factor, int64_t *pivots) {
     const int64_t ld = rounded_up(a->front + 3), front = ld * ld, panel = ld * PANEL;
@@ -203,12 +203,20 @@ EXPORT int linsat_factor(const Analysis *a, const double *values, double seconds
     return code;
 }
 
-EXPORT int linsat_substitute(const Analysis *a, const double *factor, double *x) {
-    double *work = filled(a->size + a->front, sizeof(double));
+EXPORT int linsat_refine(const Analysis *a, const double *factor, const double *values, const double *diagonal,
+                         const double *weight, double target, int64_t most, double *x, double *quality, int64_t *solves) {
+    const int64_t n = a->size;
+    double *work = malloc((6 * n + a->front + 1) * sizeof(double));
     if (!work) return -1;
-    for (int64_t i = 0; i < a->size; i++) work[i] = x[a->order[i]];
-    ((SubstituteTask)VARIANT(substitute_fronts))(a, factor, work, work + a->size);
-    for (int64_t i = 0; i < a->size; i++) x[a->order[i]] = work[i];
+    const Refinement w = {values, work, work + n, work + 2 * n, work + 3 * n, work + 4 * n, work + 5 * n, work + 6 * n};
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t from = a->order[i];
+        w.rhs[i] = x[from];
+        w.diagonal[i] = diagonal[from];
+        w.weight[i] = weight[from];
+    }
+    *quality = ((RefineTask)VARIANT(refine))(a, factor, &w, target, most, solves);
+    for (int64_t i = 0; i < n; i++) x[a->order[i]] = w.v[i];
     free(work);
     return 0;
 }

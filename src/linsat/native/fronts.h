@@ -12,8 +12,9 @@
 
 #ifndef LINSAT_FRONTS
 #define LINSAT_FRONTS
-enum { PANEL = 64, OUT_OF_TIME = -2 }; /* PANEL: pivots whose rows are multiplied at once */
+enum { PANEL = 64, FEW_ROWS = 8, OUT_OF_TIME = -2 }; /* PANEL: pivots whose rows are multiplied at once */
 #define SMALLEST_PIVOT 1e-300
+#define SLOW 0.7 /* share of the residual that a refinement must leave at most to be worth another */
 
 typedef struct {
     double *front, *left, *right, *stack;
@@ -22,6 +23,12 @@ typedef struct {
     int64_t until;
     int64_t *pivots; /* positive, negative and dropped ones */
 } Fronts;
+
+/* A linear system and its solution, in the order of elimination. */
+typedef struct {
+    const double *values;                                  /* of the user's pattern */
+    double *rhs, *diagonal, *weight, *v, *better, *rest, *work;
+} Refinement;
 #endif
 
 /* S[g, h] -= left' right over `count` pivots from `skip` on, for rows from..end of the upper triangle, by tiles. Both are
@@ -111,29 +118,91 @@ static int V(factor_fronts)(const Analysis *a, const double *values, const Front
     return 0;
 }
 
-/* x = (L D L')^-1 x, in the order of elimination; `work` has room for the rows of a front. */
-static void V(substitute_fronts)(const Analysis *a, const double *factor, double *x, double *work) {
+/* x = (L D L')^-1 x, in the order of elimination; `work` has room for the rows of a front, where those are not few. */
+static void V(substitute_fronts)(const Analysis *a, const double *factor, double *restrict x, double *restrict work) {
     for (int64_t f = 0; f < a->fronts; f++) {
         const int64_t first = a->first[f], p = a->first[f + 1] - first, r = a->row_start[f + 1] - a->row_start[f];
         const int32_t *rows = a->rows + a->row_start[f];
         const double *from = factor + a->begin[f];
-        memset(work, 0, r * sizeof(double));
+        const int few = r <= FEW_ROWS;
+        if (!few) memset(work, 0, r * sizeof(double));
         for (int64_t g = 0; g < p; from += p + r - g, g++) {
-            double *own = x + first + g, value = -*own;
-            V(add_product)(own + 1, own + 1, from + 1, value, p - g - 1);
-            V(add_product)(work, work, from + p - g, value, r);
+            double *own = x + first + g;
+            const double value = -*own, *below = from + p - g;
+            if (few) {
+                for (int64_t h = 1; h < p - g; h++) own[h] += from[h] * value;
+                for (int64_t i = 0; i < r; i++) x[rows[i]] += below[i] * value;
+            } else {
+                V(add_product)(own + 1, own + 1, from + 1, value, p - g - 1);
+                V(add_product)(work, work, below, value, r);
+            }
         }
-        for (int64_t i = 0; i < r; i++) x[rows[i]] += work[i];
+        for (int64_t i = 0; i < r && !few; i++) x[rows[i]] += work[i];
     }
     for (int64_t f = a->fronts - 1; f >= 0; f--) {
         const int64_t first = a->first[f], p = a->first[f + 1] - first, r = a->row_start[f + 1] - a->row_start[f];
         const int32_t *rows = a->rows + a->row_start[f];
         const double *from = factor + a->begin[f + 1];
+        const int few = r <= FEW_ROWS;
         for (int64_t i = 0; i < r; i++) work[i] = x[rows[i]];
         for (int64_t g = p - 1; g >= 0; g--) {
             double *own = x + first + g;
             from -= p + r - g;
-            *own = *own * *from - V(dot)(from + 1, own + 1, p - g - 1) - V(dot)(from + p - g, work, r);
+            const double *below = from + p - g;
+            double value = *own * *from;
+            if (few) {
+                for (int64_t h = 1; h < p - g; h++) value -= from[h] * own[h];
+                for (int64_t i = 0; i < r; i++) value -= below[i] * work[i];
+            } else value -= V(dot)(from + 1, own + 1, p - g - 1) + V(dot)(below, work, r);
+            *own = value;
         }
     }
+}
+
+INLINE double V(weighted_size)(const Analysis *a, const Refinement *w, const double *v) {
+    double most = 0.0;
+    for (int64_t i = 0; i < a->size; i++) {
+        const double size = fabs(w->weight[i] * v[i]);
+        if (!(size <= most)) most = size; /* not a number, once it is there, stays */
+    }
+    return most;
+}
+
+/* to = rhs - K v for the coefficients without regularisation: their diagonal is given apart. Returns its size. */
+static double V(residual_of)(const Analysis *a, const Refinement *w, const double *v, double *to) {
+    for (int64_t c = 0; c < a->size; c++) to[c] = w->rhs[c] - w->diagonal[c] * v[c];
+    for (int64_t c = 0; c < a->size; c++) {
+        double sum = 0.0;
+        for (int64_t e = a->entry_start[c]; e < a->entry_start[c + 1]; e++) {
+            const int32_t row = a->entry_row[e];
+            if (row == c) continue;
+            const double value = w->values[a->entry[e]];
+            sum += value * v[row];
+            to[row] -= value * v[c];
+        }
+        to[c] -= sum;
+    }
+    return V(weighted_size)(a, w, to);
+}
+
+/* Solve K v = rhs by the factor of a regularised K, refined until the weighted residual is `target` of that of the right-hand
+ * side, or falls no longer. Returns its share, and how many solves that took. */
+static double V(refine)(const Analysis *a, const double *factor, const Refinement *w, double target, int64_t most, int64_t *solves) {
+    const size_t bytes = a->size * sizeof(double);
+    const double whole = V(weighted_size)(a, w, w->rhs) + SMALLEST_PIVOT;
+    memcpy(w->v, w->rhs, bytes);
+    V(substitute_fronts)(a, factor, w->v, w->work);
+    double size = V(residual_of)(a, w, w->v, w->rest);
+    for (*solves = 1; *solves <= most && size >= target * whole;) {
+        ++*solves;
+        V(substitute_fronts)(a, factor, w->rest, w->work);
+        for (int64_t i = 0; i < a->size; i++) w->better[i] = w->v[i] + w->rest[i];
+        const double next = V(residual_of)(a, w, w->better, w->rest);
+        if (!(next < size)) break;
+        const int slow = next > SLOW * size;
+        memcpy(w->v, w->better, bytes);
+        size = next;
+        if (slow) break;
+    }
+    return size / whole;
 }

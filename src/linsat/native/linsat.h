@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 enum { LINSAT_ABI = 6 };
-enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE }; /* how an instance ended */
+enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE, TIME_LIMIT, UNBOUNDED }; /* how an instance ended */
 enum { NEWTON, INTERIOR_POINT };                                 /* who solved it */
 enum { ENTROPY, EUCLIDEAN };                                     /* Omega */
 enum { LESS = -1, EQUAL = 0, GREATER = 1 };                      /* the sense of a row */
@@ -81,7 +81,10 @@ int linsat_analyse(int64_t size, const int64_t *start, const int32_t *index, dou
                    int64_t *entries);
 void linsat_analysis_free(Analysis *analysis);
 int linsat_factor(const Analysis *analysis, const double *values, double seconds, double *factor, int64_t *pivots);
-int linsat_substitute(const Analysis *analysis, const double *factor, double *x); /* x becomes the solution */
+/* x, a right-hand side, becomes the solution for these values with another diagonal, which the factor need not have: refined
+ * until its weighted residual is the share `target` of what it was, by at most so many further solves. */
+int linsat_refine(const Analysis *analysis, const double *factor, const double *values, const double *diagonal,
+                  const double *weight, double target, int64_t most, double *x, double *share, int64_t *solves);
 
 void linsat_use_plain(void);            /* from now on, the variant that every processor can run */
 const char *linsat_instructions(void);  /* of the variant in use */

@@ -42,18 +42,29 @@ class Factor:
 
     def factor(self, values: Array, seconds: float) -> None:
         """The values of the upper triangle, in the order of its pattern. Raises TimeoutError."""
-        analysis = self.analysis
+        analysis, self.values = self.analysis, values
         _check(
             analysis.functions.linsat_factor(
                 analysis.address, values.ctypes.data, seconds, self.numbers.ctypes.data, self.pivots.ctypes.data
             )
         )
 
-    def solve(self, rhs: Array) -> Array:
-        x = np.array(rhs)
-        analysis = self.analysis
-        _check(analysis.functions.linsat_substitute(analysis.address, self.numbers.ctypes.data, x.ctypes.data))
-        return x
+    def solve(
+        self, rhs: Array, *, diagonal: Array, weight: Array, target: float, refinements: int
+    ) -> tuple[Array, float, int]:
+        """The solution for the same values with this diagonal, the share of the residual left, the number of solves.
+
+        It is refined until the residual, weighted, is the share ``target`` of the right-hand side, or falls no longer.
+        """
+        x, share, solves = rhs.copy(), ctypes.c_double(), ctypes.c_int64()
+        arrays = (array.ctypes.data for array in (self.numbers, self.values, diagonal, weight))
+        functions, address = self.analysis.functions, self.analysis.address
+        _check(
+            functions.linsat_refine(
+                address, *arrays, target, refinements, x.ctypes.data, ctypes.byref(share), ctypes.byref(solves)
+            )
+        )
+        return x, share.value, solves.value
 
 
 def _check(code: int) -> None:
