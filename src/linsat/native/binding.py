@@ -111,7 +111,8 @@ def load() -> Core | str:
     functions.linsat_layout_free.argtypes = (_Address,)
     functions.linsat_analyse.argtypes = (_Whole, _Address, _Address, _Real, _Address, _Address)
     functions.linsat_factor.argtypes = (_Address, _Address, _Real, _Address, _Address)
-    functions.linsat_refine.argtypes = (*(_Address,) * 5, _Real, _Whole, *(_Address,) * 3)
+    functions.linsat_refine.argtypes = (*(_Address,) * 5, _Real, _Whole, *(_Address,) * 2)
+    functions.linsat_refine.restype = _Real
     functions.linsat_analysis_free.argtypes = (_Address,)
     functions.linsat_instructions.restype = ctypes.c_char_p
     return Core(functions, functions.linsat_instructions().decode())

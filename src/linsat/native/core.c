@@ -175,21 +175,30 @@ EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, co
 
 static int64_t moment_in(double seconds) { return seconds < 1e9 ? nanoseconds() + (int64_t)(1e9 * seconds) : INT64_MAX; }
 
+/* Numbers at work while a matrix is factored. */
+static int64_t factor_room(const Analysis *a) {
+    const int64_t ld = rounded_up(a->front + 3);
+    return ld * ld + 2 * ld * PANEL + a->stack + 8;
+}
+
 EXPORT int linsat_analyse(int64_t size, const int64_t *start, const int32_t *index, double seconds, Analysis **made,
-                          int64_t *entries) {
+                          int64_t *sizes) {
     const int code = analyse(size, start, index, moment_in(seconds), made);
-    *entries = code ? 0 : (*made)->factor;
-    return code;
+    if (code) return code;
+    sizes[0] = (*made)->factor;
+    sizes[1] = 6 * size + (*made)->front;
+    sizes[2] = factor_room(*made);
+    return 0;
 }
 
 EXPORT void linsat_analysis_free(Analysis *analysis) { analysis_free(analysis); }
 
 typedef int (*FactorTask)(const Analysis *, const double *, const Fronts *, double *);
-typedef double (*RefineTask)(const Analysis *, const double *, const Refinement *, double, int64_t, int64_t *);
+typedef double (*RefineTask)(const Analysis *, const double *, const Refinement *, double, int64_t);
 
 EXPORT int linsat_factor(const Analysis *a, const double *values, double seconds, double *factor, int64_t *pivots) {
     const int64_t ld = rounded_up(a->front + 3), front = ld * ld, panel = ld * PANEL;
-    double *numbers = aligned_block(64, (front + 2 * panel + a->stack + 8) * sizeof(double));
+    double *numbers = aligned_block(64, factor_room(a) * sizeof(double));
     int32_t *lists = filled(a->size + a->fronts, sizeof(int32_t));
     int code = -1;
     memset(pivots, 0, 3 * sizeof(int64_t));
@@ -203,11 +212,9 @@ EXPORT int linsat_factor(const Analysis *a, const double *values, double seconds
     return code;
 }
 
-EXPORT int linsat_refine(const Analysis *a, const double *factor, const double *values, const double *diagonal,
-                         const double *weight, double target, int64_t most, double *x, double *quality, int64_t *solves) {
+EXPORT double linsat_refine(const Analysis *a, const double *factor, const double *values, const double *diagonal,
+                            const double *weight, double target, int64_t most, double *work, double *x) {
     const int64_t n = a->size;
-    double *work = malloc((6 * n + a->front + 1) * sizeof(double));
-    if (!work) return -1;
     const Refinement w = {values, work, work + n, work + 2 * n, work + 3 * n, work + 4 * n, work + 5 * n, work + 6 * n};
     for (int64_t i = 0; i < n; i++) {
         const int32_t from = a->order[i];
@@ -215,10 +222,9 @@ EXPORT int linsat_refine(const Analysis *a, const double *factor, const double *
         w.diagonal[i] = diagonal[from];
         w.weight[i] = weight[from];
     }
-    *quality = ((RefineTask)VARIANT(refine))(a, factor, &w, target, most, solves);
+    const double share = ((RefineTask)VARIANT(refine))(a, factor, &w, target, most);
     for (int64_t i = 0; i < n; i++) x[a->order[i]] = w.v[i];
-    free(work);
-    return 0;
+    return share;
 }
 
 /* From now on, the variant that every processor can run. */

@@ -186,15 +186,14 @@ static double V(residual_of)(const Analysis *a, const Refinement *w, const doubl
 }
 
 /* Solve K v = rhs by the factor of a regularised K, refined until the weighted residual is `target` of that of the right-hand
- * side, or falls no longer. Returns its share, and how many solves that took. */
-static double V(refine)(const Analysis *a, const double *factor, const Refinement *w, double target, int64_t most, int64_t *solves) {
+ * side, or falls no longer. Returns its share. */
+static double V(refine)(const Analysis *a, const double *factor, const Refinement *w, double target, int64_t most) {
     const size_t bytes = a->size * sizeof(double);
     const double whole = V(weighted_size)(a, w, w->rhs) + SMALLEST_PIVOT;
     memcpy(w->v, w->rhs, bytes);
     V(substitute_fronts)(a, factor, w->v, w->work);
     double size = V(residual_of)(a, w, w->v, w->rest);
-    for (*solves = 1; *solves <= most && size >= target * whole;) {
-        ++*solves;
+    for (int64_t n = 0; n < most && size >= target * whole; n++) {
         V(substitute_fronts)(a, factor, w->rest, w->work);
         for (int64_t i = 0; i < a->size; i++) w->better[i] = w->v[i] + w->rest[i];
         const double next = V(residual_of)(a, w, w->better, w->rest);

@@ -11,25 +11,33 @@ from linsat.native.binding import Core
 
 Array = np.ndarray
 _NO_MEMORY, _OUT_OF_TIME = -1, -2
+_MOST_NUMBERS = 1 << 29  # of a factor and of what is at work while it is made: 4 GB
 
 
 class Analysis:
     """The order of elimination of a pattern, in the memory of the core; freed with this object, shared by threads.
 
-    ``start`` and ``index`` are the upper triangle by columns, diagonals included. Raises TimeoutError.
+    ``start`` and ``index`` are the upper triangle by columns, diagonals included.
+
+    Raises:
+        TimeoutError: so many seconds were not enough.
+        MemoryError: the factor would be too large.
     """
 
     def __init__(self, core: Core, start: Array, index: Array, seconds: float) -> None:
         start, index = np.ascontiguousarray(start, dtype=np.int64), np.ascontiguousarray(index, dtype=np.int32)
-        address, entries = ctypes.c_void_p(), ctypes.c_int64()
-        functions, self.size = core.functions, len(start) - 1
-        _check(
-            functions.linsat_analyse(
-                self.size, start.ctypes.data, index.ctypes.data, seconds, ctypes.byref(address), ctypes.byref(entries)
+        address, sizes = ctypes.c_void_p(), (ctypes.c_int64 * 3)()
+        self.functions, self.address = core.functions, address
+        arrays = start.ctypes.data, index.ctypes.data
+        _check(core.functions.linsat_analyse(len(start) - 1, *arrays, seconds, ctypes.byref(address), sizes))
+        # Not when Python ends: a thread may still be at work, and the memory goes anyway.
+        weakref.finalize(self, core.functions.linsat_analysis_free, address).atexit = False
+        self.entries, self.work, room = sizes
+        if self.entries + room > _MOST_NUMBERS:
+            raise MemoryError(
+                f"the sparse factor of these rows would take {(self.entries + room) / 2**27:.1f} GB; expected at most "
+                f"{_MOST_NUMBERS / 2**27:.0f}. Fix: fewer rows in one set, or rows with fewer variables in common."
             )
-        )
-        self.functions, self.address, self.entries = functions, address, entries.value
-        weakref.finalize(self, functions.linsat_analysis_free, address).atexit = False
 
 
 class Factor:
@@ -37,34 +45,28 @@ class Factor:
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
-        self.numbers = np.empty(analysis.entries)
+        self.numbers, self.work = np.empty(analysis.entries), np.empty(analysis.work)
         self.pivots = np.zeros(3, dtype=np.int64)  # positive, negative, dropped
 
     def factor(self, values: Array, seconds: float) -> None:
-        """The values of the upper triangle, in the order of its pattern. Raises TimeoutError."""
-        analysis, self.values = self.analysis, values
-        _check(
-            analysis.functions.linsat_factor(
-                analysis.address, values.ctypes.data, seconds, self.numbers.ctypes.data, self.pivots.ctypes.data
-            )
-        )
+        """Of the upper triangle, in the order of its pattern. Raises TimeoutError."""
+        self.values = values
+        arrays = (array.ctypes.data for array in (self.numbers, self.pivots))
+        _check(self.analysis.functions.linsat_factor(self.analysis.address, values.ctypes.data, seconds, *arrays))
 
     def solve(
         self, rhs: Array, *, diagonal: Array, weight: Array, target: float, refinements: int
-    ) -> tuple[Array, float, int]:
-        """The solution for the same values with this diagonal, the share of the residual left, the number of solves.
+    ) -> tuple[Array, float]:
+        """The solution for the same values with this diagonal, and the share of the residual that is left.
 
         It is refined until the residual, weighted, is the share ``target`` of the right-hand side, or falls no longer.
         """
-        x, share, solves = rhs.copy(), ctypes.c_double(), ctypes.c_int64()
+        x = rhs.copy()
         arrays = (array.ctypes.data for array in (self.numbers, self.values, diagonal, weight))
-        functions, address = self.analysis.functions, self.analysis.address
-        _check(
-            functions.linsat_refine(
-                address, *arrays, target, refinements, x.ctypes.data, ctypes.byref(share), ctypes.byref(solves)
-            )
+        share = self.analysis.functions.linsat_refine(
+            self.analysis.address, *arrays, target, refinements, self.work.ctypes.data, x.ctypes.data
         )
-        return x, share.value, solves.value
+        return x, share
 
 
 def _check(code: int) -> None:

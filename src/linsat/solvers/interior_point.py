@@ -24,7 +24,7 @@ Optim. Appl. 6 (1996); Saunders, PDCO (for entropies).
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ from linsat.solvers.sparse_system import SMALLEST, Analyses, SparseSystem
 
 Array = np.ndarray
 
-_MAX_STEPS = 200
+_MAX_STEPS = 400
 _PATIENCE = 20  # steps without progress
 _PROGRESS = 0.9  # the worst of the three residuals, that of the rows, or in the end the gap falls to this share
 _BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and the patience there
@@ -45,6 +45,8 @@ _JAMMED = 1e-2  # a step this short is stopped by a bound that was approached to
 _CORRECTORS = 2
 _SHORT = 0.5  # a step shorter than this is worth further correctors
 _CAUTIOUS = 0.6  # share of the mean product that a cautious step aims at, at least
+_NEARLY = 1e-3  # infeasibility of an end that a more accurate factorisation may bring down
+_LOOSENED = 8.0  # times the tolerance: by how much inequalities of a band may be loosened
 _TO_BOUNDARY = 0.995  # share of the way to the nearest bound that a step may go
 _FARTHEST = 50.0  # largest exponent of how far from a bound a multiplier asks x to be
 
@@ -129,19 +131,39 @@ def _rescaled(matrix: sp.csr_array, rows: Array, columns: Array) -> sp.csr_array
 def _followed(
     program: Program, unit: Array, tol: float, deadline: Deadline, analyses: Analyses | None
 ) -> tuple[_Measured, int]:
-    """The end of the path; where that is not good enough, of the path with orthogonal factorisations all the way.
+    """The end of the path; where that is not good enough, of the same path with more care.
 
-    Last, close to its centre: between rows that are parallel but for an angle of 1e-8 there is so little room that a
-    bold step ends at a bound from which no further one leads away.
+    First with smaller regularisation and more correctors. Then, where the program is small, by orthogonal
+    factorisations, last close to the centre of the path: between rows that are parallel but for an angle of 1e-8 there
+    is so little room that a bold step ends at a bound from which no further one leads away.
+
+    Bands, such as differences of higher order along a chain, are factored with pivoting; last with inequalities loosened
+    by what the tolerance allows, without which multipliers may have to be so large that nothing can be said of x.
     """
     path = _Path(program, unit, deadline, analyses)
     best, steps = path.follow(tol)
-    for centring in (0.0, _CAUTIOUS):
-        if best.error <= tol or not path.system.can_be_orthogonal:
-            break
-        path.system.orthogonal, path.least_centring = True, centring
-        other, more = path.follow(tol)
-        best, steps = min(best, other, key=lambda end: end.error), steps + more
+
+    def again(path: _Path) -> None:
+        nonlocal best, steps
+        if best.error > tol:
+            other, more = path.follow(tol)
+            best, steps = min(best, other, key=lambda end: end.error), steps + more
+
+    system = path.system
+    if not system.pivoting:
+        system.careful = True
+        again(path)
+    if system.can_pivot and best.infeasibility < _NEARLY:
+        for loosened in (_LOOSENED * tol,) if system.pivoting else (0.0, _LOOSENED * tol):
+            room = loosened * unit * (program.row_lower < program.row_upper)
+            loose = replace(program, row_lower=program.row_lower - room, row_upper=program.row_upper + room)
+            path = _Path(loose, unit, deadline, analyses)
+            path.system.pivoting = True
+            again(path)
+    if system.can_be_orthogonal:
+        for path.least_centring in (0.0, _CAUTIOUS):
+            system.orthogonal = True
+            again(path)
     return best, steps
 
 
@@ -437,7 +459,7 @@ class _Path:
         target = nu - products - predictor.t * predictor.z
         direction = towards(target)
         length = self._longest(point, direction)
-        for _ in range(_CORRECTORS if length < _SHORT else 0):
+        for _ in range(_CORRECTORS if length < _SHORT or self.system.careful else 0):
             reach = min(1.0, 1.5 * length + 0.1)
             aimed = target + _recentre(bounds.products(t + reach * direction.t, point.z + reach * direction.z), nu)
             other = towards(aimed)

@@ -36,10 +36,11 @@ _FIRST_LEVEL = 2
 _BARE = 1e-8  # the least curvature in the factor, of the usual one
 LARGEST_DENSE = 250_000  # entries of the matrix that is factored by rows and columns, slacks included
 _RANK = 1e-14  # of the largest column of a triangular factor: smaller ones are rows that depend on others
+_NONE = 1e-20  # next to none, of the rows, where pivots are chosen
+_BAND = 16  # columns that the rows of a band reach over
 SMALLEST = 1e-300
-_INACCURATE = 1e-6  # relative residual of the linear system
-_SLOW = 1e-4  # share of the residual that one more solve leaves
-_REFINED, _REFINEMENTS = 1e-12, 8
+_ACCURATE, _INACCURATE = 1e-9, 1e-6  # relative residual of the linear system
+_REFINED, _FINE, _REFINEMENTS = 1e-12, 1e-14, 8  # residual that is small enough, also where care is taken
 
 
 class SparseSystem:
@@ -70,10 +71,12 @@ class SparseSystem:
         self.diagonal = self.upper.indptr[1:] - 1  # the last entry of each column
         self.solver: Factor | _SuperLU | None = None
         self.analyses = Recent(1) if analyses is None else analyses
-        self.level, self.trend = _FIRST_LEVEL, -1
-        self.rate = self.quality = 0.0  # what each solve left of the residual, and what is left, relative
+        self.level, self.quality = _FIRST_LEVEL, 0.0
+        self.careful = False  # whether solutions are refined as far as that goes
         self.orthogonal = False  # whether D^-1/2 A' is factored in place of the whole matrix
+        self.pivoting = False  # whether pivots are chosen for their size
         self.can_be_orthogonal = P is None and not self.usual.any() and k * (l + len(slack_rows)) <= LARGEST_DENSE
+        self.can_pivot = P is None and not self.can_be_orthogonal and _is_band(matrix)
 
     def factor(self, curvature: Array) -> None:
         l = self.num_variables
@@ -87,23 +90,22 @@ class SparseSystem:
         if self.orthogonal:
             self._factor_orthogonal()
             return
-        regularised = self.slack + REGULARISATION[self.level] * gram + SMALLEST
+        regularised = self.slack + (_NONE if self.pivoting else REGULARISATION[self.level]) * gram + SMALLEST
         diagonal = np.maximum(diagonal * (1 + 1e-14), _BARE * self.usual)
         self.upper.data[self.diagonal] = np.concatenate([diagonal, -regularised])
         if self.solver is None:
             self.solver = _factorisation(self.upper, self.analyses, self.seconds)
+        if self.pivoting and not isinstance(self.solver, _Pivoting):
+            self.solver = _Pivoting(self.upper)
         self.solver.factor(self.upper.data, self.seconds())
 
     def accurately(self, curvature: Array, solve: Callable[[], Found]) -> Found:
-        """Factor with a regularisation that leaves the solution of the first system accurate, in few refinements."""
-        before = self.rate
-        if before > _SLOW:
-            self.level = min(max(self.level + self.trend, 0), len(REGULARISATION) - 1)
+        """Factor with as little regularisation as leaves the solution of the first system accurate."""
+        if self.quality < _ACCURATE:
+            self.level = max(self.level - 1, 0)
         self.factor(curvature)
         found = solve()
-        if self.rate > before:
-            self.trend = -self.trend
-        if self.quality <= _INACCURATE or self.orthogonal:
+        if self.quality <= _INACCURATE or self.orthogonal or self.pivoting:
             return found
         # Too little regularisation loses digits to rounding, too much keeps refinement from converging: try the others.
         reached = {self.level: self.quality}
@@ -118,7 +120,7 @@ class SparseSystem:
             reached[level] = self.quality
             if self.quality <= _INACCURATE:
                 return found
-        self.orthogonal = self.can_be_orthogonal
+        self.orthogonal, self.pivoting = self.can_be_orthogonal, self.can_pivot
         self.level = min(reached, key=lambda level: reached[level] if np.isfinite(reached[level]) else np.inf)
         self.factor(curvature)
         return solve()
@@ -160,24 +162,25 @@ class SparseSystem:
         wanted = np.concatenate([pull[:l], primal])
         wanted[l + rows] += slack_pull
         if isinstance(self.solver, Factor) and not self.orthogonal:
-            found, share, solves = self.solver.solve(
-                wanted, diagonal=self.exact, weight=self.weight, target=_REFINED, refinements=_REFINEMENTS
+            target = _FINE if self.careful else _REFINED
+            found, share = self.solver.solve(
+                wanted, diagonal=self.exact, weight=self.weight, target=target, refinements=_REFINEMENTS
             )
         else:
-            found, share, solves = self._refined(wanted)
+            found, share = self._refined(wanted)
         self.quality = share if np.isfinite(share) else np.inf
-        self.rate = max(self.quality, _REFINED) ** (1 / solves)
         dmu = -found[l:]
         return np.concatenate([found[:l], slack_pull - dmu[rows] / self.curvature[l:]]), dmu
 
-    def _refined(self, wanted: Array) -> tuple[Array, float, int]:
+    def _refined(self, wanted: Array) -> tuple[Array, float]:
         """As linsat_refine in the native core."""
         once = self.solver.solve if isinstance(self.solver, _SuperLU) and not self.orthogonal else self._solve_orthogonal
         found = once(wanted)
         rest = self._rest(wanted, found)
-        whole, size, solves = self._size(wanted) + SMALLEST, self._size(rest), 1
-        while solves <= _REFINEMENTS and size >= _REFINED * whole:
-            solves += 1
+        whole, size = self._size(wanted) + SMALLEST, self._size(rest)
+        for _ in range(_REFINEMENTS):
+            if size < _FINE * whole:
+                break
             better = found + once(rest)
             rest = self._rest(wanted, better)
             before, size = size, min(size, self._size(rest))
@@ -186,7 +189,7 @@ class SparseSystem:
             found = better
             if size > 0.7 * before:
                 break
-        return found, size / whole, solves
+        return found, size / whole
 
     def _rest(self, wanted: Array, found: Array) -> Array:
         """What is left of the right-hand side."""
@@ -200,6 +203,15 @@ class SparseSystem:
 
     def _size(self, rest: Array) -> float:
         return float(np.abs(rest * self.weight).max(initial=0.0))
+
+
+def _is_band(matrix: sp.csr_array) -> bool:
+    """Whether pivots out of order leave the factor small: every row is one of neighbouring columns."""
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    first, last = np.full(matrix.shape[0], matrix.shape[1]), np.zeros(matrix.shape[0], dtype=np.int64)
+    np.minimum.at(first, row, matrix.indices)
+    np.maximum.at(last, row, matrix.indices)
+    return bool((last - first <= _BAND).all())
 
 
 def _upper_triangle(matrix: sp.csr_array, P: sp.csr_array | None) -> sp.csc_array:
@@ -228,6 +240,8 @@ def _factorisation(upper: sp.csc_array, analyses: Analyses, seconds: Seconds) ->
 class _SuperLU:
     """The same by scipy's LU without pivoting, in the order that it has chosen for the first matrix."""
 
+    symmetric = True
+
     def __init__(self, upper: sp.csc_array) -> None:
         self.upper = upper
         self.order: Array | None = None
@@ -236,9 +250,18 @@ class _SuperLU:
         upper = sp.csc_array((values, self.upper.indices, self.upper.indptr), shape=self.upper.shape)
         whole = sp.csc_array(upper + sp.triu(upper, 1).T)
         if self.order is None:
-            first = _lu(whole, "MMD_AT_PLUS_A")
+            first = self._lu(whole, "MMD_AT_PLUS_A")
             self.order = np.arange(whole.shape[0]) if first is None else np.argsort(first.perm_c)
-        self.lu = _lu(whole[self.order][:, self.order], "NATURAL")
+        self.lu = self._lu(sp.csc_array(whole[self.order][:, self.order]), "NATURAL")
+
+    def _lu(self, matrix: sp.csc_array, order: str) -> Any:
+        from scipy.sparse.linalg import splu
+
+        threshold, options = (0.0, {"SymmetricMode": True}) if self.symmetric else (1.0, {})
+        try:
+            return splu(matrix, permc_spec=order, diag_pivot_thresh=threshold, options=options)
+        except RuntimeError:  # exactly singular
+            return None
 
     def solve(self, rhs: Array) -> Array:
         x = np.full_like(rhs, np.nan)
@@ -247,10 +270,7 @@ class _SuperLU:
         return x
 
 
-def _lu(matrix: sp.csc_array, order: str) -> Any:
-    from scipy.sparse.linalg import splu
+class _Pivoting(_SuperLU):
+    """LU with row pivoting, which leaves a small residual however near to singular the matrix is."""
 
-    try:
-        return splu(matrix, permc_spec=order, diag_pivot_thresh=0.0, options={"SymmetricMode": True})
-    except RuntimeError:  # exactly singular
-        return None
+    symmetric = False
