@@ -32,7 +32,7 @@ import scipy.sparse as sp
 
 from linsat.compile.system import Deadline, time_left
 from linsat.solvers.program import Program, equilibrate, violation
-from linsat.solvers.sparse_system import SMALLEST, Analyses, SparseSystem
+from linsat.solvers.sparse_system import SMALLEST, Analyses, SparseSystem, places
 
 Array = np.ndarray
 
@@ -43,7 +43,7 @@ _BEYOND, _PATIENCE_BEYOND = 1e-4, 1  # how far below the tolerance is aimed, and
 _FINE = 1e-2  # of the tolerance: rows that hold to this need not hold any better
 _JAMMED = 1e-2  # a step this short is stopped by a bound that was approached too fast
 _CORRECTORS = 2
-_SHORT = 0.5  # a step shorter than this is worth further correctors
+_SHORT = 0.3  # a step shorter than this is worth further correctors
 _CAUTIOUS = 0.6  # share of the mean product that a cautious step aims at, at least
 _NEARLY = 1e-3  # infeasibility of an end that a more accurate factorisation may bring down
 _LOOSENED = 8.0  # times the tolerance: by how much inequalities of a band may be loosened
@@ -94,12 +94,12 @@ def _minimise(program: Program, tol: float, deadline: Deadline, analyses: Analys
     if not len(free):  # nothing to decide
         return Optimum(x, duals, 0, violation(program, x), 0.0, 0.0)
     scaled, row_scale, column_scale = _scaled(program, x, kept_rows, free)
-    best, steps = _followed(scaled, np.minimum(row_scale, 1.0), tol, deadline, analyses)
+    best = _followed(scaled, np.minimum(row_scale, 1.0), tol, deadline, analyses)
     x[free] = np.clip(best.x * column_scale, program.lower[free], program.upper[free])
     duals[kept_rows] = best.duals * row_scale
     # The method measures in its own units; what is reported is in the user's.
     infeasibility = max(best.infeasibility, violation(program, x))
-    return Optimum(x, duals, steps, infeasibility, best.stationarity, best.gap, deadline.passed)
+    return replace(best, x=x, duals=duals, infeasibility=infeasibility, out_of_time=deadline.passed)
 
 
 def _scaled(program: Program, at: Array, rows: Array, free: Array) -> tuple[Program, Array, Array]:
@@ -130,7 +130,7 @@ def _rescaled(matrix: sp.csr_array, rows: Array, columns: Array) -> sp.csr_array
 
 def _followed(
     program: Program, unit: Array, tol: float, deadline: Deadline, analyses: Analyses | None
-) -> tuple[_Measured, int]:
+) -> Optimum:
     """The end of the path; where that is not good enough, of the same path with more care.
 
     First with smaller regularisation and more correctors. Then, where the program is small, by orthogonal
@@ -141,30 +141,27 @@ def _followed(
     by what the tolerance allows, without which multipliers may have to be so large that nothing can be said of x.
     """
     path = _Path(program, unit, deadline, analyses)
-    best, steps = path.follow(tol)
+    system, best = path.system, path.follow(tol)
 
-    def again(path: _Path) -> None:
-        nonlocal best, steps
-        if best.error > tol:
-            other, more = path.follow(tol)
-            best, steps = min(best, other, key=lambda end: end.error), steps + more
+    def again(path: _Path) -> Optimum:
+        other = path.follow(tol)
+        return replace(min(best, other, key=lambda end: end.error), steps=best.steps + other.steps)
 
-    system = path.system
-    if not system.pivoting:
+    if best.error > tol and not system.pivoting:
         system.careful = True
-        again(path)
-    if system.can_pivot and best.infeasibility < _NEARLY:
-        for loosened in (_LOOSENED * tol,) if system.pivoting else (0.0, _LOOSENED * tol):
+        best = again(path)
+    for loosened in (0.0, _LOOSENED * tol):
+        if best.error > tol and system.can_pivot and best.infeasibility < _NEARLY:
             room = loosened * unit * (program.row_lower < program.row_upper)
             loose = replace(program, row_lower=program.row_lower - room, row_upper=program.row_upper + room)
             path = _Path(loose, unit, deadline, analyses)
             path.system.pivoting = True
-            again(path)
-    if system.can_be_orthogonal:
-        for path.least_centring in (0.0, _CAUTIOUS):
-            system.orthogonal = True
-            again(path)
-    return best, steps
+            best = again(path)
+    for centring in (0.0, _CAUTIOUS):
+        if best.error > tol and system.can_be_orthogonal:
+            system.orthogonal, path.least_centring = True, centring
+            best = again(path)
+    return best
 
 
 class _Point(NamedTuple):
@@ -188,10 +185,9 @@ class _Residuals(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """A point as an answer, and how far from optimal it is."""
+    """A point, and how far from optimal it is."""
 
-    x: Array
-    duals: Array
+    point: _Point
     infeasibility: float
     stationarity: float
     gap: float
@@ -211,35 +207,46 @@ class _Measured(NamedTuple):
 
 
 class _Bounds:
-    """Every bound of a column, lower ones first: which column, where, which way it faces, and its entropy."""
+    """Every bound of a column, lower ones first: which column, where, and its entropy."""
 
     def __init__(self, lower: Array, upper: Array, entropy: Array, prior: Array) -> None:
-        ends = lower, upper
-        self.columns = tuple(_places(np.isfinite(end)) for end in ends)
-        self.at = np.concatenate([end[place] for end, place in zip(ends, self.columns, strict=True)])
-        self.split, self.count, self.size = len(lower[self.columns[0]]), len(self.at), len(lower)
-        self.sign = np.where(np.arange(self.count) < self.split, 1.0, -1.0)
+        self.columns = places(np.isfinite(lower)), places(np.isfinite(upper))
+        low, high = self.columns
+        self.at = np.concatenate([lower[low], upper[high]])
+        self.split, self.count, self.size = len(lower[low]), len(self.at), len(lower)
         one_sided = (prior > 0) & (entropy > 0)
         both = np.isfinite(lower) & np.isfinite(upper)
         width = np.where(both, upper - np.where(both, lower, 0.0), 1.0)
-        self.entropy = self.of(np.where(one_sided, 0.0, entropy))
-        self.width, signed = self.of(width), self.of(one_sided)
-        self.width[: self.split] = np.where(one_sided, prior, width)[self.columns[0]]
-        self.entropy[: self.split] = entropy[self.columns[0]]
+        self.entropy = np.concatenate([entropy[low], np.where(one_sided, 0.0, entropy)[high]])
+        self.width = np.concatenate([np.where(one_sided, prior, width)[low], width[high]])
         self.bent = bool(self.entropy.any())
-        signed[self.split :] = False
+        signed = np.concatenate([one_sided[low], np.zeros(self.count - self.split, dtype=bool)])
         self.signed = signed if signed.any() else None  # multipliers of any sign
 
     def of(self, columns: Array) -> Array:
-        """What belongs to the column of each bound."""
+        """What belongs to the column of each bound; not to be written to."""
         low, high = self.columns
-        return np.concatenate([columns[low], columns[high]])
+        return np.concatenate([columns[low], columns[high]]) if self.split < self.count else columns[low]
 
     def into(self, columns: Array, values: Array) -> None:
         """Add one number per bound to those of the columns."""
         low, high = self.columns
         columns[low] += values[: self.split]
-        columns[high] += values[self.split :]
+        if self.split < self.count:
+            columns[high] += values[self.split :]
+
+    def pulled(self, columns: Array, values: Array) -> None:
+        """The same with the way that each bound faces: lower ones up, upper ones down."""
+        low, high = self.columns
+        columns[low] += values[: self.split]
+        if self.split < self.count:
+            columns[high] -= values[self.split :]
+
+    def inside(self, columns: Array) -> Array:
+        """Numbers per column, with the way that each bound faces: how they change its distance."""
+        values = np.array(self.of(columns))
+        values[self.split :] *= -1.0
+        return values
 
     def bend(self, t: Array) -> Array | float:
         """a (log(t / w) - 1)."""
@@ -249,11 +256,7 @@ class _Bounds:
 
     def products(self, t: Array, z: Array) -> Array:
         """t z + a t (log(t / w) - 1)."""
-        return t * (z + self.bend(t))
-
-
-def _places(there: Array) -> Array | slice:
-    return slice(None) if there.all() else np.flatnonzero(there)
+        return t * (z + self.bend(t)) if self.bent else t * z
 
 
 class _Path:
@@ -267,9 +270,9 @@ class _Path:
         k, l = program.matrix.shape
         self.num_rows, self.num_variables = k, l
         equal = program.row_lower == program.row_upper
-        self.slack_rows = np.flatnonzero(~equal)
+        self.slack_rows = places(~equal)
         self.rhs = np.where(equal, program.row_lower, 0.0)
-        none = np.zeros(len(self.slack_rows))
+        none = np.zeros(int((~equal).sum()))
         one_sided = program.one_sided
         self.linear = np.concatenate([program.linear - np.where(one_sided, program.entropy, 0.0), none])
         self.quadratic = np.concatenate([program.quadratic, none])
@@ -285,6 +288,7 @@ class _Path:
             self.matrix, self.transposed, self.slack_rows, P=program.P, bare=bare, analyses=analyses, seconds=self._seconds
         )
         self.idle_slack = entropy[l:] == 0
+        self.linear_sizes = 1.0 + np.abs(self.linear)
         self.least_centring = 0.0
         curved = (self.quadratic > 0) | (entropy > 0)
         if program.P is not None:
@@ -305,21 +309,23 @@ class _Path:
         bounds.into(pull, bounds.at)
         x, mu = self.system.solve(pull, self.rhs)
         reach = max(1.0, float(np.abs(x).max(initial=0.0)))
-        t = bounds.sign * (bounds.of(x) - bounds.at)
+        t = bounds.of(x) - bounds.at
+        t[bounds.split :] *= -1.0
         z = _inside(-t, reach)
         t = _inside(t, reach)
         if bounds.signed is not None:
             z = np.where(bounds.signed, -bounds.bend(t), z)
         return _Point(x, mu, t, z)
 
-    def follow(self, tol: float) -> tuple[_Measured, int]:
+    def follow(self, tol: float) -> Optimum:
         """Steps until the worst residual is far below the tolerance or no longer falls; the best point on the way.
 
         The distance to the optimum is the root of the gap: a few more steps, while they help, turn a gap of 1e-10 into
         an x of ten digits.
         """
         aim = _BEYOND * tol
-        best = _Measured(np.zeros(self.num_variables), np.zeros(self.num_rows), np.inf, np.inf, np.inf)
+        nothing, no_duals = np.zeros(len(self.linear)), np.zeros(self.num_rows)
+        best = _Measured(_Point(nothing, no_duals, *np.ones((2, self.bounds.count))), np.inf, np.inf, np.inf)
         since = steps = 0
         mark: tuple[float, ...] = (np.inf, np.inf, np.inf)
         try:
@@ -352,7 +358,8 @@ class _Path:
                     point = self._freed(point)
         except TimeoutError:
             time_left()  # raises where it was the time of the block around this call
-        return best, steps
+        x, duals = best.point.x[: self.num_variables], self._duals(best.point)
+        return Optimum(x, duals, steps, best.infeasibility, best.stationarity, best.gap)
 
     def _freed(self, point: _Point) -> _Point:
         """The same point with larger multipliers where a product far below the others has stopped the steps."""
@@ -380,17 +387,20 @@ class _Path:
         if self.P is not None:
             dual[:l] -= self.P @ x[:l]
         dual[l:] -= point.mu[self.slack_rows]
-        bounds.into(dual, bounds.sign * point.z)
+        bounds.pulled(dual, point.z)
         primal = self.rhs - self.matrix @ x[:l]
         primal[self.slack_rows] += x[l:]
-        return _Residuals(dual, primal, bounds.sign * (bounds.of(x) - bounds.at) - point.t)
+        off = bounds.of(x) - bounds.at
+        off[bounds.split :] *= -1.0
+        off -= point.t
+        return _Residuals(dual, primal, off)
 
     def _measure(self, point: _Point, residuals: _Residuals, products: Array) -> _Measured:
         x, mu, l, bounds = point.x, point.mu, self.num_variables, self.bounds
         sizes = np.abs(x)
         room = np.maximum(self.unit, self.sizes @ sizes[:l])
         outside = np.abs(residuals.off) / np.maximum(1.0, bounds.of(sizes))
-        weight = 1.0 + np.abs(self.linear) + self.quadratic * sizes
+        weight = self.linear_sizes + self.quadratic * sizes
         weight[:l] += self.sizes_transposed @ np.abs(mu)
         if self.P_sizes is not None:
             weight[:l] += self.P_sizes @ sizes[:l]
@@ -398,8 +408,7 @@ class _Path:
         bounds.into(weight, np.abs(point.z))
         value = 1.0 + self._value(x)
         return _Measured(
-            x=x[:l],
-            duals=self._snapped(point),
+            point=point,
             infeasibility=max(
                 float((np.abs(residuals.primal) / room).max(initial=0.0)), float(outside.max(initial=0.0))
             ),
@@ -415,7 +424,7 @@ class _Path:
             cost[: self.num_variables] += self.P @ x[: self.num_variables] / 2
         return float(np.abs(cost * x)[self.curved].sum())
 
-    def _snapped(self, point: _Point) -> Array:
+    def _duals(self, point: _Point) -> Array:
         """The duals of the rows, 0 for inequalities without entropy whose distance to the bound exceeds their dual."""
         l, bounds = self.num_variables, self.bounds
         t = np.full(bounds.size, np.inf)
@@ -423,8 +432,8 @@ class _Path:
         t[low] = point.t[: bounds.split]
         t[high] = np.minimum(t[high], point.t[bounds.split :])
         duals = point.mu.copy()
-        idle = self.idle_slack & (t[l:] > np.abs(duals[self.slack_rows]))
-        duals[self.slack_rows[idle]] = 0.0
+        own = duals[self.slack_rows]
+        duals[self.slack_rows] = np.where(self.idle_slack & (t[l:] > np.abs(own)), 0.0, own)
         return duals
 
     def _direction(
@@ -444,9 +453,10 @@ class _Path:
 
         def towards(target: Array) -> _Point:
             pull = dual.copy()
-            bounds.into(pull, bounds.sign * (target - slope_off) * over_t)
+            bounds.pulled(pull, (target - slope_off) * over_t)
             dx, dmu = self.system.solve(pull, primal)
-            dt = bounds.sign * bounds.of(dx) + off
+            dt = bounds.inside(dx)
+            dt += off
             return _Point(dx, dmu, dt, (target - slope * dt) * over_t)
 
         predictor = self.system.accurately(curvature, lambda: towards(-products))
