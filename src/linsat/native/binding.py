@@ -110,8 +110,8 @@ def load() -> Core | str:
     functions.linsat_layout.argtypes = (*(_Whole,) * 3, *(_Address,) * 5)
     functions.linsat_layout_free.argtypes = (_Address,)
     functions.linsat_analyse.argtypes = (_Whole, _Address, _Address, _Real, _Address, _Address)
-    functions.linsat_factor.argtypes = (_Address, _Address, _Real, _Address, _Address)
-    functions.linsat_refine.argtypes = (*(_Address,) * 5, _Real, _Whole, *(_Address,) * 2)
+    functions.linsat_factor.argtypes = (*(_Address,) * 4, _Real, *(_Address,) * 3)
+    functions.linsat_refine.argtypes = (_Address, _Address, _Real, _Whole, _Address, _Address)
     functions.linsat_refine.restype = _Real
     functions.linsat_analysis_free.argtypes = (_Address,)
     functions.linsat_instructions.restype = ctypes.c_char_p

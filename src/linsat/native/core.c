@@ -186,7 +186,7 @@ EXPORT int linsat_analyse(int64_t size, const int64_t *start, const int32_t *ind
     const int code = analyse(size, start, index, moment_in(seconds), made);
     if (code) return code;
     sizes[0] = (*made)->factor;
-    sizes[1] = 6 * size + (*made)->front;
+    sizes[1] = equations_room(*made);
     sizes[2] = factor_room(*made);
     return 0;
 }
@@ -194,36 +194,36 @@ EXPORT int linsat_analyse(int64_t size, const int64_t *start, const int32_t *ind
 EXPORT void linsat_analysis_free(Analysis *analysis) { analysis_free(analysis); }
 
 typedef int (*FactorTask)(const Analysis *, const double *, const Fronts *, double *);
-typedef double (*RefineTask)(const Analysis *, const double *, const Refinement *, double, int64_t);
+typedef double (*RefineTask)(const Analysis *, const double *, const Equations *, double, int64_t);
 
-EXPORT int linsat_factor(const Analysis *a, const double *values, double seconds, double *factor, int64_t *pivots) {
+EXPORT int linsat_factor(const Analysis *a, const double *values, const double *diagonal, const double *weight,
+                         double seconds, double *factor, double *room, int64_t *pivots) {
     const int64_t ld = rounded_up(a->front + 3), front = ld * ld, panel = ld * PANEL;
+    const Equations to = equations_in(a, room);
     double *numbers = aligned_block(64, factor_room(a) * sizeof(double));
     int32_t *lists = filled(a->size + a->fronts, sizeof(int32_t));
     int code = -1;
     memset(pivots, 0, 3 * sizeof(int64_t));
+    for (int64_t e = 0; e < a->entries; e++) to.values[e] = values[a->entry[e]];
+    for (int64_t i = 0; i < a->size; i++) {
+        to.diagonal[i] = diagonal[a->order[i]];
+        to.weight[i] = weight[a->order[i]];
+    }
     if (numbers && lists) {
         const Fronts work = {numbers, numbers + front, numbers + front + panel, numbers + front + 2 * panel,
                              lists, lists + a->size, moment_in(seconds), pivots};
-        code = ((FactorTask)VARIANT(factor_fronts))(a, values, &work, factor);
+        code = ((FactorTask)VARIANT(factor_fronts))(a, to.values, &work, factor);
     }
     free_block(numbers);
     free(lists);
     return code;
 }
 
-EXPORT double linsat_refine(const Analysis *a, const double *factor, const double *values, const double *diagonal,
-                            const double *weight, double target, int64_t most, double *work, double *x) {
-    const int64_t n = a->size;
-    const Refinement w = {values, work, work + n, work + 2 * n, work + 3 * n, work + 4 * n, work + 5 * n, work + 6 * n};
-    for (int64_t i = 0; i < n; i++) {
-        const int32_t from = a->order[i];
-        w.rhs[i] = x[from];
-        w.diagonal[i] = diagonal[from];
-        w.weight[i] = weight[from];
-    }
+EXPORT double linsat_refine(const Analysis *a, const double *factor, double target, int64_t most, double *room, double *x) {
+    const Equations w = equations_in(a, room);
+    for (int64_t i = 0; i < a->size; i++) w.rhs[i] = x[a->order[i]];
     const double share = ((RefineTask)VARIANT(refine))(a, factor, &w, target, most);
-    for (int64_t i = 0; i < n; i++) x[a->order[i]] = w.v[i];
+    for (int64_t i = 0; i < a->size; i++) x[a->order[i]] = w.v[i];
     return share;
 }
 

@@ -24,11 +24,20 @@ typedef struct {
     int64_t *pivots; /* positive, negative and dropped ones */
 } Fronts;
 
-/* A linear system and its solution, in the order of elimination. */
+/* A linear system in the order of elimination: what its factor is refined by, then the vectors of a solve. */
 typedef struct {
-    const double *values;                                  /* of the user's pattern */
-    double *rhs, *diagonal, *weight, *v, *better, *rest, *work;
-} Refinement;
+    double *values;            /* (entries) */
+    double *diagonal, *weight; /* (size) the diagonal without regularisation, and how much a residual counts */
+    double *rhs, *v, *better, *rest, *rows;
+} Equations;
+
+static int64_t equations_room(const Analysis *a) { return a->entries + 6 * a->size + a->front; }
+
+static Equations equations_in(const Analysis *a, double *room) {
+    const int64_t n = a->size;
+    double *at = room + a->entries;
+    return (Equations){room, at, at + n, at + 2 * n, at + 3 * n, at + 4 * n, at + 5 * n, at + 6 * n};
+}
 #endif
 
 /* S[g, h] -= left' right over `count` pivots from `skip` on, for rows from..end of the upper triangle, by tiles. Both are
@@ -91,7 +100,7 @@ static void V(add_child)(const Analysis *a, const Fronts *w, int64_t child, cons
     }
 }
 
-/* The factor of `values`, the coefficients in the order of the pattern. Returns 0 or OUT_OF_TIME. */
+/* The factor of coefficients in the order of elimination. Returns 0 or OUT_OF_TIME. */
 static int V(factor_fronts)(const Analysis *a, const double *values, const Fronts *w, double *factor) {
     int64_t waiting = 0, used = 0; /* fronts and numbers on the stack */
     for (int64_t f = 0; f < a->fronts; f++) {
@@ -105,7 +114,7 @@ static int V(factor_fronts)(const Analysis *a, const double *values, const Front
         for (int64_t i = 0; i < r; i++) w->place[rows[i]] = (int32_t)(q + i);
         for (int64_t i = 0; i < p; i++)
             for (int64_t e = a->entry_start[first + i]; e < a->entry_start[first + i + 1]; e++)
-                F[i * ld + w->place[a->entry_row[e]]] += values[a->entry[e]];
+                F[i * ld + w->place[a->entry_row[e]]] += values[e];
         for (int32_t c = 0; c < a->children[f]; c++) {
             const int64_t child = w->waiting[--waiting], left = a->row_start[child + 1] - a->row_start[child];
             used -= left * (left + 1) / 2;
@@ -159,7 +168,7 @@ static void V(substitute_fronts)(const Analysis *a, const double *factor, double
     }
 }
 
-INLINE double V(weighted_size)(const Analysis *a, const Refinement *w, const double *v) {
+INLINE double V(weighted_size)(const Analysis *a, const Equations *w, const double *v) {
     double most = 0.0;
     for (int64_t i = 0; i < a->size; i++) {
         const double size = fabs(w->weight[i] * v[i]);
@@ -169,14 +178,14 @@ INLINE double V(weighted_size)(const Analysis *a, const Refinement *w, const dou
 }
 
 /* to = rhs - K v for the coefficients without regularisation: their diagonal is given apart. Returns its size. */
-static double V(residual_of)(const Analysis *a, const Refinement *w, const double *v, double *to) {
+static double V(residual_of)(const Analysis *a, const Equations *w, const double *v, double *to) {
     for (int64_t c = 0; c < a->size; c++) to[c] = w->rhs[c] - w->diagonal[c] * v[c];
     for (int64_t c = 0; c < a->size; c++) {
         double sum = 0.0;
         for (int64_t e = a->entry_start[c]; e < a->entry_start[c + 1]; e++) {
             const int32_t row = a->entry_row[e];
             if (row == c) continue;
-            const double value = w->values[a->entry[e]];
+            const double value = w->values[e];
             sum += value * v[row];
             to[row] -= value * v[c];
         }
@@ -187,14 +196,14 @@ static double V(residual_of)(const Analysis *a, const Refinement *w, const doubl
 
 /* Solve K v = rhs by the factor of a regularised K, refined until the weighted residual is `target` of that of the right-hand
  * side, or falls no longer. Returns its share. */
-static double V(refine)(const Analysis *a, const double *factor, const Refinement *w, double target, int64_t most) {
+static double V(refine)(const Analysis *a, const double *factor, const Equations *w, double target, int64_t most) {
     const size_t bytes = a->size * sizeof(double);
     const double whole = V(weighted_size)(a, w, w->rhs) + SMALLEST_PIVOT;
     memcpy(w->v, w->rhs, bytes);
-    V(substitute_fronts)(a, factor, w->v, w->work);
+    V(substitute_fronts)(a, factor, w->v, w->rows);
     double size = V(residual_of)(a, w, w->v, w->rest);
     for (int64_t n = 0; n < most && size >= target * whole; n++) {
-        V(substitute_fronts)(a, factor, w->rest, w->work);
+        V(substitute_fronts)(a, factor, w->rest, w->rows);
         for (int64_t i = 0; i < a->size; i++) w->better[i] = w->v[i] + w->rest[i];
         const double next = V(residual_of)(a, w, w->better, w->rest);
         if (!(next < size)) break;

@@ -32,10 +32,10 @@ class Analysis:
         _check(core.functions.linsat_analyse(len(start) - 1, *arrays, seconds, ctypes.byref(address), sizes))
         # Not when Python ends: a thread may still be at work, and the memory goes anyway.
         weakref.finalize(self, core.functions.linsat_analysis_free, address).atexit = False
-        self.entries, self.work, room = sizes
-        if self.entries + room > _MOST_NUMBERS:
+        self.entries, self.room, work = sizes
+        if self.entries + work > _MOST_NUMBERS:
             raise MemoryError(
-                f"the sparse factor of these rows would take {(self.entries + room) / 2**27:.1f} GB; expected at most "
+                f"the sparse factor of these rows would take {(self.entries + work) / 2**27:.1f} GB; expected at most "
                 f"{_MOST_NUMBERS / 2**27:.0f}. Fix: fewer rows in one set, or rows with fewer variables in common."
             )
 
@@ -45,28 +45,26 @@ class Factor:
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
-        self.numbers, self.work = np.empty(analysis.entries), np.empty(analysis.work)
+        self.numbers, self.room = np.empty(analysis.entries), np.empty(analysis.room)
         self.pivots = np.zeros(3, dtype=np.int64)  # positive, negative, dropped
 
-    def factor(self, values: Array, seconds: float) -> None:
-        """Of the upper triangle, in the order of its pattern. Raises TimeoutError."""
-        self.values = values
-        arrays = (array.ctypes.data for array in (self.numbers, self.pivots))
-        _check(self.analysis.functions.linsat_factor(self.analysis.address, values.ctypes.data, seconds, *arrays))
+    def factor(self, values: Array, diagonal: Array, weight: Array, seconds: float) -> None:
+        """Of the upper triangle, in the order of its pattern; solves will be for another diagonal. Raises TimeoutError.
 
-    def solve(
-        self, rhs: Array, *, diagonal: Array, weight: Array, target: float, refinements: int
-    ) -> tuple[Array, float]:
-        """The solution for the same values with this diagonal, and the share of the residual that is left.
-
-        It is refined until the residual, weighted, is the share ``target`` of the right-hand side, or falls no longer.
+        ``weight`` says how much the residual of each equation counts.
         """
-        x = rhs.copy()
-        arrays = (array.ctypes.data for array in (self.numbers, self.values, diagonal, weight))
-        share = self.analysis.functions.linsat_refine(
-            self.analysis.address, *arrays, target, refinements, self.work.ctypes.data, x.ctypes.data
-        )
-        return x, share
+        given = (array.ctypes.data for array in (values, diagonal, weight))
+        own = (array.ctypes.data for array in (self.numbers, self.room, self.pivots))
+        _check(self.analysis.functions.linsat_factor(self.analysis.address, *given, seconds, *own))
+
+    def solve(self, rhs: Array, target: float, refinements: int) -> tuple[Array, float]:
+        """The solution, and the share of the weighted residual that is left.
+
+        It is refined until that is at most ``target``, or falls no longer.
+        """
+        x, own = rhs.copy(), (self.numbers.ctypes.data, self.room.ctypes.data)
+        refine = self.analysis.functions.linsat_refine
+        return x, refine(self.analysis.address, own[0], target, refinements, own[1], x.ctypes.data)
 
 
 def _check(code: int) -> None:

@@ -105,7 +105,7 @@ class SparseSystem:
             self.solver = _factorisation(self.upper, self.analyses, self.seconds)
         if self.pivoting and not isinstance(self.solver, _Pivoting):
             self.solver = _Pivoting(self.upper)
-        self.solver.factor(self.upper.data, self.seconds())
+        self.solver.factor(self.upper.data, self.exact, self.weight, self.seconds())
 
     def accurately(self, curvature: Array, solve: Callable[[], Found]) -> Found:
         """Factor with as little regularisation as leaves the solution of the first system accurate."""
@@ -170,10 +170,7 @@ class SparseSystem:
         wanted = np.concatenate([pull[:l], primal])
         wanted[l:][rows] += slack_pull
         if isinstance(self.solver, Factor) and not self.orthogonal:
-            target = _FINE if self.careful else _REFINED
-            found, share = self.solver.solve(
-                wanted, diagonal=self.exact, weight=self.weight, target=target, refinements=_REFINEMENTS
-            )
+            found, share = self.solver.solve(wanted, _FINE if self.careful else _REFINED, _REFINEMENTS)
         else:
             found, share = self._refined(wanted)
         self.quality = share if np.isfinite(share) else np.inf
@@ -253,7 +250,7 @@ class _SuperLU:
         self.upper = upper
         self.order: Array | None = None
 
-    def factor(self, values: Array, seconds: float) -> None:
+    def factor(self, values: Array, *_: Any) -> None:
         upper = sp.csc_array((values, self.upper.indices, self.upper.indptr), shape=self.upper.shape)
         whole = sp.csc_array(upper + sp.triu(upper, 1).T)
         if self.order is None:
