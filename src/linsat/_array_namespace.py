@@ -124,8 +124,9 @@ class _Jax(_Arrays):
 
         super().__init__(jax.numpy)
         self.jax = jax
-        self.sigmoid = jax.custom_jvp(super().sigmoid)
-        self.sigmoid.defjvps(lambda t, p, u: t * p * (1 - p))
+        sigmoid = jax.custom_jvp(super().sigmoid)
+        sigmoid.defjvps(lambda t, p, u: t * p * (1 - p))
+        self.sigmoid = sigmoid  # type: ignore[method-assign]
 
     def constant(self, x: Any) -> Any:
         return self.jax.lax.stop_gradient(x)

@@ -51,7 +51,7 @@ def settle(call: Call, scores: Array, answer: Answer) -> Failed:
 
 
 def _explain(call: Call, scores: Array, answer: Answer) -> None:
-    """Raise what is wrong with numbers that no solver could use; alone, an instance stops the others if failures raise."""
+    """Raise what is wrong with numbers that no solver could use: of one instance only where failures raise."""
     numbers = call.in_numpy()
     if call.on_failure == "raise" or (answer.codes != Status.CONVERGED.code).all():
         _check_numbers(call)

@@ -1,4 +1,4 @@
-"""The interior-point method for what the core and Newton's method have not solved: one instance after another, in numpy."""
+"""The interior-point method for what the core and Newton have not solved: one instance after another, in numpy."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _confirmed(
 
 
 def _polished(problem: Problem, instance: int, tol: float, result: SolverResult, polish: Polish) -> bool:
-    """Put what a few of Newton's steps make of an answer in its place, where they converge and its rows hold as well."""
+    """Replace an answer by what a few of Newton's steps make of it, where they converge and its rows hold as well."""
     if not np.isfinite(result.mu[instance]).all():
         return False
     # One after another: sums over a batch round as its size has it, and no answer may depend on the others.

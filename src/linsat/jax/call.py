@@ -198,7 +198,7 @@ def _in_shape(constraints: Constraints, name: str, array: Array, width: int) -> 
             f"for each non-zero of the set, row by row."
         )
     if matrix.sparse == full:
-        shape = array.shape[:-2] + (count,) if full else (*array.shape[:-1], *matrix.shape)
+        shape = (*array.shape[:-2], count) if full else (*array.shape[:-1], *matrix.shape)
         array = array.reshape(shape)
     return array
 

@@ -147,11 +147,11 @@ def operands_of(
         array if kept is None else np.ascontiguousarray(kept, np.float64).view(np.uint8)
         for kept, array in zip(kind.constants, given, strict=True)
     ]
-    places = (part.astype(np.int32) for part in (pattern.row, pattern.col))
+    row, col = pattern.row.astype(np.int32), pattern.col.astype(np.int32)
     known = plan.decided() if plan.constant else np.zeros((0, 0), np.uint8)
     start = _NONE if start is None else start
     others = [*parameters, *[_NONE] * (PARAMETERS - len(parameters))]
-    return Operands(scores, *places, pattern.senses, *numbers, *others, start, known)
+    return Operands(scores, row, col, pattern.senses, *numbers, *others, start, known)
 
 
 def solve(kind: Kind, operands: Operands) -> Answers:

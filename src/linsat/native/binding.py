@@ -30,8 +30,7 @@ class Record:
     def __init__(self, *groups: tuple[str | Record, str]) -> None:
         """From groups of fields of one type; tests/test_native.py compares them with the header."""
         self.fields = [(name, kind) for kind, names in groups for name in names.split()]
-        parts = [kind.format if isinstance(kind, Record) else kind for _, kind in self.fields]
-        self.format = "".join(parts)
+        self.format: str = "".join(kind.format if isinstance(kind, Record) else kind for _, kind in self.fields)
         packer = struct.Struct(self.format)
         self.pack, self.size = packer.pack, packer.size
 

@@ -126,8 +126,8 @@ def _followed(program: Program, unit: Array, tol: float, deadline: Deadline, ana
     factorisations, last close to the centre of the path: between rows that are parallel but for an angle of 1e-8 there
     is so little room that a bold step ends at a bound from which no further one leads away.
 
-    Bands, such as differences of higher order along a chain, are factored with pivoting; last with inequalities loosened
-    by what the tolerance allows, without which multipliers may have to be so large that nothing can be said of x.
+    Bands, such as differences of higher order along a chain, are factored with pivoting; last with inequalities
+    loosened by what the tolerance allows: else multipliers may have to be so large that nothing can be said of x.
     """
 
     def end_of(path: Path) -> Optimum:

@@ -183,8 +183,8 @@ def as_tensors(answer: Answer) -> Answer:
     """An answer of the native core with its arrays as tensors, which share their memory."""
     if isinstance(answer.duals, torch.Tensor):
         return answer
-    parts = (torch.from_numpy(part) for part in (answer.duals, answer.counts, answer.decided))
-    return Answer(answer.x, *parts, answer.solved, answer.statement)
+    duals, counts, decided = map(torch.from_numpy, (answer.duals, answer.counts, answer.decided))
+    return Answer(answer.x, duals, counts, decided, answer.solved, answer.statement)
 
 
 def _on_host(array: Any) -> Any:

@@ -59,7 +59,7 @@ def solve_flat(call: TensorCall, scores: Tensor) -> Answer:
     except RuntimeError as error:
         if "memory" not in str(error):
             raise
-        raise native.too_large(*scores.shape, call.plan.pattern.num_rows) from None
+        raise native.too_large(scores.shape[0], scores.shape[1], call.plan.pattern.num_rows) from None
     answer = call.solve(readable, x)
     if readable.dtype is not scores.dtype and not call.objective.finite_box:
         # An x beyond the range of its dtype is no answer; what finite bounds allow is checked before.
@@ -293,9 +293,9 @@ def gradients(
     if by_core and plan.native(scores.device.type):
         own = solved.tensors[1:]
         statement = plan.state(Numbers(*own[:_NUMBERS]), own[_NUMBERS:], scores.shape[0])
-        kept = (_dense(part).numpy() for part in (solved.duals, solved.counts, solved.decided))
+        duals, counts, decided = (_dense(part).numpy() for part in (solved.duals, solved.counts, solved.decided))
         wanted = [tensor if wants else None for tensor, wants in zip(own, needed[1:], strict=True)]
-        answer = Answer(None, *kept, False, statement)
+        answer = Answer(None, duals, counts, decided, False, statement)
         to_scores, others = _by_core(plan, answer, scores, grad_x, grad_duals, wanted)
         return to_scores, *others
     return _on_arrays(solved.usable(), grad_duals, grad_x, needed)
