@@ -151,7 +151,7 @@ def operands_of(
     known = plan.decided() if plan.constant else np.zeros((0, 0), np.uint8)
     start = _NONE if start is None else start
     others = [*parameters, *[_NONE] * (PARAMETERS - len(parameters))]
-    return Operands(scores, row, col, pattern.senses, *numbers, *others, start, known)
+    return Operands._make([scores, row, col, pattern.senses, *numbers, *others, start, known])
 
 
 def solve(kind: Kind, operands: Operands) -> Answers:
