@@ -12,7 +12,7 @@ from linsat.compile.presolve import everything_free
 from linsat.compile.problem import Problem, StandardForm
 from linsat.compile.rows import RowMatrix
 from linsat.native.batch import Answer
-from linsat.plan import Plan, plan_of
+from linsat.plan import Plan
 from linsat.torch.arrays import attempt
 from linsat.torch.call import Reading, TensorCall, as_tensors
 from linsat.torch.implicit import Solved, gradients
@@ -100,7 +100,8 @@ def rows_of(cons: linsat.Constraints) -> RowMatrix:
 
 def untouched_problem(cons: linsat.Constraints, objective: Any, scores: torch.Tensor) -> Problem:
     """The problem on arrays before anything was asked about its rows: nothing is fixed, nothing infeasible."""
-    form = form_of(cons, objective)
-    own = objective.spread(scores.shape[:1], scores.shape[1], torch.device("cpu"))
-    plan = plan_of(cons, objective, linsat.Newton(), scores.shape[1])
-    return form.problem(scores, own, everything_free(form), senses=plan.senses(form.rows))
+    call = Reading.of(scores, cons, objective, None, "ignore", None).call()
+    form, own = call.plan.form(call.tensors()), objective.spread(scores.shape[:1], scores.shape[1], torch.device("cpu"))
+    return form.problem(
+        scores, own, everything_free(form), senses=call.plan.senses(form.rows), side=call.tensors().side
+    )

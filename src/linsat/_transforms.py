@@ -96,6 +96,18 @@ def plain_tensors() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def transforms_allowed() -> Iterator[None]:
+    """Inside, function transforms work also where an operator runs below them, as in a graph of a transform."""
+    import torch
+
+    key, excluded = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
+    for transform in (key.FuncTorchDynamicLayerFrontMode, key.FuncTorchDynamicLayerBackMode, key.FuncTorchGradWrapper):
+        excluded = excluded.remove(transform)
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
+        yield
+
+
 def mapped(tensor: torch.Tensor) -> bool:
     """Whether a function transform has wrapped the tensor: what it holds may differ per mapped instance."""
     import torch

@@ -199,7 +199,7 @@ class Call:
         problem = plan.problem(
             Numbers(*map(pick, numbers)), torch.from_numpy(scores[left].astype(np.float64)), objective, decided
         )
-        part = finish(problem, plan.solver)
+        part = finish(problem, plan.solver, torch.from_numpy(answer.duals[left]))
         x, steps = to_numpy(answer.x), answer.counts[1, left]
         answer.duals[left], x[left] = problem.multipliers(part.mu).numpy(), part.x.numpy().astype(x.dtype)
         answer.counts[:, left] = part.counts.numpy()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from linsat._array_namespace import to_numpy
-from linsat.compile import judge
+from linsat.compile import Deadline, LinearSystem, judge
 from linsat.compile.diagnosis import reject_infeasible
-from linsat.compile.hard_rows import hard_rows
+from linsat.compile.hard_rows import contradictory
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATWarning
 from linsat.objectives import Objective
@@ -25,6 +25,7 @@ Array = np.ndarray
 Failed = Array | None  # (N,) bool: instances whose x is to be NaN
 _UNSOLVED = (Status.STEP_LIMIT, Status.STALLED)
 JUDGE_SECONDS = 10.0  # for the question whether the rows of an instance can hold
+_SECONDS = 60.0  # for verdicts on all instances of a call
 
 
 def settle(call: Call, scores: Array, answer: Answer) -> Failed:
@@ -156,15 +157,12 @@ def _judge(call: Call, scores: Array, answer: Answer) -> None:
     decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[left]
     objective = call.objective.probe(numbers.lower)
     problem = call.plan.problem(numbers.select(left), scores[left].astype(np.float64), objective, decided)
-    known: dict[bytes, bool] = {}
-    for place, instance in enumerate(left):
-        system = hard_rows(problem, place)
-        parts = (system.matrix.data, system.row_lower, system.row_upper, system.lower, system.upper)
-        key = b"".join(part.tobytes() for part in parts)
-        if key not in known:
-            known[key] = judge(system, seconds=JUDGE_SECONDS).kind == "infeasible"
-        if known[key]:
-            answer.codes[instance] = Status.INFEASIBLE.code
+    limit = Deadline(_SECONDS)
+
+    def infeasible(system: LinearSystem, _: int) -> bool:
+        return judge(system, deadline=limit.within(JUDGE_SECONDS)).kind == "infeasible"
+
+    answer.codes[np.array(left)[contradictory(problem, infeasible)]] = Status.INFEASIBLE.code
 
 
 def _report(call: Call, scores: Array, answer: Answer) -> Failed:

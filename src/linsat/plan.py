@@ -187,7 +187,7 @@ class Plan:
             presolved = self.unpack(decided, form)
             if held is not None and not own:
                 presolved = self.presolve(form).where(held.any(-1), presolved)
-        return form.problem(scores, objective, presolved, senses=self.senses(form.rows))
+        return form.problem(scores, objective, presolved, senses=self.senses(form.rows), side=numbers.side)
 
     def kept_form(self, numbers: Numbers) -> StandardForm:
         """The form of these numbers; kept for those that were kept in `kept`, which never change."""

@@ -11,6 +11,9 @@ import torch
 from linsat.backends.arrays import ArrayBackend
 from linsat.backends.interior_point import InteriorPointBackend
 from linsat.backends.triton import TritonBackend
+from linsat.compile import LinearSystem
+from linsat.compile.feasibility import refuted
+from linsat.compile.hard_rows import contradictory
 from linsat.compile.problem import Problem, Tensor
 from linsat.errors import ConstraintError
 from linsat.solvers import Newton, Sinkhorn
@@ -32,6 +35,7 @@ class Backend(Protocol):
         """Solve every instance, from duals ``start`` of an earlier solve where given."""
 
 
+_SECONDS = 10.0  # to refute the rows of an instance
 _ARRAYS, _INTERIOR = ArrayBackend(), InteriorPointBackend()
 # In order of preference; the last takes every problem.
 BACKENDS: list[Backend] = [TritonBackend(), _ARRAYS]
@@ -94,17 +98,29 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
     left = left.nonzero().squeeze(-1)
     if left.numel():
         problem, result.x = problem.in_double(), result.x.to(torch.float64)
-        part = finish(problem.select(left), solver)
+        part = finish(problem.select(left), solver, problem.multipliers(result.mu)[left])
         part.steps.add_(result.steps[left])
         result.put(left, part)
     return result
 
 
-def finish(problem: Problem, solver: Newton) -> SolverResult:
-    """The interior-point method, for what Newton has not solved."""
-    part = _INTERIOR.solve(problem, solver)
-    confirm(problem, part, solver)
-    return part
+def finish(problem: Problem, solver: Newton, duals: Tensor) -> SolverResult:
+    """The interior-point method, for what Newton has not solved; not for rows that its duals, as written, refute."""
+
+    def ask(system: LinearSystem, instance: int) -> bool:
+        hard = ~problem.soft[min(instance, problem.soft.shape[0] - 1)]
+        return refuted(system, -duals[instance][hard].detach().cpu().numpy(), seconds=_SECONDS)
+
+    result = SolverResult.empty(problem, "newton")
+    result.x = problem.point(problem.adjusted(result.mu))
+    infeasible = torch.from_numpy(contradictory(problem, ask, result.x)).to(result.codes.device)
+    result.codes[infeasible] = Status.INFEASIBLE.code
+    left = (~infeasible).nonzero().squeeze(-1)
+    if left.numel():
+        part = _INTERIOR.solve(problem.select(left), solver)
+        confirm(problem.select(left), part, solver)
+        result.put(left, part)
+    return result
 
 
 @functools.lru_cache(maxsize=64)

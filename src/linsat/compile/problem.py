@@ -118,6 +118,7 @@ class StandardForm:
         presolved: Presolved,
         cache: dict[str, Any] | None = None,
         senses: Tensor | None = None,
+        side: Tensor | None = None,
     ) -> Problem:
         """The problem of scores (N, l) over these rows."""
         return Problem(
@@ -134,6 +135,7 @@ class StandardForm:
             presolved,
             cache,
             senses,
+            side,
         )
 
 
@@ -159,7 +161,9 @@ class Problem(StandardForm):
     objective: Objective
     presolved: Presolved
     cache: dict[str, Any] | None = None  # where a back end may keep what it derives from numbers that never change
-    senses: Tensor | None = None  # (k,) of the rows as written, for verdicts; an entropic slack does not show them
+    # Of the rows as written, for verdicts: an entropic slack does not show the senses, and rounds the sides.
+    senses: Tensor | None = None  # (k,)
+    side: Tensor | None = None  # (., k)
 
     @property
     def size(self) -> int:
@@ -191,6 +195,7 @@ class Problem(StandardForm):
             presolved=self.presolved.select(index),
             cache=self.cache,
             senses=self.senses,
+            side=None if self.side is None else _select(self.side, index),
         )
 
     def dual_bounds(self) -> tuple[Tensor, Tensor]:
@@ -320,13 +325,14 @@ class Problem(StandardForm):
     def violation(self, x: Tensor) -> Tensor:
         """The worst violation of any hard row as written, relative to ``max(1, sum_j |a_ij x_j|)``, (N,).
 
-        Of rows that presolve has dropped, too. It needs the ``senses``.
+        Of rows that presolve has dropped, too. It needs ``senses`` and ``side``.
         """
         xp = namespace(x)
         if not self.rows.shape[0]:
             return xp.zeros((x.shape[0],), x)
+        assert self.side is not None
         below, above = self.senses == GREATER, self.senses == LESS
-        excess = self.rows.matvec(x) - xp.where(below, self.rhs - self.slack, self.rhs)
+        excess = self.rows.matvec(x) - self.side
         gap = xp.where(below, -excess, xp.where(above, excess, abs(excess)))
         return xp.amax(xp.where(self.soft | self.absent, 0.0, gap / xp.at_least(self.row_sizes(x), 1.0)))
 

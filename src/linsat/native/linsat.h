@@ -41,7 +41,7 @@ typedef struct {
     const double *start;    /* (count, rows) duals of an earlier solve, or NULL */
     const uint8_t *known;   /* what is decided for all instances, as in `decided`; NULL: presolve decides for each */
     void *x;                /* (count, variables) */
-    double *duals;          /* (count, rows) */
+    double *duals;          /* (count, rows); of rows that seem to contradict each other, weights that may refute them */
     uint8_t *decided;       /* (count, 2 variables + 2 rows) free, at the upper bound; active, tight; or NULL */
     int64_t *status, *steps, *solver; /* (count) each */
     int64_t *unsolved;      /* one number: how many have not converged */

@@ -11,7 +11,7 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._recent import MadeFrom
-from linsat._transforms import plain_tensors, unwrapped
+from linsat._transforms import plain_tensors, transforms_allowed, unwrapped
 from linsat.compile.problem import Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.structure import BLOCKS, SparsityPattern
@@ -72,7 +72,7 @@ def project(arguments: Arguments) -> Answers:
 
 def pull_back(arguments: Arguments, point: Point, grads: Gradients, needed: Sequence[bool]) -> list[Tensor]:
     """Gradients to scores, numbers and parameters, those that are needed."""
-    with torch.no_grad():
+    with torch.no_grad(), transforms_allowed():
         found = gradients(_solved(arguments, point), grads[1], grads[0], tuple(needed))
     wanted = [(g, t) for g, t, wants in zip(found, _tensors(arguments), needed, strict=True) if wants]
     return [torch.zeros_like(t) if g is None else g.to(t.dtype).reshape(t.shape).contiguous() for g, t in wanted]
