@@ -34,7 +34,7 @@ def describe_backends() -> list[tuple[str, str]]:
     plan = plan_of(rows, objective, Newton(), 2)
     assert plan.numbers is not None
     problem = plan.problem(tensors_of(plan, plan.numbers, scores.device), scores, objective, plan.decided())
-    details = {"torch": f" on {', '.join(_devices())}"}
+    details = {"arrays": f" on {', '.join(_devices())}"}
     core = load()
     found = [("kernel", f"not available: {core}" if isinstance(core, str) else f"available ({core.instructions})")]
     for backend in every_backend():

@@ -92,7 +92,7 @@ def push(*operands: Array, kind: Kind, moving: tuple[int, ...]) -> list[Array]:
     own, tangents = operands[:_LINEAR_OPERANDS], operands[_LINEAR_OPERANDS:]
     duals, _, counts, decided = own[-4:]
     # An instance that was not solved has no derivative; at duals of zero nothing about it is infinite.
-    solved = (counts[:, :1] == Status.CONVERGED.code) & jnp.ones_like(duals[:, :1], bool)
+    solved = counts[:, :1] == Status.CONVERGED.code
     duals = jnp.where(solved, duals, 0.0)
     primals = [own[n] for n in moving]
 

@@ -40,6 +40,7 @@ class Call:
     dtype: Any  # of the scores, and so of x
     arrangement: Arrangement
     constraints: Constraints
+    on_failure: str
 
     def solve(self) -> Answers:
         return solve(self.kind, self.operands)
@@ -60,6 +61,10 @@ def check(constraints: Any, solver: Any, on_failure: Any) -> None:
         constraints.statement()  # says why such a set cannot be a constant of the computation
     if solver is not None and not isinstance(solver, Newton):
         raise ConstraintError(f"solver is {solver!r}; linsat.jax has linsat.Newton(...) only.")
+    if solver is not None and solver.backend not in ("auto", "kernel", "arrays"):
+        raise ConstraintError(
+            f"backend is {solver.backend!r}; linsat.jax has 'auto', 'kernel' and 'arrays'. Fix: leave backend out."
+        )
 
 
 def read(
@@ -93,7 +98,7 @@ def read(
         _require_consistent(plan, constraints)
     own = slots_of(constraints, width, batch if constraints.batch_shape or slots else (), slots)
     parameters = objective.spread(batch, width).parameters().values()
-    kind = _kind(plan, own, slots)
+    kind = _kind(plan, objective, own, slots)
     mine = Numbers(*(None if kept is not None else array for kept, array in zip(kind.constants, own, strict=True)))
     count, work = math.prod(batch), jax.dtypes.canonicalize_dtype(np.float64)
     flat = jnp.broadcast_to(scores, (*batch, width)).reshape(count, width)
@@ -101,18 +106,26 @@ def read(
     begin = read_start(start, (*batch, len(constraints)), lambda s: _floating("start", s), look=False)
     begin = None if begin is None else jax.lax.stop_gradient(begin)
     operands = operands_of(kind, flat, mine, [jnp.asarray(number, work) for number in parameters], begin)
-    return Call(kind, operands, jnp.broadcast_to(adjusted, batch), batch, scores.dtype, arrangement, constraints)
+    adjusted = jnp.broadcast_to(adjusted, batch)
+    return Call(kind, operands, adjusted, batch, scores.dtype, arrangement, constraints, on_failure)
 
 
-def _kind(plan: Plan, numbers: list[Any], slots: Mapping[str, Any]) -> Kind:
+def _kind(plan: Plan, objective: Objective, numbers: list[Any], slots: Mapping[str, Any]) -> Kind:
     """What is static in the call; the same object for calls of one kind, by which JAX knows what it has compiled."""
     names = Numbers._fields
     constants = tuple(None if name in slots else array for name, array in zip(names, numbers, strict=True))
-    key = "jax", tuple(map(id, constants))
+    stated = objective.kind()
+    key = "jax", stated, tuple(map(id, constants))
     if key not in plan.kept:
-        native = plan.objective.native is not None and unavailable() is None and plan.native()
-        plan.kept[key] = Kind(plan, constants, native)
+        plan.kept[key] = Kind(plan, stated, constants, plan.native() and _core_serves(plan.solver))
     return plan.kept[key]
+
+
+def _core_serves(solver: Any) -> bool:
+    reason = unavailable()
+    if reason is not None and solver.backend == "kernel":
+        raise ConstraintError(f"backend='kernel' cannot be used here: {reason}. Fix: leave backend out.")
+    return reason is None
 
 
 def _require_consistent(plan: Plan, constraints: Constraints) -> None:
@@ -198,7 +211,7 @@ def _in_shape(constraints: Constraints, name: str, array: Array, width: int) -> 
             f"for each non-zero of the set, row by row."
         )
     if matrix.sparse == full:
-        shape = array.shape[:-2] + (count,) if full else (*array.shape[:-1], *matrix.shape)
+        shape = (*array.shape[:-2], count) if full else (*array.shape[:-1], *matrix.shape)
         array = array.reshape(shape)
     return array
 

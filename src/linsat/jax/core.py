@@ -24,9 +24,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
+from linsat.errors import ConstraintError
 from linsat.jax import arrays
 from linsat.native.binding import OBJECTIVES, PARAMETERS, Core, load
 from linsat.objectives import Objective
+from linsat.objectives.base import Kind as ObjectiveKind
+from linsat.objectives.base import of_kind
 from linsat.plan import Numbers, Plan
 from linsat.solvers.newton import Newton
 
@@ -70,6 +73,7 @@ class Kind:
     """What is static in a computation; hashed by identity, so that one is kept for each kind of call."""
 
     plan: Plan
+    stated: ObjectiveKind  # the objective without its numbers
     constants: tuple[np.ndarray | None, ...]  # numbers of the set that do not come with the call
     native: bool
 
@@ -91,8 +95,8 @@ class Kind:
 
     def objective(self, operands: Sequence[Array]) -> Objective:
         """With the numbers of the call."""
-        given = iter(operands[_FIRST + _NUMBERS : _LAST])
-        return self.plan.objective.changed(lambda _: next(given))
+        count = len(self.stated[2])
+        return of_kind(self.stated, operands[_FIRST + _NUMBERS :][:count])
 
 
 def _work_dtype() -> Any:
@@ -131,7 +135,7 @@ def _try_out() -> np.ndarray:
     constraints = simplex(2)  # a plan does not keep its set alive
     plan = plan_of(constraints, Euclidean(), Newton(), 2)
     assert plan.numbers is not None
-    kind = Kind(plan, tuple(plan.numbers), native=True)
+    kind = Kind(plan, plan.objective.kind(), tuple(plan.numbers), native=True)
     operands = operands_of(kind, np.array([[1.0, 0.5]], np.float32), Numbers(*[None] * _NUMBERS), ())
     return np.asarray(jax.jit(lambda scores: solve(kind, operands._replace(scores=scores)).x)(operands.scores))
 
@@ -151,8 +155,13 @@ def operands_of(
     places = (part.astype(np.int32) for part in (pattern.row, pattern.col))
     known = plan.decided() if plan.constant else np.zeros((0, 0), np.uint8)
     start = _NONE if start is None else start
+    if len(parameters) > PARAMETERS:
+        raise ConstraintError(
+            f"{kind.stated[0].__name__} has {len(parameters)} arrays of numbers; linsat.jax takes up to {PARAMETERS}. "
+            f"Fix: fewer fields that are arrays, for instance two of one shape in one."
+        )
     others = [*parameters, *[_NONE] * (PARAMETERS - len(parameters))]
-    return Operands(scores, *places, pattern.senses, *numbers, *others, start, known)
+    return Operands._make([scores, *places, pattern.senses, *numbers, *others, start, known])
 
 
 def solve(kind: Kind, operands: Operands) -> Answers:

@@ -81,9 +81,9 @@ class Newton:
             while solving and to ``max(1, sum_j |a_ij x_j|)`` in the end; the duality gap is held to the same figure.
             One more step is taken then, so the rows usually hold far better.
         max_steps: hard limit of Newton steps per instance, over all temperatures.
-        backend: ``"auto"`` runs the fused kernel on the CPU and the Triton kernels on a GPU where they can, and torch
-            operations everywhere else; ``"torch"`` always the latter; ``"kernel"`` and ``"triton"`` raise where that
-            one cannot be used; ``"interior_point"`` goes to that method at once.
+        backend: ``"auto"`` runs the fused kernel on the CPU and the Triton kernels on a GPU where they can, and array
+            operations (of torch, or of JAX) everywhere else; ``"arrays"`` always the latter; ``"kernel"`` and
+            ``"triton"`` raise where that one cannot be used; ``"interior_point"`` goes to that method at once.
 
     Cost per step and instance: O(pairs of rows sharing a variable) to assemble the Hessian and O(rows^3 / 3) to factor
     it; typically 5 to 30 steps. Memory O(variables + rows^2) per instance, whatever the number of steps. Beyond 2,000
@@ -95,16 +95,16 @@ class Newton:
 
     tol: float = 1e-9
     max_steps: int = 200
-    backend: Literal["auto", "torch", "kernel", "triton", "interior_point"] = "auto"
+    backend: Literal["auto", "arrays", "kernel", "triton", "interior_point"] = "auto"
 
     def __post_init__(self) -> None:
         if not 0 < self.tol < 1:
             raise ConstraintError(f"tol is {self.tol}; expected a number between 0 and 1, such as 1e-9.")
         if not isinstance(self.max_steps, int) or self.max_steps < 1:
             raise ConstraintError(f"max_steps is {self.max_steps}; expected a positive integer.")
-        if self.backend not in ("auto", "torch", "kernel", "triton", "interior_point"):
+        if self.backend not in ("auto", "arrays", "kernel", "triton", "interior_point"):
             raise ConstraintError(
-                f"backend is {self.backend!r}; expected 'auto', 'torch', 'kernel', 'triton' or 'interior_point'."
+                f"backend is {self.backend!r}; expected 'auto', 'arrays', 'kernel', 'triton' or 'interior_point'."
             )
 
     @property
