@@ -246,7 +246,7 @@ def test_malformed_calls():
         ({"b": jnp.asarray([-jnp.inf])}, r"b\[0\] is -inf; expected a finite number, or inf for no row"),
         ({"d": jnp.ones(1), "constraints": sparse}, "the set has no C rows"),
         ({"A": jnp.ones((1, 5))}, r"A has shape \(1, 5\); expected \(..., 1, 6\)"),
-                ({"lower": jnp.ones(5)}, "lower has 5"),
+        ({"lower": jnp.ones(5)}, "lower has 5"),
         ({"lower": 1.0, "upper": 0.0}, "lower = 1.0 is above upper = 0.0"),
         ({"price": 1.0}, "no row of the set is soft"),
         ({"start": jnp.ones((4, 2))}, r"start has shape \(4, 2\)"),

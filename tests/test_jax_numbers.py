@@ -247,7 +247,9 @@ def test_one_bad_instance_does_not_stop_the_others():
     assert [str(Status.of(int(code))) for code in found.status] == ["not_finite", "converged", "not_finite"]
     np.testing.assert_allclose(found.x[1], optimum({"y": Y[1], "b": b[1]}, "euclidean"), atol=1e-6)
     assert np.isnan(np.asarray(found.x)[[0, 2]]).all()
-    with pytest.raises(linsat.ConstraintError, match=r"b\[0\] is -inf; expected a finite number, or inf for no row. Fix: "):
+    with pytest.raises(
+        linsat.ConstraintError, match=r"b\[0\] is -inf; expected a finite number, or inf for no row. Fix: "
+    ):
         linsat.jax.project(jnp.asarray(Y), CONS, objective=EUCLIDEAN, b=jnp.asarray([-np.inf]), on_failure="nan")
     with pytest.raises(linsat.ConstraintError, match="finite box. Fix: "):
         linsat.jax.project(jnp.asarray(Y), CONS, upper=jnp.inf)

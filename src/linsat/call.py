@@ -8,19 +8,23 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from linsat._array_namespace import to_numpy
+from linsat.backends import interior_point
+from linsat.compile.problem import Problem
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement
 from linsat.errors import ConstraintError
-from linsat.failures import settle
+from linsat.failures import settle, unusable_scores
 from linsat.objectives import Entropy, Objective
-from linsat.plan import Answer, Array, Numbers, Plan
+from linsat.plan import Answer, Array, Numbers, Plan, pack
 from linsat.solvers.newton import Newton
+from linsat.solvers.verdict import confirm
+from linsat.status import Status
 
 if TYPE_CHECKING:
     from linsat.native.batch import Statement
@@ -173,11 +177,12 @@ class Call:
 
     def attempt(self, scores: Array, x: Array) -> Answer:
         """The same, failures as they are; what the core has not solved goes to the method for large sparse programs."""
-        assert self.statement is not None
+        if self.statement is None:
+            return self._without_core(to_numpy(scores))
         answer = self.plan.solve(self.statement, scores, x, self.start)
         left = () if answer.solved else self.plan.left_over(answer)
         if len(left):
-            self._finish(answer, left, to_numpy(scores))
+            self._finish(answer, np.asarray(left), to_numpy(scores))
         return answer
 
     def report(self, answer: Answer, scores: np.ndarray) -> None:
@@ -187,24 +192,62 @@ class Call:
             if failed is not None:
                 answer.x[failed] = math.nan
 
-    def _finish(self, answer: Answer, left: np.ndarray, scores: np.ndarray) -> None:
-        from linsat.backends.run import finish
-
-        plan, numbers = self.plan, self.in_numpy()
-        decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[left]
-        import torch  # SHIM
-
-        pick = lambda n: torch.from_numpy(np.array(to_numpy(n) if n.shape[0] == 1 else to_numpy(n)[left]))  # noqa: E731
-        objective = self.objective.changed(pick)
-        problem = plan.problem(
-            Numbers(*map(pick, numbers)), torch.from_numpy(scores[left].astype(np.float64)), objective, decided
+    def _without_core(self, scores: np.ndarray) -> Answer:
+        """Rows that are too many for the core: at rest where none binds, else by the interior-point method."""
+        plan, unusable = self.plan, unusable_scores(self, scores)
+        decided = plan.decided() if plan.constant else None
+        usable = scores if unusable is None else np.where(unusable[:, None], 0.0, scores)
+        problem = plan.problem(self.in_numpy(), usable.astype(np.float64), self.objective.changed(to_numpy), decided)
+        result = interior_point.rest(problem, plan.solver.tol)
+        confirm(problem, result, plan.solver)
+        answer = Answer(
+            result.x.astype(scores.dtype), problem.multipliers(result.mu), result.counts, pack(problem.presolved), False
         )
-        part = finish(problem, plan.solver, torch.from_numpy(answer.duals[left]))
+        left = np.flatnonzero(result.codes != Status.CONVERGED.code)
+        if len(left):
+            self._finish(answer, left, usable)
+        if unusable is not None:
+            answer.codes[unusable] = Status.NOT_FINITE.code
+        if not self.objective.finite_box:
+            beyond = ~np.isfinite(answer.x).all(-1) & (answer.codes == Status.CONVERGED.code)
+            answer.codes[beyond] = Status.NOT_FINITE.code
+        answer.solved = not answer.codes.any()
+        return answer
+
+    def _finish(self, answer: Answer, left: np.ndarray, scores: np.ndarray) -> None:
+        """What is left, by the interior-point method on arrays of numpy."""
+        plan = self.plan
+        assert isinstance(plan.solver, Newton)
+        decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[left]
+        objective = self.objective.changed(lambda n: to_numpy(n) if n.shape[0] == 1 else to_numpy(n)[left])
+        if interior_point.unsupported(objective) is not None:
+            return
+        numbers = self.in_numpy().select(left)
+        problem = plan.problem(numbers, scores[left].astype(np.float64), objective, decided)
+        duals = to_numpy(answer.duals)
+        part = interior_point.finish(problem, plan.solver, duals[left], self._polish(problem, numbers))
         x, steps = to_numpy(answer.x), answer.counts[1, left]
-        answer.duals[left], x[left] = problem.multipliers(part.mu).numpy(), part.x.numpy().astype(x.dtype)
-        answer.counts[:, left] = part.counts.numpy()
+        duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
+        answer.counts[:, left] = part.counts
         answer.counts[1, left] += steps
         answer.solved = not answer.codes.any()
+
+    def _polish(self, problem: Problem, numbers: Numbers) -> interior_point.Polish:
+        """A few steps of the core."""
+        plan = self.plan
+        assert isinstance(plan.solver, Newton)
+        few = replace(plan, numbers=None, solver=replace(plan.solver, max_steps=interior_point.POLISHING_STEPS))
+
+        def polish(instance: int, mu: np.ndarray) -> tuple[int, np.ndarray, np.ndarray] | None:
+            if self.statement is None:
+                return None
+            one = problem.select(np.array([instance]))
+            own = numbers.select(np.array([instance]))
+            statement = few.state(own, tuple(one.objective.parameters().values()), 1)
+            answer = few.solve(statement, one.scores, np.empty_like(one.scores), one.multipliers(mu))
+            return int(answer.codes[0]), (answer.duals * one.scale)[0], answer.x[0]
+
+        return polish
 
     def in_numpy(self) -> Numbers:
         """The numbers as arrays of the host, without gradients."""

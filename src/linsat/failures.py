@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from linsat._array_namespace import to_numpy
+from linsat.backends.interior_point import JUDGE_SECONDS
 from linsat.compile import Deadline, LinearSystem, judge
 from linsat.compile.diagnosis import reject_infeasible
 from linsat.compile.hard_rows import contradictory
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 Array = np.ndarray
 Failed = Array | None  # (N,) bool: instances whose x is to be NaN
 _UNSOLVED = (Status.STEP_LIMIT, Status.STALLED)
-JUDGE_SECONDS = 10.0  # for the question whether the rows of an instance can hold
 _SECONDS = 60.0  # for verdicts on all instances of a call
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from linsat._array_namespace import to_numpy
+from linsat._optional import torch_installed
+from linsat.backends.interior_point import unsupported
 from linsat.call import DEFAULT, Call, check_options, check_range, joint_batch, read_start, takes_given, with_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
@@ -61,9 +63,7 @@ def project(
     return restored(call, x, scores.dtype)
 
 
-def _key(
-    y: Any, constraints: Any, given: Mapping[str, Any], objective: Objective, solver: Any, on_failure: str
-) -> Any:
+def _key(y: Any, constraints: Any, given: Mapping[str, Any], objective: Objective, solver: Any, on_failure: str) -> Any:
     """What a call depends on besides the numbers in y and those given, where all of that is plain; else None."""
     numbers = objective.constant_key
     if type(y) is not np.ndarray or type(constraints) is not Constraints or numbers is None:
@@ -135,7 +135,7 @@ def _read(
     width = like.shape[-1]
     batch = joint_batch(like.shape[:-1], own)
     plan = plan_of(constraints, objective, solver, width, given=bool(slots))
-    _require_core(plan)
+    core = _by_core(plan)
     numbers = plan.numbers
     if numbers is None:
         numbers = Numbers(*map(to_numpy, slots_of(constraints, width, batch if own else (), slots)))
@@ -150,16 +150,26 @@ def _read(
         batch_shape=batch,
         arrangement=arrangement,
         owner=functools.partial(with_numbers, constraints, given if slots else {}),
-        statement=plan.state(numbers, tuple(objective.parameters().values()), count),
+        statement=plan.state(numbers, tuple(objective.parameters().values()), count) if core else None,
     )
     if like.shape[:-1] != batch:
         like = np.broadcast_to(like, (*batch, width))
     return call, like.reshape(count, width)
 
 
-def _require_core(plan: Plan) -> None:
-    if not plan.native():
+def _by_core(plan: Plan) -> bool:
+    """Whether the core solves it; else the interior-point method can, which is the way for large sparse rows.
+
+    Raises:
+        NotHere: torch has more to offer.
+    """
+    if plan.native():
+        return True
+    asked = plan.solver.backend if isinstance(plan.solver, Newton) else ""
+    sparse = plan.rows.sparse and asked == "auto"
+    if unsupported(plan.objective) is not None or not (sparse or (asked == "auto" and not torch_installed())):
         raise NotHere("the native core does not take the set, or the solver asks for another back end")
+    return False
 
 
 def _solve(call: Call, scores: Array) -> Answer:

@@ -63,7 +63,10 @@ def judge(system: LinearSystem, *, seconds: float | None = None, deadline: Deadl
         return Verdict("feasible", point=system.clip(np.zeros(len(system.lower))))
     if limit.passed:
         return Verdict("unknown", reason="time ran out")
-    return _by_structure(system, limit) or _by_programs(system, limit)
+    verdict = _by_structure(system, limit)
+    if verdict is None and limit.passed:
+        return Verdict("unknown", reason="time ran out")
+    return verdict or _by_programs(system, limit)
 
 
 def refuted(system: LinearSystem, hint: Array, *, seconds: float) -> bool:

@@ -23,7 +23,9 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from linsat._array_namespace import Tensor, namespace
+import numpy as np
+
+from linsat._array_namespace import Tensor, namespace, to_numpy
 from linsat._senses import GREATER, LESS
 from linsat.objectives.base import Objective
 
@@ -175,6 +177,14 @@ class Problem(StandardForm):
         import torch
 
         return self if self.scores.dtype is torch.float64 else replace(self, scores=self.scores.to(torch.float64))
+
+    def in_numpy(self) -> Problem:
+        """The same as float64 arrays of the host, without gradients."""
+        form = self.with_tensors(tuple(map(to_numpy, self.tensors())))
+        presolved = Presolved(**{f.name: to_numpy(getattr(self.presolved, f.name)) for f in fields(Presolved)})
+        scores, objective = to_numpy(self.scores).astype(np.float64), self.objective.changed(to_numpy)
+        senses, side = (None if part is None else to_numpy(part) for part in (self.senses, self.side))
+        return form.problem(scores, objective, presolved, senses=senses, side=side)
 
     def in_single(self) -> Problem:
         """The same with every number in float32, for steps whose last digits do not matter."""

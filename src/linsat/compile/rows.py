@@ -19,9 +19,9 @@ Array = np.ndarray
 _DENSE_ENTRIES = 4_000_000
 # Largest temporary, in entries, that one chunk of instances may need for A diag(d) A'.
 _CHUNK_ENTRIES = 16_000_000
-# Beyond this many rows, where fewer than this share of the pairs of rows have a variable in common, a sparse
+# Beyond so many rows, where fewer than this share of the pairs of rows have a variable in common, a sparse
 # factorisation beats a dense one.
-_FEW_ROWS, _SPARSE = 256, 0.2
+_SPARSE = {256: 0.2, 1000: 0.5}
 # Beyond this many rows A D A' is never formed (it would have 4 million entries), nor are all pairs of rows looked at.
 _MANY_ROWS = 2000
 _LEAST_SAMPLE = 16  # rows whose partners are counted, however many rows there are
@@ -59,17 +59,18 @@ class RowPattern:
     @functools.cached_property
     def sparse(self) -> bool:
         """Whether A D A' is so large and so empty that a sparse factorisation is the way to solve with it."""
-        return self.shape[0] > _FEW_ROWS and self._gram_density() < _SPARSE
+        limit = max((share for rows, share in _SPARSE.items() if self.shape[0] > rows), default=0.0)
+        return limit > 0 and self._gram_density(limit) < limit
 
-    def _gram_density(self) -> float:
-        """The share of pairs of rows with a variable in common: counted in a sample of many rows, or a lower bound."""
+    def _gram_density(self, enough: float = 1.0) -> float:
+        """The share of pairs of rows with a variable in common: counted in a sample of many, or a bound of ``enough``."""
         row, col, k = self.places["row"], self.places["col"], self.shape[0]
         shares = np.bincount(col, minlength=self.shape[1]) / k
         full = shares > _FULL_COLUMN
         if k > _MANY_ROWS and full.sum() <= _FEW_COLUMNS * k:
             row, col, shares = row[~full[col]], col[~full[col]], shares[~full]
         least = float(shares.max(initial=0.0)) ** 2  # the rows of the fullest column are partners of each other
-        if least >= _SPARSE:
+        if least >= enough:
             return least
         pattern = sp.csr_array((np.ones(len(row), dtype=np.float32), (row, col)), shape=self.shape)
         count = min(k, max(_LEAST_SAMPLE, _MANY_ROWS**2 // k))

@@ -285,7 +285,9 @@ def alike(parts: Sequence[Numbers]) -> list[Numbers]:
 
 def spread(numbers: Numbers, shape: Sequence[int]) -> Numbers:
     """The numbers broadcast to a shape, as a view."""
-    return numbers.expand(tuple(shape)) if is_tensor(numbers) else namespace(numbers).broadcast_to(numbers, tuple(shape))
+    return (
+        numbers.expand(tuple(shape)) if is_tensor(numbers) else namespace(numbers).broadcast_to(numbers, tuple(shape))
+    )
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> Shape:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from linsat.errors import ConstraintError
 
-_ABI = 7  # raised together with LINSAT_ABI whenever the meaning of an argument changes
+_ABI = 8  # raised together with LINSAT_ABI whenever the meaning of an argument changes
 _ON, _PLAIN, _OFF = ("on", "1", "yes", ""), ("plain",), ("off", "0", "no")  # values of LINSAT_KERNEL
 OBJECTIVES = ("entropy", "euclidean", "kl", "tsallis", "quadratic")  # as in the header
 PARAMETERS = 2  # numbers, or arrays of them, that an objective has at most
@@ -115,11 +115,16 @@ def load() -> Core | str:
         return f"its library cannot be loaded ({error}); reinstall linsat"
     if differs:
         return "its library was compiled from another version of linsat; reinstall linsat"
-    whole, address, packed = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
+    whole, real, address, packed = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p, ctypes.c_char_p
     for function in (functions.linsat_solve, functions.linsat_pull_back):
         function.argtypes = (address, packed, packed)
     functions.linsat_layout.argtypes = (*(whole,) * 3, *(address,) * 5)
     functions.linsat_layout_free.argtypes = (address,)
+    functions.linsat_analyse.argtypes = (whole, address, address, real, address, address)
+    functions.linsat_factor.argtypes = (*(address,) * 4, real, *(address,) * 3)
+    functions.linsat_refine.argtypes = (address, address, real, whole, address, address)
+    functions.linsat_refine.restype = real
+    functions.linsat_analysis_free.argtypes = (address,)
     functions.linsat_instructions.restype = packed
     return Core(functions, functions.linsat_instructions().decode())
 

@@ -107,9 +107,7 @@ def arguments_of(reading: Reading) -> Arguments:
     return Arguments(flat_scores(scores), pattern, [*numbers], parameters, reading.start, text)
 
 
-def _key(
-    y: Any, constraints: Any, given: Mapping[str, Any], objective: Objective, solver: Any, on_failure: Any
-) -> Any:
+def _key(y: Any, constraints: Any, given: Mapping[str, Any], objective: Objective, solver: Any, on_failure: Any) -> Any:
     """What a call depends on besides the numbers in y and those given, where all of that is plain; else None.
 
     A call with the key of an earlier one needs no reading and no checks of anything but these numbers.
