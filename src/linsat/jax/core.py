@@ -1,6 +1,6 @@
 """The projection as primitives of JAX, lowered to the native core on the CPU and to `lax` operations elsewhere.
 
-    solve       (scores, pattern, numbers, start, known) -> x, duals, bits, counts, decided
+    solve       (scores, pattern, numbers, start, known, rest) -> x, duals, bits, counts, decided
     push        the tangents of x and of the duals, linear in those of the numbers
     pull_back   its transpose: gradients to scores and numbers
 
@@ -41,7 +41,7 @@ _NONE = np.zeros((0, 0), np.float32)
 
 
 class Operands(NamedTuple):
-    """Of `solve`; those of the other primitives begin with all of these but the last two."""
+    """Of `solve`; those of the other primitives begin with all of these but the last three."""
 
     scores: Array  # (N, l)
     row: Array  # (nnz,) int32
@@ -56,6 +56,7 @@ class Operands(NamedTuple):
     second: Array
     start: Array  # (N, k), or (0, 0)
     known: Array  # (1, .) what is decided for all instances, or (0, 0)
+    rest: Array  # (1 or N, k) of the sides, what the precision of JAX does not hold, or (0, 0)
 
 
 class Answers(NamedTuple):
@@ -144,7 +145,12 @@ def _try_out() -> np.ndarray:
 
 
 def operands_of(
-    kind: Kind, scores: Array, given: Numbers, parameters: Sequence[Array], start: Array | None = None
+    kind: Kind,
+    scores: Array,
+    given: Numbers,
+    parameters: Sequence[Array],
+    start: Array | None = None,
+    rest: Array | None = None,
 ) -> Operands:
     """From scores (N, l), the numbers that came with the call (None: the set's own) and those of the objective."""
     plan, pattern = kind.plan, kind.plan.pattern
@@ -154,14 +160,14 @@ def operands_of(
     ]
     places = (part.astype(np.int32) for part in (pattern.row, pattern.col))
     known = plan.decided() if plan.constant else np.zeros((0, 0), np.uint8)
-    start = _NONE if start is None else start
+    last = [_NONE if start is None else start, known, _NONE if rest is None else rest]
     if len(parameters) > PARAMETERS:
         raise ConstraintError(
             f"{kind.stated[0].__name__} has {len(parameters)} arrays of numbers; linsat.jax takes up to {PARAMETERS}. "
             f"Fix: fewer fields that are arrays, for instance two of one shape in one."
         )
     others = [*parameters, *[_NONE] * (PARAMETERS - len(parameters))]
-    return Operands._make([scores, *places, pattern.senses, *numbers, *others, start, known])
+    return Operands._make([scores, *places, pattern.senses, *numbers, *others, *last])
 
 
 def solve(kind: Kind, operands: Operands) -> Answers:

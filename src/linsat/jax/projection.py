@@ -230,7 +230,7 @@ def _settled_now(call: Call, answers: Answers, given: Mapping[str, Any]) -> Answ
     kind, numbers = call.kind, {name: np.asarray(value) for name, value in given.items()}
     known = HostCall(
         plan=kind.plan,
-        numbers=Numbers(*(np.asarray(array, np.float64) for array in kind.numbers(call.operands))),
+        numbers=_in_numpy(call),
         objective=kind.objective(call.operands).changed(np.asarray),
         on_failure=call.on_failure,
         start=None,
@@ -245,7 +245,14 @@ def _settled_now(call: Call, answers: Answers, given: Mapping[str, Any]) -> Answ
     return answers._replace(x=x, counts=jnp.asarray(counts.T, np.int32))
 
 
+def _in_numpy(call: Call) -> Numbers:
+    numbers = Numbers(*(np.asarray(array, np.float64) for array in call.kind.numbers(call.operands)))
+    rest = np.asarray(call.operands.rest, np.float64)
+    return numbers._replace(side=numbers.side + rest) if rest.size else numbers
+
+
 def _violation(call: Call, x: Array) -> Array:
     """The worst violation of any hard row or bound at x (N, l), (N,)."""
-    numbers = jax.lax.stop_gradient(call.kind.numbers(call.operands))
+    numbers, rest = jax.lax.stop_gradient((call.kind.numbers(call.operands), call.operands.rest))
+    numbers = numbers._replace(side=numbers.side + rest) if rest.size else numbers
     return worst_violation(call.kind.plan, numbers, jax.lax.stop_gradient(x).astype(numbers.values.dtype))
