@@ -130,7 +130,19 @@ def test_values_are_those_of_clarabel():
                 np.testing.assert_allclose(one, np.asarray(e), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [pytest.param("paper", marks=pytest.mark.slow), "euclidean"])
+# One number that is learned -> an objective; KL and Tsallis have two.
+LEARNED = {
+    "paper": linsat.Entropy,
+    "slack-free": lambda number: linsat.Entropy(number, slack="none"),
+    "weighted": lambda number: linsat.Euclidean(number * jnp.arange(1.0, 7.0)),
+    "prior": lambda number: linsat.KL(number, prior=number * jnp.arange(1.0, 7.0)),
+    "tsallis": lambda number: linsat.Tsallis(1.1 + number, tau=number),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["weighted", *(pytest.param(n, marks=pytest.mark.slow) for n in LEARNED if n[0] != "w")]
+)
 def test_every_derivative(name: str):
     """jacfwd = jacrev; both and a second derivative against finite differences; mapped, jitted, by tau or weights."""
     rng = np.random.default_rng(2)
@@ -138,8 +150,7 @@ def test_every_derivative(name: str):
     way = jnp.asarray(way / np.linalg.norm(way))
 
     def x_of(y, number):
-        objective = linsat.Entropy(number) if name == "paper" else linsat.Euclidean(number * jnp.arange(1.0, 7.0))
-        return linsat.jax.project(y, CONS, objective=objective)
+        return linsat.jax.project(y, CONS, objective=LEARNED[name](number))
 
     def loss(y, number):
         return (x_of(y, number) ** 3 * weights).sum()
@@ -158,6 +169,104 @@ def test_every_derivative(name: str):
     np.testing.assert_allclose(second, (ahead[1] - behind[1]) / (2 * step), atol=1e-4)
     further, nearer = value(y, number + step), value(y, number - step)
     np.testing.assert_allclose(by_number, (further[0] - nearer[0]) / (2 * step), atol=1e-5)
+
+
+def test_forward_mode_is_reverse_mode_for_every_number():
+    """<v, J w> both ways, for tangents of scores, tau, coefficients, sides, bounds, prices; of x and of the duals."""
+    rng = np.random.default_rng(4)
+    cons = CONS.soften("A[0]", price=0.3)
+    given = {"y": Y, "tau": np.full(4, 0.4), "A": np.array(A), "b": np.array([2.0]), "d": np.array([1.0])}
+    given |= {"f": np.array([3.0]), "lower": np.zeros(6), "upper": np.linspace(0.8, 1.2, 6), "price": np.array([0.3])}
+    given = {key: jnp.asarray(value) for key, value in given.items()}
+
+    def answer(given):
+        own = dict(given)
+        objective = linsat.Entropy(own.pop("tau"), slack="none")
+        found = linsat.jax.solve(own.pop("y"), cons, objective=objective, **own)
+        return found.x, found.duals
+
+    (x, duals), pull_back = jit(functools.partial(jax.vjp, answer))(given)
+    assert float(abs(duals[:, 0]).max()) == pytest.approx(0.3)  # somewhere the soft row is broken: its price counts
+    to = (jnp.asarray(rng.normal(size=x.shape)), jnp.asarray(rng.normal(size=duals.shape)))
+    (gradients,) = pull_back(to)
+    forward = jit(lambda given, way: jax.jvp(answer, (given,), (way,))[1])
+    still = {key: jnp.zeros_like(value) for key, value in given.items()}
+    for key, value in given.items():
+        way = jnp.asarray(rng.normal(size=value.shape))
+        moved = forward(given, {**still, key: way})
+        expected = sum(float((part * cotangent).sum()) for part, cotangent in zip(moved, to, strict=True))
+        assert float((gradients[key] * way).sum()) == pytest.approx(expected, abs=1e-9), key
+
+
+@pytest.mark.parametrize("backend", ["auto", "arrays"])
+def test_a_scan_with_gradients(backend: str):
+    """Projected gradient steps: three of them in a scan are three one after the other, and so is their derivative."""
+    solver = linsat.Newton(backend=backend)
+
+    def step(y, b):
+        x = linsat.jax.project(y, CONS, objective=linsat.Euclidean(), b=b, solver=solver)
+        return 0.9 * x + 0.1 * y, x
+
+    def scanned(y, sides):
+        last, every = jax.lax.scan(step, y, sides)
+        return (last**2).sum() + (every[1] ** 3).sum()
+
+    def unrolled(y, sides):
+        first, _ = step(y, sides[0])
+        second, x = step(first, sides[1])
+        return (step(second, sides[2])[0] ** 2).sum() + (x**3).sum()
+
+    arguments = jnp.asarray(Y), jnp.asarray([[9.0], [8.0], [10.0]])
+    ours, theirs = (jit(jax.grad(function, argnums=(0, 1)))(*arguments) for function in (scanned, unrolled))
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["auto", pytest.param("arrays", marks=pytest.mark.slow)])
+def test_axes_mapped_over_one_another(backend: str):
+    """vmap of vmap, one axis of the scores and one of the sides, gradients to what is shared: as in loops."""
+    solver = linsat.Newton(backend=backend)
+
+    def loss(y, b, upper):
+        return (linsat.jax.project(y, CONS, tau=0.3, b=b, upper=upper, solver=solver) ** 2).sum()
+
+    gradient = jax.grad(loss, argnums=(0, 1, 2))
+    y, b, upper = jnp.asarray(Y), jnp.asarray([[8.0], [9.0], [10.0]]), jnp.linspace(0.8, 1.2, 6)
+    nested = jit(jax.vmap(jax.vmap(gradient, in_axes=(0, None, None)), in_axes=(None, 0, None)))(y, b, upper)
+    one = jit(gradient)
+    for i, side in enumerate(b):
+        for j, scores in enumerate(y):
+            for mapped, alone in zip(nested, one(scores, side, upper), strict=True):
+                np.testing.assert_allclose(mapped[i, j], alone, atol=1e-12)
+    whole = jit(jax.grad(lambda upper: jax.vmap(loss, in_axes=(0, None, None))(y, b[0], upper).sum()))(upper)
+    np.testing.assert_allclose(whole, nested[2][0].sum(0), atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["auto", pytest.param("arrays", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", LEARNED)
+def test_no_tracer_leaks(name: str, backend: str):
+    cons, solver = linsat.Constraints(A=A, b=10, E=E, f=3), linsat.Newton(backend=backend)
+
+    def loss(number):
+        return linsat.jax.project(jnp.ones(6), cons, objective=LEARNED[name](number), solver=solver)[0] ** 2
+
+    with jax.checking_leaks():
+        assert np.isfinite(jit(jax.grad(loss))(jnp.asarray(0.4)))
+
+
+@pytest.mark.parametrize("backend", ["auto", pytest.param("arrays", marks=pytest.mark.slow)])
+def test_objectives_of_one_kind_do_not_stand_in_for_each_other(backend: str):
+    """Weights and priors that only some calls have, with one set."""
+    cons, solver = linsat.constraints.simplex(2), linsat.Newton(backend=backend)
+
+    def check(y, objective, expected):
+        found = jit(lambda y: linsat.jax.project(y, cons, objective=objective, solver=solver))(jnp.asarray(y))
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+
+    check([1.0, 0.5], linsat.Euclidean(), [0.75, 0.25])
+    check([1.0, 0.5], linsat.Euclidean(jnp.asarray([1.0, 3.0])), [0.625, 0.375])
+    check([0.0, 0.0], linsat.KL(1.0), [0.5, 0.5])
+    check([0.0, 0.0], linsat.KL(1.0, jnp.asarray([1.0, 3.0])), [0.25, 0.75])
 
 
 def test_soft_rows_and_infinite_bounds_are_those_of_torch():
@@ -197,16 +306,17 @@ def test_status_of_traced_numbers_and_warm_starts():
     np.testing.assert_allclose(second.x[solved], first.x[solved], atol=1e-9)
 
 
-def test_outside_of_traces_failures_are_raised():
-    y, euclidean = jnp.asarray(Y), linsat.Euclidean()
+@pytest.mark.parametrize("backend", ["auto", "arrays"])
+def test_outside_of_traces_failures_are_raised(backend: str):
+    y, euclidean, solver = jnp.asarray(Y), linsat.Euclidean(), linsat.Newton(backend=backend)
     with pytest.raises(linsat.InfeasibleError, match="cannot hold together"):
-        jax.jit(lambda y: linsat.jax.project(y, linsat.Constraints(A=E, b=1, C=E, d=2)))(y)
+        jax.jit(lambda y: linsat.jax.project(y, linsat.Constraints(A=E, b=1, C=E, d=2), solver=solver))(y)
     with pytest.raises(linsat.InfeasibleError, match=r"(?s)cannot hold.*for instance 1.*"):
-        linsat.jax.project(y, CONS, objective=euclidean, f=jnp.asarray([[3.0], [7.0], [2.5], [3.0]]))
+        linsat.jax.project(y, CONS, objective=euclidean, solver=solver, f=jnp.asarray([[3.0], [7.0], [2.5], [3.0]]))
     with pytest.warns(linsat.LinSATWarning, match="1 of 4 instances were not solved; the first is instance 1"):
-        linsat.jax.solve(y, CONS, objective=euclidean, f=jnp.asarray([[3.0], [7.0], [2.5], [3.0]]))
+        linsat.jax.solve(y, CONS, objective=euclidean, solver=solver, f=jnp.asarray([[3.0], [7.0], [2.5], [3.0]]))
     with pytest.raises(linsat.ConvergenceError, match="step_limit"):
-        linsat.jax.project(y, CONS, objective=euclidean, solver=linsat.Newton(max_steps=1))
+        linsat.jax.project(y, CONS, objective=euclidean, solver=linsat.Newton(max_steps=1, backend=backend))
 
 
 def test_shapes_and_names():
@@ -280,6 +390,7 @@ def test_malformed_calls():
         ({"price": 1.0}, "no row of the set is soft"),
         ({"start": jnp.ones((4, 2))}, r"start has shape \(4, 2\)"),
         ({"solver": linsat.Sinkhorn()}, "linsat.jax has linsat.Newton"),
+        ({"solver": linsat.Newton(backend="triton")}, "backend is 'triton'; linsat.jax has .*Fix: "),
         ({"on_failure": "explode"}, "on_failure is 'explode'"),
         ({"constraints": [1]}, "expected linsat.Constraints"),
         ({"constraints": CONS.with_rhs(b=torch.ones(1, requires_grad=True))}, "expected constants"),

@@ -38,6 +38,7 @@ _NUMBERS = len(Numbers._fields)
 _FIRST = 4  # of the numbers among the operands
 _LAST = _FIRST + _NUMBERS + PARAMETERS
 _NONE = np.zeros((0, 0), np.float32)
+_SOLVE, _PULL_BACK = "linsat_xla_solve", "linsat_xla_pull_back"  # functions of native/xla.h
 
 
 class Operands(NamedTuple):
@@ -107,6 +108,22 @@ def _work_dtype() -> Any:
 # ------------------------------------------------------------------ the native core
 
 
+def _register() -> str | None:
+    """Hand the core to XLA; None, or the reason why that cannot be.
+
+    At once, because a program that was compiled or exported elsewhere may need nothing else.
+    """
+    core = load()
+    if not isinstance(core, Core):
+        return core
+    for name in (_SOLVE, _PULL_BACK):
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(core.functions, name)), platform="cpu")
+    return None
+
+
+_not_registered = _register()
+
+
 @functools.cache
 def unavailable() -> str | None:
     """None, or the reason why the native core cannot run within JAX.
@@ -114,11 +131,8 @@ def unavailable() -> str | None:
     The first time a tiny projection runs through it, because an interface between two programs that were compiled
     apart is best believed when it has been seen to work.
     """
-    core = load()
-    if not isinstance(core, Core):
-        return core
-    for name in ("linsat_xla_solve", "linsat_xla_pull_back"):
-        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(core.functions, name)), platform="cpu")
+    if _not_registered is not None:
+        return _not_registered
     try:
         with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
             x = _try_out()
@@ -251,8 +265,8 @@ def _lowering(target: str, by_lax: Any) -> tuple[Any, Any]:
 
 
 for primitive, target, by_lax in (
-    (_solve_p, "linsat_xla_solve", arrays.solve),
-    (_pull_p, "linsat_xla_pull_back", arrays.pull_back),
+    (_solve_p, _SOLVE, arrays.solve),
+    (_pull_p, _PULL_BACK, arrays.pull_back),
 ):
     anywhere, on_cpu = _lowering(target, by_lax)
     mlir.register_lowering(primitive, anywhere)

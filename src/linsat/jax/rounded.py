@@ -16,7 +16,7 @@ Array = Any
 
 
 def change(f: Array, given: Any, constraints: Constraints | None) -> tuple[Array | None, Array]:
-    """What frees sides (batch..., rows of E) of rounding, (batch..., rows of E) or None, and the largest share of a side.
+    """What frees sides (batch..., rows of E) of rounding, or None; and their largest relative change, (batch...).
 
     Args:
         f: the sides in the precision of JAX.
