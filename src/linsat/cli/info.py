@@ -39,7 +39,7 @@ def describe_backends() -> list[tuple[str, str]]:
     plan = plan_of(rows, objective, Newton(), 2)
     assert plan.numbers is not None
     problem = plan.problem(tensors_of(plan, plan.numbers, scores.device), scores, objective, plan.decided())
-    details = {"torch": f" on {', '.join(_devices())}"}
+    details = {"arrays": f" on {', '.join(_devices())}"}
     core = load()
     found = [("kernel", f"not available: {core}" if isinstance(core, str) else f"available ({core.instructions})")]
     for backend in every_backend():
@@ -77,7 +77,7 @@ def check_machine() -> bool:
         say(f"{name:8} {value}")
     agree = True
     for device in map(torch.device, ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]):
-        for name in ("kernel", "triton", "interior_point", "torch"):
+        for name in ("kernel", "triton", "interior_point", "arrays"):
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", LinSATWarning)

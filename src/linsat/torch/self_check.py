@@ -24,7 +24,7 @@ Tensor = torch.Tensor
 
 _BATCH = 8
 _X, _GRADIENT = 1e-7, 1e-5  # largest differences in x and, relative to the largest entry, in gradients
-_PLAIN = Newton(backend="torch")
+_PLAIN = Newton(backend="arrays")
 
 _faults: dict[tuple[str, str], str | None] = {}  # of a back end on a device: None, or how it differs
 _own = threading.local()  # whether this thread is checking
@@ -36,7 +36,7 @@ def trusted(solver: Solver, device: torch.device) -> Solver:
     if not checks or getattr(_own, "checking", False):
         return solver
     fault = fault_of(solver.backend, device)
-    return solver if fault is None else replace(solver, backend="torch")
+    return solver if fault is None else replace(solver, backend="arrays")
 
 
 def fault_of(backend: str, device: torch.device) -> str | None:
