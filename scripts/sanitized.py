@@ -55,7 +55,7 @@ def test_in_c(kind: str, folder: Path) -> bool:
     program = c_tests.build(folder, "gcc", *flags, f"-fsanitize={BUILDS[kind][0]}")
     env = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
     print(f"\n== {kind}, in C", flush=True)
-    codes = [subprocess.run([str(program), *options], env=env, check=False).returncode for options in ([], ["--plain"])]
+    codes = [subprocess.run([str(program), *options], env=env, check=False).returncode for options in ([], *c_tests.VARIANTS)]
     print(f"{kind}, in C: {'FAILED' if any(codes) else 'passed'}", flush=True)
     return not any(codes)
 
@@ -114,7 +114,7 @@ def main() -> int:
             if arguments.in_c:
                 continue
             build(BUILDS[kind][0], folder)
-            clean += [test(kind, variant, folder, arguments.tests) for variant in ("on", "plain")]
+            clean += [test(kind, variant, folder, arguments.tests) for variant in ("on", "avx2", "plain")]
     return 0 if all(clean) else 1
 
 

@@ -47,6 +47,8 @@ typedef struct {
 
 #if LANES == 4
 INLINE int V(bits_of)(mask which) { return _mm256_movemask_pd((__m256d)which); }
+#elif LANES == 8
+INLINE int V(bits_of)(mask which) { return _mm512_movepi64_mask((__m512i)which); }
 #else
 INLINE int V(bits_of)(mask which) {
     int bits = 0;
@@ -82,7 +84,7 @@ INLINE mask V(gather_flags)(const uint8_t *const *from, int64_t at) {
 }
 
 
-#if LANES == 4
+#if LANES >= 4
 INLINE void V(transpose)(__m256d *a) {
     const __m256d b0 = _mm256_unpacklo_pd(a[0], a[1]), b1 = _mm256_unpackhi_pd(a[0], a[1]);
     const __m256d b2 = _mm256_unpacklo_pd(a[2], a[3]), b3 = _mm256_unpackhi_pd(a[2], a[3]);
@@ -91,39 +93,51 @@ INLINE void V(transpose)(__m256d *a) {
     a[2] = _mm256_permute2f128_pd(b0, b2, 0x31);
     a[3] = _mm256_permute2f128_pd(b1, b3, 0x31);
 }
+
+/* Lanes 4 h to 4 h + 3. */
+INLINE __m256d V(part_of_lanes)(vec value, int h) {
+#if LANES == 8
+    return h ? _mm512_extractf64x4_pd((__m512d)value, 1) : _mm512_castpd512_pd256((__m512d)value);
+#else
+    (void)h;
+    return (__m256d)value;
+#endif
+}
 #endif
 
 INLINE void V(read_lanes)(vec *restrict to, const void *const *from, int single, int64_t count) {
     int64_t j = 0;
-#if LANES == 4
-    for (; j + 4 <= count; j += 4) {
-        __m256d a[4];
-        for (int n = 0; n < 4; n++) {
-            if (single) a[n] = _mm256_cvtps_pd(_mm_loadu_ps((const float *)from[n] + j));
-            else a[n] = _mm256_loadu_pd((const double *)from[n] + j);
+#if LANES >= 4
+    for (; j + 4 <= count; j += 4)
+        for (int h = 0; h < LANES; h += 4) {
+            __m256d a[4];
+            for (int n = 0; n < 4; n++) {
+                if (single) a[n] = _mm256_cvtps_pd(_mm_loadu_ps((const float *)from[h + n] + j));
+                else a[n] = _mm256_loadu_pd((const double *)from[h + n] + j);
+            }
+            V(transpose)(a);
+            for (int n = 0; n < 4; n++) memcpy((double *)(to + j + n) + h, &a[n], sizeof(a[n]));
         }
-        V(transpose)(a);
-        for (int n = 0; n < 4; n++) to[j + n] = (vec)a[n];
-    }
 #endif
     for (; j < count; j++)
-        for (int n = 0; n < LANES; n++) to[j][n] = V(score)(from[n], single, j);
+        for (int n = 0; n < LANES; n++) to[j][n] = CORE(score)(from[n], single, j);
 }
 
 /* Numbers to the lanes whose bits are set. */
 INLINE void V(write_lanes)(void *const *to, const vec *restrict from, int single, int64_t count, int bits) {
     int64_t j = 0;
-#if LANES == 4
-    for (; j + 4 <= count; j += 4) {
-        __m256d a[4];
-        for (int n = 0; n < 4; n++) a[n] = (__m256d)from[j + n];
-        V(transpose)(a);
-        for (int n = 0; n < 4; n++) {
-            if (!(bits >> n & 1)) continue;
-            if (single) _mm_storeu_ps((float *)to[n] + j, _mm256_cvtpd_ps(a[n]));
-            else _mm256_storeu_pd((double *)to[n] + j, a[n]);
+#if LANES >= 4
+    for (; j + 4 <= count; j += 4)
+        for (int h = 0; h < LANES; h += 4) {
+            __m256d a[4];
+            for (int n = 0; n < 4; n++) a[n] = V(part_of_lanes)(from[j + n], h);
+            V(transpose)(a);
+            for (int n = 0; n < 4; n++) {
+                if (!(bits >> (h + n) & 1)) continue;
+                if (single) _mm_storeu_ps((float *)to[h + n] + j, _mm256_cvtpd_ps(a[n]));
+                else _mm256_storeu_pd((double *)to[h + n] + j, a[n]);
+            }
         }
-    }
 #endif
     for (int n = 0; n < LANES; n++) {
         if (!(bits >> n & 1)) continue;
@@ -1052,11 +1066,6 @@ static vec *V(arrange_lanes)(Group *w, const Layout *a, vec *at) {
     w->row_entry = w->row_start + k + 1;
     w->row_column = w->row_entry + a->entries;
     return at;
-}
-
-/* Whether sets of this pattern are small enough to be worked on in lanes. */
-static int V(fits_lanes)(const Layout *a) {
-    return !a->dense && a->rows <= LANE_ROWS && a->variables <= LANE_VARIABLES && a->entries <= LANE_ENTRIES;
 }
 
 /* Work arrays for instances of a pattern in one block, for free_block; NULL without memory. */

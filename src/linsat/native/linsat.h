@@ -17,6 +17,7 @@ enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE }; /* how an insta
 enum { NEWTON, INTERIOR_POINT };                                 /* who solved it */
 enum { ENTROPY, EUCLIDEAN, KL, TSALLIS, QUADRATIC };             /* Omega */
 enum { LESS = -1, EQUAL = 0, GREATER = 1 };                      /* the sense of a row */
+enum { PLAIN, AVX2, AVX512 };                                    /* instructions */
 
 typedef struct Layout Layout;
 
@@ -72,7 +73,7 @@ void linsat_layout_free(Layout *layout);
 
 int linsat_solve(const Layout *layout, const Statement *statement, const Solve *call);
 int linsat_pull_back(const Layout *layout, const Statement *statement, const Pull *call);
-void linsat_use_plain(void);            /* from now on, the variant that every processor can run */
+void linsat_limit_instructions(int64_t level); /* from now on, of what the processor has; PLAIN is what all have */
 const char *linsat_instructions(void);  /* of the variant in use */
 void linsat_abi(int64_t *sizes);        /* LINSAT_ABI and the size of each structure above, in order */
 

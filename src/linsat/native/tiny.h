@@ -14,8 +14,8 @@ typedef struct {
 
 /* Arrays for them, one after another from `at` on; returns where they end. */
 static double *V(arrange_stated)(V(Stated) *to, const Layout *a, double *at) {
-    for (int n = 0; n < (to->own ? LANES : 1); n++) at = V(arrange_instance)(&to->room[n], a, at);
-    to->scores = V(take)(&at, a->variables);
+    for (int n = 0; n < (to->own ? LANES : 1); n++) at = CORE(arrange_instance)(&to->room[n], a, at);
+    to->scores = CORE(take)(&at, a->variables);
     return at;
 }
 
@@ -40,7 +40,7 @@ static int V(state_lanes)(Group *w, V(Stated) *to, const Statement *s, const uin
         const int from = i < different && i < to->count ? i : 0;
         if (i == from && (to->own || first)) {
             const uint8_t *own = known ? known + (n + i) * known_step : NULL;
-            const Changes of = V(state_instance)(&to->room[i], w->layout, s, to->scores, own, known_step != 0, n + i, first);
+            const Changes of = CORE(state_instance)(&to->room[i], w->layout, s, to->scores, own, known_step != 0, n + i, first);
             if (of.box || of.decided) changed = NEW_NUMBERS;
             if (of.sides) changed |= NEW_ROWS | (has_unit(w->objective) ? NEW_VARIABLES : 0);
             if (of.parameter) changed |= NEW_HEAT | (w->weighted || w->offset || w->objective == TSALLIS ? NEW_VARIABLES : 0);
@@ -62,15 +62,15 @@ static int V(lane_holds)(Group *w, const V(LaneSolve) *call, int n, double tol) 
     double values[LANE_ROWS] = {0}, sizes[LANE_ROWS] = {0}, mu[LANE_ROWS], objective = 0.0;
     for (int64_t e = 0; e < a->entries; e++) values[a->entry_row[e]] += it->values[a->entry[e]] * w->d[a->entry_col[e]][n];
     for (int64_t i = 0; i < a->rows; i++) mu[i] = w->now.mu[i][n];
-    const int quick = V(judge)(a, it, w->entropic, w->tau[n], values, mu, NULL, 0.0, tol);
+    const int quick = CORE(judge)(a, it, w->entropic, w->tau[n], values, mu, NULL, 0.0, tol);
     if (quick >= 0) return quick;
     for (int64_t e = 0; e < a->entries; e++)
         sizes[a->entry_row[e]] += fabs(it->values[a->entry[e]] * w->d[a->entry_col[e]][n]);
     for (int64_t j = 0; j < a->variables; j++) {
-        const double y = V(score)(call->scores[n], call->single, j);
+        const double y = CORE(score)(call->scores[n], call->single, j);
         objective += fabs((w->objective == EUCLIDEAN ? it->parameters[0][j] * y : y) * w->d[j][n]);
     }
-    return V(judge)(a, it, w->entropic, w->tau[n], values, mu, sizes, objective, tol);
+    return CORE(judge)(a, it, w->entropic, w->tau[n], values, mu, sizes, objective, tol);
 }
 
 /* x of lane n moved so that the rows which its duals hold tight hold to the last digit: where duals are 1e6, the rounding of
@@ -85,7 +85,7 @@ static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) 
         if (place[i] >= 0) tight[count++] = (int)i;
     }
     for (int64_t j = 0; j < a->variables; j++) {
-        const Variable of = V(variable_of)(it, w->objective, j);
+        const Variable of = CORE(variable_of)(it, w->objective, j);
         D[j] = it->free[j] ? steepness(w->objective, &of, x[j]) : 0.0;
     }
     memset(G, 0, sizeof(G));
@@ -133,11 +133,11 @@ static int V(lane_holds_tight)(Group *w, const V(LaneSolve) *call, int n, double
     if (w->entropic) return 0; /* the paper's slack is not held tight */
     for (int64_t j = 0; j < a->variables; j++) {
         x[j] = w->d[j][n];
-        scores[j] = V(score)(call->scores[n], call->single, j);
+        scores[j] = CORE(score)(call->scores[n], call->single, j);
     }
     V(hold_tight)(w, it, n, x);
-    if (!V(proves_optimal)(a, it, w->objective, scores, x, call->duals[n], tol, u, lost, values, sizes)) return 0;
-    V(write)(call->x[n], x, call->single, 0, a->variables);
+    if (!CORE(proves_optimal)(a, it, w->objective, scores, x, call->duals[n], tol, u, lost, values, sizes)) return 0;
+    CORE(write)(call->x[n], x, call->single, 0, a->variables);
     return 1;
 }
 
@@ -185,14 +185,14 @@ static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve 
                 call->status[n + i] = CONVERGED;
                 call->steps[n + i] = lanes.steps[i];
                 call->solver[n + i] = NEWTON;
-                if (call->decided) memcpy(call->decided + (n + i) * V(decided_size)(a), stated.of[i]->decided, V(decided_size)(a));
+                if (call->decided) memcpy(call->decided + (n + i) * CORE(decided_size)(a), stated.of[i]->decided, CORE(decided_size)(a));
                 continue;
             }
-            if (!alone) alone = V(begin)(&w, a, s);
+            if (!alone) alone = CORE(begin)(&w, a, s);
             failed = !alone;
             if (failed) break;
             w.dense.ridge = CONSTANTS.first_ridge;
-            V(forward_one)(&w, s, call, n + i, 1, usable >> i & 1);
+            CORE(forward_one)(&w, s, call, n + i, 1, usable >> i & 1);
         }
     }
     if (alone) free_block(w.interior);
@@ -243,14 +243,14 @@ static int V(pull_lanes)(Group *group, Work *w, V(Stated) *stated, const Stateme
             memcpy(lanes.parameters[i], lanes.parameters[0], sizeof(lanes.parameters[0]));
             continue;
         }
-        sums[i] = V(places)(wanted, team, t, at);
+        sums[i] = CORE(places)(wanted, team, t, at);
         memcpy(lanes.parameters[i], sums[i].parameters, sizeof(lanes.parameters[i]));
         if (call->status[at] != CONVERGED) {
             if (call->grad_scores) memset(lanes.grad_scores[i], 0, l * wide);
             continue;
         }
         int held = 0;
-        for (int64_t j = 0; j < l; j++) held |= V(score)(lanes.scores[i], lanes.single, j) == -INFINITY;
+        for (int64_t j = 0; j < l; j++) held |= CORE(score)(lanes.scores[i], lanes.single, j) == -INFINITY;
         if (held || !(usable >> i & 1)) later |= 1 << i;
         else lanes.bits |= 1 << i;
     }
@@ -259,9 +259,9 @@ static int V(pull_lanes)(Group *group, Work *w, V(Stated) *stated, const Stateme
         const Sums to = sums[i];
         if (lanes.bits >> i & 1 && (to.values || to.side || to.lower || to.upper || to.price)) {
             V(take_lane)(w, group, stated->of[i], i);
-            if (call->grad_x) V(read)(w->given, call->grad_x, lanes.single, (n + i) * l, l);
+            if (call->grad_x) CORE(read)(w->given, call->grad_x, lanes.single, (n + i) * l, l);
             else memset(w->given, 0, l * sizeof(double));
-            V(to_statement)(w, call, n + i, w->given, to);
+            CORE(to_statement)(w, call, n + i, w->given, to);
         }
     }
     return later;
@@ -275,7 +275,7 @@ static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull 
     int64_t t = claim(&team->counter);
     if (t >= team->blocks) return 0;
     void *block = V(begin_lanes)(&group, a, s);
-    void *rooms = V(begin_stated)(&stated, a, s, call->decided_step != 0), *work = V(begin)(&w, a, s), *alone = NULL;
+    void *rooms = V(begin_stated)(&stated, a, s, call->decided_step != 0), *work = CORE(begin)(&w, a, s), *alone = NULL;
     const Wanted wanted = list_gradients(a, s, call);
     int failed = !block || !rooms || !work;
     for (int first = 1; !failed && t < team->blocks; t = claim(&team->counter)) {
@@ -285,11 +285,11 @@ static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull 
             first = stated.room[0].broken; /* then nothing was folded */
             for (int i = 0; i < LANES && !failed; i++) {
                 if (!(later >> i & 1)) continue;
-                if (!alone) alone = V(begin)(&other, a, s);
+                if (!alone) alone = CORE(begin)(&other, a, s);
                 failed = !alone;
                 if (failed) break;
                 other.dense.ridge = CONSTANTS.refined_ridge;
-                V(backward_one)(&other, s, call, n + i, V(places)(&wanted, team, t, n + i), 1);
+                CORE(backward_one)(&other, s, call, n + i, CORE(places)(&wanted, team, t, n + i), 1);
             }
         }
     }
