@@ -52,7 +52,9 @@ PLATFORMS = {
     "without AVX-512": Platform("gcc", ("-O3",), options=["--avx2"], install="apt-get install gcc"),
     "without AVX2": Platform("gcc", ("-O3",), options=["--plain"], install="apt-get install gcc"),
     "clang": Platform("clang", ("-O3",), install="apt-get install clang"),
-    "aarch64": Platform("aarch64-linux-gnu-gcc", ("-O3", "-static"), "qemu-aarch64", install=ARM),
+    "aarch64": Platform(
+        "aarch64-linux-gnu-gcc", ("-O3", "-static"), "qemu-aarch64", install=ARM, options=["--no-fork"]
+    ),
     "Windows": Platform(
         "x86_64-w64-mingw32-gcc", ("-O3", "-static", *UNALIGNED), "wine", ".exe", libraries=[], install=WINDOWS
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,10 +11,12 @@ import linsat
 from linsat.compile.presolve import everything_free
 from linsat.compile.problem import Problem, StandardForm
 from linsat.compile.rows import RowMatrix
-from linsat.gradient.implicit import Solved, gradients
-from linsat.plan import Answer, Numbers, Plan, numbers_of, plan_of
+from linsat.native.batch import Answer
+from linsat.plan import Plan
+from linsat.torch.arrays import attempt
+from linsat.torch.call import Reading, TensorCall, as_tensors
+from linsat.torch.implicit import Solved, gradients
 
-CPU = torch.device("cpu")
 KERNEL, TORCH = linsat.Newton(backend="kernel"), linsat.Newton(backend="torch")
 
 
@@ -22,47 +24,61 @@ KERNEL, TORCH = linsat.Newton(backend="kernel"), linsat.Newton(backend="torch")
 class Stated:
     """A set, an objective and scores (N, l), as a call reads them."""
 
-    plan: Plan
-    numbers: Numbers
-    objective: linsat.Objective  # its numbers spread over the batch
+    cons: linsat.Constraints
+    given: linsat.Objective
     scores: torch.Tensor
-    constraints: linsat.Constraints  # which the plan keeps weakly
 
     @classmethod
     def of(cls, cons: linsat.Constraints, objective: Any, scores: torch.Tensor) -> Stated:
-        count, l = scores.shape
-        plan = plan_of(cons, objective, linsat.Newton(), l, CPU)
-        numbers = plan.numbers or numbers_of(cons, l, (count,) if cons.batch_shape else (), CPU)
-        return cls(plan, numbers, objective.spread(torch.Size([count]), l, CPU), scores, cons)
+        return cls(cons, objective, scores)
 
-    def by(self, solver: linsat.Newton) -> Plan:
-        """The plan with another solver; what is kept does not depend on it."""
-        return replace(self.plan, solver=solver)
+    def call(self, solver: linsat.Newton | None = None, start: torch.Tensor | None = None) -> TensorCall:
+        return Reading.of(self.scores, self.cons, self.given, solver, "ignore", start).call()
+
+    @property
+    def plan(self) -> Plan:
+        return self.call().plan
+
+    @property
+    def numbers(self) -> Any:
+        """As tensors."""
+        return self.call().tensors()
+
+    @property
+    def objective(self) -> linsat.Objective:
+        """Its numbers spread over the batch."""
+        return self.call().objective
 
     def solve(self, solver: linsat.Newton, start: torch.Tensor | None = None) -> Answer:
-        return self.by(solver).solve(self.numbers, self.scores, self.objective, start)
+        call = self.call(solver, start)
+        with torch.no_grad():
+            if call.statement is None:
+                return attempt(call, self.scores)
+            scores = self.scores.contiguous()
+            return as_tensors(call.attempt(scores, torch.empty_like(scores)))
 
     def pull_back(
         self, solver: linsat.Newton, answer: Answer, grad_x: Any, grad_duals: Any = None
     ) -> list[torch.Tensor | None]:
         """Gradients to scores, numbers and the numbers of the objective, by the back end that the solver asks for."""
-        tensors = (self.scores, *self.numbers, *self.objective.parameters().values())
-        solved = Solved(self.by(solver), self.objective, tensors, answer.duals, answer.counts, answer.decided)
+        call = self.call(solver)
+        tensors = (self.scores, *call.tensors(), *call.objective.parameters().values())
+        solved = Solved(call.plan, call.objective, tensors, answer.duals, answer.counts, answer.decided)
         with torch.no_grad():
             return list(gradients(solved, grad_duals, grad_x, (True,) * len(tensors)))
 
-    def problem(self) -> Problem:
-        """The problem on arrays."""
-        decided = self.plan.decided() if self.plan.constant else None
-        return self.plan.problem(self.numbers, self.scores, self.objective, decided)
-
     def alone(self, instance: int) -> Stated:
         """One instance, without the others."""
-        index = torch.tensor([instance])
-        own = {name: t if len(t) == 1 else t[index] for name, t in self.objective.parameters().items()}
-        objective = replace(self.objective, **own) if own else self.objective
-        plan = replace(self.plan, kept={})
-        return Stated(plan, self.numbers.select(index), objective, self.scores[index], self.constraints)
+        own = self.objective.changed(lambda number: number if len(number) == 1 else number[instance : instance + 1])
+        own = own.changed(lambda number: number.reshape(() if number.numel() == 1 else (-1,)))
+        cons = self.cons.instances(instance, instance + 1) if self.cons.batch_shape else self.cons
+        return Stated(cons, own, self.scores[instance : instance + 1])
+
+    def problem(self) -> Problem:
+        """The problem on arrays."""
+        call = self.call()
+        decided = call.plan.decided() if call.plan.constant else None
+        return call.plan.problem(call.tensors(), self.scores, call.objective, decided)
 
 
 def problem_of(cons: linsat.Constraints, objective: Any, scores: torch.Tensor) -> Problem:
@@ -73,8 +89,9 @@ def problem_of(cons: linsat.Constraints, objective: Any, scores: torch.Tensor) -
 def form_of(cons: linsat.Constraints, objective: Any = None) -> StandardForm:
     """The standard form of a set."""
     assert cons.num_variables is not None
-    plan = plan_of(cons, objective or linsat.Euclidean(), linsat.Newton(), cons.num_variables, CPU)
-    return plan.form(plan.numbers or numbers_of(cons, cons.num_variables, cons.batch_shape, CPU))
+    scores = torch.zeros(*cons.batch_shape, cons.num_variables, dtype=torch.float64)
+    call = Reading.of(scores, cons, objective or linsat.Euclidean(), None, "ignore", None).call()
+    return call.plan.form(call.tensors())
 
 
 def rows_of(cons: linsat.Constraints) -> RowMatrix:
@@ -83,6 +100,8 @@ def rows_of(cons: linsat.Constraints) -> RowMatrix:
 
 def untouched_problem(cons: linsat.Constraints, objective: Any, scores: torch.Tensor) -> Problem:
     """The problem on arrays before anything was asked about its rows: nothing is fixed, nothing infeasible."""
-    form = form_of(cons, objective)
-    own = objective.spread(scores.shape[:1], scores.shape[1], CPU)
-    return form.problem(scores, own, everything_free(form), senses=cons.structure.on(CPU)[2])
+    call = Reading.of(scores, cons, objective, None, "ignore", None).call()
+    form, own = call.plan.form(call.tensors()), objective.spread(scores.shape[:1], scores.shape[1], torch.device("cpu"))
+    return form.problem(
+        scores, own, everything_free(form), senses=call.plan.senses(form.rows), side=call.tensors().side
+    )

@@ -14,7 +14,7 @@ from scipy.optimize import linprog
 pytest.importorskip("typer")
 
 import linsat
-from linsat import plan
+from linsat.cli import info as cli_info
 from linsat.cli import main
 from linsat.cli.analysis import forced_variables, redundant_rows, temperatures
 from linsat.files import save
@@ -214,11 +214,11 @@ def test_info_names_versions(capsys):
 
 @pytest.mark.parametrize("kernel", [binding.load(), "turned off"])
 def test_info_says_of_each_back_end_whether_it_can_be_used(capsys, monkeypatch, kernel):
-    monkeypatch.setattr(plan, "load", lambda: kernel)
+    monkeypatch.setattr(cli_info, "load", lambda: kernel)
     assert main(["info"]) == 0
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.split("back ends\n")[1].splitlines())
     usable = not isinstance(kernel, str)
-    assert shown["kernel"].startswith("available (" if usable else f"the kernel is not available: {kernel}")
+    assert shown["kernel"].startswith("available (" if usable else f"not available: {kernel}")
     assert shown["torch"].startswith("available on cpu")
     assert shown["interior_point"] == "available"
 

@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import linsat
 from linsat import _transforms
-from linsat.gradient.operator import Arguments
-from linsat.gradient.options import describe
+from linsat.torch.operator import Arguments
+from linsat.torch.options import describe
 from statements import Stated
 
 F64 = torch.float64

@@ -75,11 +75,11 @@ CASES = [
     ("upper", 0, -1.0, "infeasible"),
     ("upper", 1, np.nan, "not_finite"),
     ("lower", 1, np.nan, "not_finite"),
-    ("price", 0, 0.0, "stalled"),
-    ("price", 0, -1.0, "stalled"),
+    ("price", 0, 0.0, "not_finite"),
+    ("price", 0, -1.0, "not_finite"),
     ("y", 0, np.nan, "not_finite"),
     ("y", 0, np.inf, "not_finite"),
-    ("number", 0, -1.0, "stalled"),
+    ("number", 0, -1.0, "not_finite"),
     ("b", 0, np.nan, "not_finite"),
     ("b", 0, np.inf, "converged"),
     ("d", 0, -np.inf, "converged"),
@@ -233,10 +233,10 @@ def test_scores_of_minus_infinity_known_to_the_host():
     with pytest.raises(linsat.InfeasibleError, match=r"(?s)cannot hold.*for instance 1"):
         linsat.jax.project(jnp.asarray([[0.0, 0, 0, 0], [-np.inf] * 3 + [0.0]]), twice, objective=EUCLIDEAN)
     for bad in (np.nan, np.inf):
-        with pytest.raises(linsat.ConstraintError, match="y holds NaN or infinity.*Fix: "):
+        with pytest.raises(linsat.ConstraintError, match="y holds (nan|inf).*Fix: "):
             linsat.jax.project(jnp.asarray([0.0, bad, 0, 0]), cons, objective=EUCLIDEAN)
     open_box = linsat.Constraints(E=E, f=1.0, lower=-np.inf)
-    with pytest.raises(linsat.ConstraintError, match="where lower is -inf too. Fix: "):
+    with pytest.raises(linsat.ConstraintError, match="lower bound; that is -inf too. Fix: "):
         linsat.jax.project(jnp.asarray(masked), open_box, objective=EUCLIDEAN)
 
 
@@ -247,9 +247,11 @@ def test_one_bad_instance_does_not_stop_the_others():
     assert [str(Status.of(int(code))) for code in found.status] == ["not_finite", "converged", "not_finite"]
     np.testing.assert_allclose(found.x[1], optimum({"y": Y[1], "b": b[1]}, "euclidean"), atol=1e-6)
     assert np.isnan(np.asarray(found.x)[[0, 2]]).all()
-    with pytest.raises(linsat.ConstraintError, match="b holds NaN or infinity.*inf for a row that is absent. Fix: "):
+    with pytest.raises(
+        linsat.ConstraintError, match=r"b\[0\] is -inf; expected a finite number, or inf for no row. Fix: "
+    ):
         linsat.jax.project(jnp.asarray(Y), CONS, objective=EUCLIDEAN, b=jnp.asarray([-np.inf]), on_failure="nan")
-    with pytest.raises(linsat.ConstraintError, match="upper holds NaN or infinity.*finite bounds. Fix: "):
+    with pytest.raises(linsat.ConstraintError, match="finite box. Fix: "):
         linsat.jax.project(jnp.asarray(Y), CONS, upper=jnp.inf)
 
 

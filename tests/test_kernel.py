@@ -23,6 +23,7 @@ from linsat.compile.presolve import propagate
 from linsat.native import binding
 from linsat.objectives import Entropy, Euclidean
 from linsat.status import Status
+from linsat.torch.call import as_tensors
 from oracles import random_system
 from statements import KERNEL, TORCH, Stated
 
@@ -228,9 +229,10 @@ def test_presolve_decides_as_in_torch(kind):
         sides = iter((cons.rhs + shift).split([len(side) for side in cons.right_sides.values()], -1))
         cons = cons.with_rhs(**{name: next(sides) for name in cons.right_sides})
         stated = Stated.of(cons, Entropy(0.1), torch.zeros(6, cons.num_variables, dtype=F64))
-        answer = stated.solve(linsat.Newton(max_steps=1, backend="kernel"))  # too early for a proof by the iteration
-        ours = stated.plan.unpack(answer.decided)
-        theirs = propagate(stated.plan.form(stated.numbers), cons.structure.on("cpu")[2])
+        call = stated.call(linsat.Newton(max_steps=1, backend="kernel"))  # too early for a proof by the iteration
+        answer = as_tensors(call.plan.solve(call.statement, stated.scores, torch.empty_like(stated.scores)))
+        form = call.plan.form(call.tensors())
+        ours, theirs = call.plan.unpack(answer.decided, form), propagate(form, cons.structure.on("cpu")[2])
         assert torch.equal(answer.codes == Status.INFEASIBLE.code, theirs.infeasible)
         for name in ("free", "active"):
             assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
@@ -320,7 +322,7 @@ def test_numbers_of_another_batch_are_not_read():
     stated = Stated.of(FAMILIES["simplex"].with_rhs(f=torch.ones(3, 1)), Entropy(0.1), torch.zeros(3, 7, dtype=F64))
     wrong = stated.numbers._replace(side=torch.ones(2, 1, dtype=F64))
     with pytest.raises(ValueError, match="does not fit a batch of 3"):
-        stated.by(KERNEL).solve(wrong, stated.scores, stated.objective)
+        stated.plan.state(wrong, tuple(stated.objective.parameters().values()), 3)
 
 
 # ---------------------------------------------------------------- what the kernel does not take
@@ -330,10 +332,12 @@ def test_reasons_why_not():
     class Mine(Entropy):
         pass
 
-    stated = Stated.of(FAMILIES["simplex"], Entropy(0.1), torch.zeros(1, 7, dtype=F64))
-    assert stated.plan.not_native(stated.objective, stated.scores) is binding.load()
-    assert "not Mine" in stated.plan.not_native(Mine(stated.objective.tau), stated.scores)
-    assert "not on meta" in stated.plan.not_native(stated.objective, stated.scores.to("meta"))
+    scores = torch.zeros(1, 7, dtype=F64)
+    assert Stated.of(FAMILIES["simplex"], Entropy(0.1), scores).plan.native()
+    with pytest.raises(linsat.ConstraintError, match="own objectives, not Mine"):
+        linsat.project(scores, FAMILIES["simplex"], objective=Mine(0.1), solver=KERNEL)
+    with pytest.raises(linsat.ConstraintError, match="runs on the CPU, not on meta"):
+        Stated.of(FAMILIES["simplex"], Entropy(0.1), scores).call(KERNEL).plan.native("meta")
     chain = linsat.Constraints(A=sp.diags([1.0, 1.0, 1.0], [0, 1, 2], shape=(600, 602)), b=2.0)
     with pytest.raises(linsat.ConstraintError, match="backend='kernel' cannot be used.*400 rows share variables"):
         linsat.project(torch.zeros(602), chain, objective=Euclidean(), solver=KERNEL)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import linsat
 from linsat.backends import arrays
 from linsat.backends.arrays import Setting, _Loop, first_state, step
-from linsat.compile.rows import RowMatrix
+from linsat.compile.rows import RowPattern
 from linsat.solvers import linear_solve
 from linsat.solvers.linear_algebra import conjugate_gradients
 from linsat.solvers.linear_solve import MOST_DENSE_ROWS
@@ -202,7 +202,6 @@ def test_density_of_pairs_of_rows_is_counted(k):
     """Blocks of ten rows over the same variables: a tenth of a percent to a few percent of the pairs, exactly known."""
     rows = np.repeat(np.arange(k), 20)
     cols = (np.arange(k)[:, None] // 10 * 20 + np.arange(20)).ravel()
-    row, col = torch.from_numpy(rows), torch.from_numpy(cols)
-    matrix = RowMatrix(row, col, torch.ones(1, len(row), dtype=F64), (k, 2 * k))
-    assert matrix._gram_density() == pytest.approx(10 / k)
-    assert matrix.sparse
+    pattern = RowPattern(rows, cols, (k, 2 * k))
+    assert pattern._gram_density() == pytest.approx(10 / k)
+    assert pattern.sparse

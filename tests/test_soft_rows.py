@@ -325,7 +325,9 @@ def test_soft_rows_force_no_variable():
     each = cons.soften("A", price=1e-3).with_rhs(b=torch.zeros(1, 1))  # of each instance: the solver presolves
     stated = Stated.of(each, SLACK_FREE, torch.zeros(1, 3, dtype=torch.float64))
     decided = [propagate(stated.plan.form(stated.numbers), cons.structure.on("cpu")[2])]
-    decided += [stated.plan.unpack(stated.solve(linsat.Newton(backend=b)).decided) for b in NEWTON_BACKENDS]
+    form = stated.plan.form(stated.numbers)
+    answers = [stated.solve(linsat.Newton(backend=b)) for b in NEWTON_BACKENDS]
+    decided += [stated.plan.unpack(answer.decided, form) for answer in answers]
     for found in decided:
         assert found.free[0].tolist() == [True, True, False]
     x = linsat.project(torch.ones(3, dtype=torch.float64), cons.soften("A", price=1e-3), objective=SLACK_FREE)

@@ -41,10 +41,10 @@ def test_an_interior_point_step_ends_with_it():
 
 def test_what_was_cut_short_is_not_kept():
     cons = linsat.Constraints(**FORCING)
-    plan = plan_of(cons, linsat.Entropy(), linsat.Newton(), 3, torch.device("cpu"))
+    plan = plan_of(cons, linsat.Entropy(), linsat.Newton(), 3)
     with time_limit(Deadline(0)), pytest.raises(OutOfTime):
         plan.decided()
-    assert plan.unpack(plan.decided()).free.tolist() == [[True, True, False]]
+    assert plan.unpack(plan.decided(), plan.form(plan.numbers)).free.tolist() == [[True, True, False]]
 
 
 def test_every_stage_of_check_says_that_time_ran_out():

@@ -15,8 +15,9 @@ from scipy.special import expit, logsumexp
 
 import linsat
 from linsat import plan
-from linsat.backends import run
-from linsat.compile import implied
+from linsat.backends import interior_point, run
+from linsat.compile import forced
+from linsat.solvers.interior_point import Optimum
 from linsat.solvers.result import SolverResult
 
 TOL = 1e-9
@@ -169,7 +170,10 @@ def test_a_back_end_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = linsat.solve(y, cons)
     assert found.solved_by == "interior_point"
     torch.testing.assert_close(found.x, torch.tensor([0.5, 0.5]))
-    monkeypatch.setattr(run._INTERIOR, "solve", Liar().solve)
+    nowhere = Optimum(np.zeros(2), np.zeros(1), 1, 0.0, 0.0, 0.0)
+    monkeypatch.setattr(interior_point, "minimise", lambda *_, **__: nowhere)
+    monkeypatch.setattr(interior_point, "_polished", lambda *_: False)
+    monkeypatch.setattr(interior_point, "_confirmed", lambda *_: linsat.Status.CONVERGED)
     assert str(linsat.solve(y, cons, on_failure="ignore").status) == "stalled"
 
 
@@ -199,8 +203,8 @@ def test_the_linear_programs_of_presolve_have_a_limit(monkeypatch: pytest.Monkey
     monkeypatch.setattr(scipy.optimize, "linprog", recorded)
     np.testing.assert_allclose(linsat.project(np.zeros(3), linsat.Constraints(**cons)), [0.5, 0.5, 0.0], atol=TOL)
     assert limits
-    assert max(limits) <= implied.SECONDS
-    monkeypatch.setattr(implied, "SECONDS", 0.0)
+    assert max(limits) <= forced._SECONDS
+    monkeypatch.setattr(forced, "_SECONDS", 0.0)
     limits.clear()
     found = linsat.solve(np.zeros(3), linsat.Constraints(**cons), on_failure="ignore")
     assert not limits

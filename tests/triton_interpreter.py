@@ -23,8 +23,8 @@ import linsat
 from linsat.backends.arrays import ArrayBackend
 from linsat.backends.triton import TritonBackend
 from linsat.compile.problem import Problem
-from linsat.gradient.implicit import adjoint
 from linsat.objectives import Entropy, Euclidean
+from linsat.torch.implicit import adjoint
 from statements import KERNEL, Stated, untouched_problem
 
 F64 = torch.float64

@@ -94,7 +94,12 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and no other name
             return importlib.import_module(f"linsat.{name}")
         if name not in _HOME_OF:
             raise AttributeError(f"module 'linsat' has no attribute {name!r}")
-        found = getattr(importlib.import_module(_HOME_OF[name]), name)
+        try:
+            found = getattr(importlib.import_module(_HOME_OF[name]), name)
+        except ImportError as error:
+            if error.name != "torch":
+                raise
+            raise ImportError(f'linsat.{name} needs torch. Fix: pip install "linsat[torch]"', name="torch") from None
         globals()[name] = found
         return found
 

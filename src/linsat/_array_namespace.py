@@ -28,8 +28,15 @@ def namespace(*arrays: Any) -> Any:
 
 
 def to_numpy(array: Any) -> np.ndarray:
-    """The numbers on the host, without gradients."""
-    return array.detach().cpu().numpy() if hasattr(array, "detach") else np.asarray(array)
+    """The numbers on the host, without gradients, those of all mapped instances."""
+    if not hasattr(array, "detach"):
+        return np.asarray(array)
+    from linsat._transforms import plain, plain_tensors, transforming
+
+    if transforming(array):
+        with plain_tensors():
+            return plain(array).cpu().numpy()
+    return array.detach().cpu().resolve_neg().numpy()
 
 
 class _Arrays:
@@ -40,7 +47,7 @@ class _Arrays:
         self.zeros_like, self.ones_like, self.full_like = module.zeros_like, module.ones_like, module.full_like
         self.isfinite, self.isposinf, self.isneginf = module.isfinite, module.isposinf, module.isneginf
         self.exp, self.log, self.sqrt, self.floor = module.exp, module.log, module.sqrt, module.floor
-        self.stack = module.stack
+        self.stack, self.concatenate = module.stack, module.concatenate
         self.broadcast_to, self.broadcast = module.broadcast_to, module.broadcast_arrays
         self.at_least, self.at_most = module.maximum, module.minimum
         self.module, self.inf = module, math.inf
@@ -84,11 +91,19 @@ class _Arrays:
         """x without a gradient."""
         return x
 
+    def sigmoid(self, u: Any) -> Any:
+        e = self.module.exp(-abs(u))  # the same as in softplus, so that it is computed once
+        return self.where(u >= 0, 1.0, e) / (1 + e)
+
+    def softplus(self, u: Any) -> Any:
+        return self.maximum(u, 0.0) + self.module.log1p(self.module.exp(-abs(u)))
+
     def index_add(self, x: Any, index: Any, terms: Any) -> Any:
         """x (N, m) with terms (N, .) added at ``index`` of the last dimension."""
-        found: Any = np.array(np.broadcast_to(x, (max(len(x), len(terms)), x.shape[1])))
-        np.add.at(found.T, index, np.broadcast_to(terms, (len(found), terms.shape[1])).T)
-        return found
+        count, width = max(len(x), len(terms)), x.shape[1]
+        whole = np.broadcast_to(terms, (count, terms.shape[1]))
+        sums = [np.bincount(index, row, minlength=width) for row in whole]
+        return x + np.stack(sums) if sums else np.broadcast_to(x, (count, width))
 
     def diagonal(self, H: Any) -> Any:
         return self.module.diagonal(H, axis1=-2, axis2=-1)
@@ -106,28 +121,23 @@ class _Arrays:
 class _Jax(_Arrays):
     def __init__(self) -> None:
         import jax
+        from jax.core import Tracer
 
         super().__init__(jax.numpy)
-        self.jax = jax
-        self.sigmoid = jax.custom_jvp(self._sigmoid)
-        self.sigmoid.defjvps(lambda t, p, u: t * p * (1 - p))
+        self.jax, self.tracer = jax, Tracer
+        sigmoid = jax.custom_jvp(super().sigmoid)
+        sigmoid.defjvps(lambda t, p, u: t * p * (1 - p))
+        self.sigmoid = sigmoid  # type: ignore[method-assign]
 
     def constant(self, x: Any) -> Any:
         return self.jax.lax.stop_gradient(x)
-
-    def _sigmoid(self, u: Any) -> Any:
-        e = self.module.exp(-abs(u))  # the same as in softplus, so that it is computed once
-        return self.where(u >= 0, 1.0, e) / (1 + e)
-
-    def softplus(self, u: Any) -> Any:
-        return self.maximum(u, 0.0) + self.module.log1p(self.module.exp(-abs(u)))
 
     def index_add(self, x: Any, index: Any, terms: Any) -> Any:
         x = self.broadcast_to(x, (max(len(x), len(terms)), x.shape[1]))
         return x.at[:, index].add(terms)
 
     def known_false(self, which: Any) -> bool:
-        return not isinstance(which, self.jax.core.Tracer) and super().known_false(which)
+        return not isinstance(which, self.tracer) and super().known_false(which)
 
     def repeat_while(self, state: Any, body: Any) -> Any:
         return self.jax.lax.while_loop(lambda now: now[-1], body, state)
@@ -154,7 +164,7 @@ class _Torch:
         self.zeros_like, self.ones_like, self.full_like = torch.zeros_like, torch.ones_like, torch.full_like
         self.isfinite, self.isposinf, self.isneginf = torch.isfinite, torch.isposinf, torch.isneginf
         self.exp, self.log, self.sqrt, self.floor = torch.exp, torch.log, torch.sqrt, torch.floor
-        self.stack = torch.stack
+        self.stack, self.concatenate = torch.stack, torch.cat
         self.at_least, self.at_most, self.sigmoid = torch.clamp_min, torch.clamp_max, torch.sigmoid
         self.broadcast_to, self.broadcast = torch.broadcast_to, torch.broadcast_tensors
         self.diagonal_matrix = torch.diag_embed

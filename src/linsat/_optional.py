@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from typing import Any
 
@@ -11,6 +12,14 @@ def is_tensor(value: Any) -> bool:
     """Whether the value is a torch tensor, asked without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def torch_installed() -> bool:
+    """Whether torch is there, asked without importing it."""
+    try:
+        return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def require(module: str, *, extra: str, purpose: str) -> Any:

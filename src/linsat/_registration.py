@@ -23,7 +23,7 @@ def register_operators() -> None:
 
 
 def _register() -> None:
-    importlib.import_module("linsat.gradient.operator")
+    importlib.import_module("linsat.torch.operator")
 
 
 class _AfterTorch:

@@ -24,21 +24,20 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
 
     ``torch.compiler.disable`` does that too, but importing it costs seconds; here it is only touched while compiling.
     """
-    import torch
-
     disabled: Callable[P, R] | None = None  # made once, when first needed
 
     def between(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal disabled
         if disabled is None:
-            disabled = torch.compiler.disable(function)
+            disabled = sys.modules["torch"].compiler.disable(function)
         return disabled(*args, **kwargs)
 
     between._torchdynamo_disable = True  # type: ignore[attr-defined]
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.compiler.is_compiling():
             return between(*args, **kwargs)
         return function(*args, **kwargs)
 
@@ -94,6 +93,18 @@ def plain_tensors() -> Iterator[None]:
 
     off = torch._C._DisableFuncTorch(), torch._C.DisableTorchFunction(), _disable_current_modes()
     with off[0], off[1], off[2], torch.inference_mode(False):
+        yield
+
+
+@contextmanager
+def transforms_allowed() -> Iterator[None]:
+    """Inside, function transforms work also where an operator runs below them, as in a graph of a transform."""
+    import torch
+
+    key, excluded = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
+    for transform in (key.FuncTorchDynamicLayerFrontMode, key.FuncTorchDynamicLayerBackMode, key.FuncTorchGradWrapper):
+        excluded = excluded.remove(transform)
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
         yield
 
 

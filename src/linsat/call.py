@@ -1,41 +1,45 @@
-"""`Call`: the arguments of one call, read; and the answer, in the shape they came in."""
+"""`Call`: one call without its scores, ready for the native core; and what becomes of instances it has not solved.
+
+Both doors that use the core directly, numpy's and torch's, read their arguments into one.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-import torch
 
-from linsat._transforms import constant_in_graphs, tracing
-from linsat.compile.problem import Tensor
-from linsat.constraints.arrays import given_tensor
+from linsat._array_namespace import to_numpy
+from linsat.backends import interior_point
+from linsat.compile.problem import Problem
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.layout import Arrangement, flatten, holds_tensors
-from linsat.constraints.modelling import not_a_set
+from linsat.constraints.layout import Arrangement
 from linsat.errors import ConstraintError
-from linsat.failures import check_usable, settle
+from linsat.failures import settle, unusable_scores
 from linsat.objectives import Entropy, Objective
-from linsat.objectives.base import check_spread, native_code
-from linsat.plan import Answer, Numbers, Plan, Solver, numbers_of, plan_of
-from linsat.solution import Solution
-from linsat.solvers import Newton, Sinkhorn
+from linsat.plan import Answer, Array, Numbers, Plan, pack
+from linsat.solvers.newton import Newton
+from linsat.solvers.verdict import confirm
 from linsat.status import Status
 
+if TYPE_CHECKING:
+    from linsat.native.batch import Statement
+
+# Which number of a statement (`Numbers`) an argument is, where the set has no other rows.
+SLOT_OF = {"A": 0, "C": 0, "E": 0, "b": 1, "d": 1, "f": 1, "lower": 2, "upper": 3, "price": 4}
 DEFAULT = Newton()
 DEFAULT_TAU = 0.1
 OnFailure = Literal["raise", "warn", "nan", "ignore"]
 ON_FAILURE: tuple[str, ...] = get_args(OnFailure)
-# Dtypes of scores whose range an answer cannot leave unseen.
-_SEEN_BY_ARRAYS, _SEEN_BY_CORE = (torch.float64,), (torch.float64, torch.float32)
 
 
 def check_options(solver: Any, on_failure: Any) -> None:
     """Reject what is no solver, and unknown ways to handle failure."""
-    if solver is not None and not isinstance(solver, (Newton, Sinkhorn)):
+    if solver is not None and not isinstance(solver, Newton) and type(solver).__name__ != "Sinkhorn":
         raise ConstraintError(f"solver is {solver!r}; expected linsat.Newton(...) or linsat.Sinkhorn(...).")
     if on_failure not in ON_FAILURE:
         raise ConstraintError(f"on_failure is {on_failure!r}; expected one of {', '.join(ON_FAILURE)}.")
@@ -58,183 +62,58 @@ def read_objective(objective: Any, tau: Any) -> Objective:
     return objective
 
 
-@dataclass(frozen=True, eq=False)
-class Call:
-    """A call without its scores: plan, numbers and objective over one flattened batch, and the shape of the answer.
-
-    One whose plan is constant serves every later call with scores of the same shape.
-    """
-
-    plan: Plan
-    numbers: Numbers
-    objective: Objective  # its numbers spread over the batch
-    on_failure: str
-    start: Tensor | None  # (N, k)
-    batch_shape: torch.Size
-    own_shape: tuple[int, ...]  # batch dimensions of the set
-    dtype: torch.dtype  # of the answer
-    device: torch.device
-    as_numpy: bool
-    arrangement: Arrangement  # of the scores, and so of the answer
-    traced: bool  # recorded into a graph, where values are unknown
-    constraints: Constraints | None  # kept alive where its numbers are those of this call alone
-
-    @classmethod
-    def read(
-        cls,
-        y: Any,
-        constraints: Constraints,
-        objective: Objective,
-        solver: Solver | None,
-        on_failure: str,
-        start: Any,
-    ) -> tuple[Call, Tensor]:
-        """The call, and the scores (batch..., l)."""
-        if not isinstance(constraints, Constraints):
-            raise not_a_set(constraints)
-        check_options(solver, on_failure)
-        _reject_scripts()
-        solver = DEFAULT if solver is None else solver
-        objective = objective if constraints.layout is None else objective.flat(constraints.layout)
-        like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read_scores)
-        traced = tracing(like)
-        if traced:
-            _reject_onnx()
-        elif like.dtype is not torch.float64:
-            _check_range(like.dtype, constraints)
-        # Metal has no float64: solve on the CPU there and hand the answer back.
-        device = torch.device("cpu") if like.device.type == "mps" else like.device
-        batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
-        width = constraints.num_variables or like.shape[-1]  # which a graph may not know
-        scores = like if like.device == device else like.to(device)
-        if batch_shape != scores.shape[:-1]:
-            scores = scores.expand(*batch_shape, width)
-        where = torch.device("cpu") if scores.is_meta else device  # presolve needs numbers
-        plan = plan_of(constraints, objective, solver, width, where)
-        numbers = plan.numbers
-        if numbers is None:
-            numbers = numbers_of(constraints, width, batch_shape if constraints.batch_shape else (), where)
-        call = cls(
-            plan=plan,
-            numbers=numbers,
-            objective=_spread(objective, batch_shape, width, device),
-            on_failure=on_failure,
-            start=_read_start(start, (*batch_shape, len(constraints)), device),
-            batch_shape=batch_shape,
-            own_shape=constraints.batch_shape,
-            dtype=like.dtype,
-            device=like.device,
-            as_numpy=not holds_tensors(y),
-            arrangement=arrangement,
-            traced=traced,
-            constraints=None if plan.constant else constraints,
-        )
-        return call, scores
-
-    def solve(self, scores: Tensor) -> Answer:
-        """Scores (N, l) solved; failures become what the caller asked for."""
-        plan, numbers, objective = self.plan, self.numbers, self.objective
-        return solve_or_settle(plan, numbers, scores, objective, self.start, self.on_failure, self.own_instance)
-
-    def own_instance(self, instance: int) -> int:
-        """Which of the constraint set's instances an instance of the batch has its numbers from."""
-        own = self.own_shape
-        if not own:
-            return 0
-        place = np.unravel_index(instance % max(1, self.batch_shape.numel()), self.batch_shape)[-len(own) :]
-        return int(np.ravel_multi_index([0 if n == 1 else int(i) for i, n in zip(place, own, strict=True)], own))
-
-    def answer(self, x: Tensor) -> Any:
-        """x (N, l) in the shape (or dict of shapes), dtype and device of the scores."""
-        if x.shape[:-1] != self.batch_shape:
-            x = x.reshape(*self.batch_shape, x.shape[-1])
-        if x.dtype is not self.dtype or x.device != self.device:
-            x = x.to(self.device, self.dtype)
-        answer = x.detach().cpu().numpy() if self.as_numpy else x
-        layout = None if self.arrangement == "flat" else self.plan.constraints.layout
-        return answer if layout is None else layout.restored(answer, self.arrangement)
-
-    def solution(self, answer: Answer) -> Solution:
-        """Everything, in the shape of the scores."""
-        batch, constraints = self.batch_shape, self.plan.constraints
-        fields: dict[str, Any] = {
-            "steps": answer.counts[1].reshape(batch),
-            "duals": answer.duals.reshape(*batch, len(constraints)),
-            "codes": answer.counts[0].reshape(batch),
-            "solver_codes": answer.counts[2].reshape(batch),
-        }
-        if self.as_numpy:
-            fields = {name: value.detach().cpu().numpy() for name, value in fields.items()}
-        solution = Solution(**fields, x=self.answer(answer.x), constraints=constraints)
-        if not constraints.fixed:
-            # Now: an optimiser may change the numbers before anyone asks.
-            _ = solution.violation, solution.broken, solution.adjusted
-        return solution
+def with_numbers(constraints: Constraints, given: Mapping[str, Any]) -> Constraints:
+    """The set with the numbers of a call; ``rhs`` are right-hand sides by the names of rows."""
+    numbers = {name: value for name, value in given.items() if name not in ("rhs", "price")}
+    if numbers:
+        constraints = constraints.with_numbers(**numbers)
+    if "rhs" in given:
+        constraints = constraints.with_rhs(given["rhs"])
+    return constraints.with_price(given["price"]) if "price" in given else constraints
 
 
-def solve_or_settle(
-    plan: Plan,
-    numbers: Numbers,
-    scores: Tensor,
-    objective: Objective,
-    start: Tensor | None,
-    on_failure: str,
-    own_instance: Callable[[int], int],
-) -> Answer:
-    """Scores (N, l) solved; what is not solved is explained, and becomes what the caller asked for."""
-    unusable, core = None, plan.native(objective, scores)
-    if core is None:  # which looks at the numbers as it reads them
-        unusable = check_usable(plan, numbers, scores, objective, on_failure)
-        if unusable is not None:  # zeros solve, and do not get into the way of the others
-            scores = scores.masked_fill(unusable[:, None], 0.0)
-    answer = plan.solve(numbers, scores, objective, start)
-    if unusable is not None:
-        answer.counts[0, unusable], answer.known_solved = Status.NOT_FINITE.code, False
-    if not objective.finite_box and scores.dtype not in (_SEEN_BY_ARRAYS if core is None else _SEEN_BY_CORE):
-        _check_reach(answer, scores.dtype)
-    if not answer.solved:
-        settle(plan, numbers, scores, objective, answer, on_failure, own_instance)
-    return answer
-
-
-def _check_reach(answer: Answer, dtype: torch.dtype) -> None:
-    """An x beyond the range of its dtype is no answer; what finite bounds allow is checked before."""
-    beyond = ~torch.isfinite(answer.x.to(dtype)).all(-1) & (answer.codes == Status.CONVERGED.code)
-    if bool(beyond.any()):
-        answer.counts[0, beyond], answer.known_solved = Status.NOT_FINITE.code, False
-
-
-@constant_in_graphs
-def _reject_scripts() -> None:
-    """TorchScript would record the steps of the solver for one input, as if they were those for every input."""
-    if torch._C._is_tracing():
+def joint_batch(scores: tuple[int, ...], constraints: tuple[int, ...]) -> tuple[int, ...]:
+    """The batch dimensions of a call, from those of its scores and of its set."""
+    if not constraints or scores == constraints:
+        return scores
+    try:
+        return np.broadcast_shapes(scores, constraints)
+    except ValueError:
         raise ConstraintError(
-            "torch.jit.trace cannot record a projection. Fix: torch.export.export(model, (y,)), whose programs can be "
-            "saved and loaded as well."
-        )
+            f"y has batch dimensions {tuple(scores)} but the constraints have {tuple(constraints)}; they do not "
+            f"broadcast. Fix: numbers for each instance, or shared ones."
+        ) from None
 
 
-@constant_in_graphs
-def _reject_onnx() -> None:
-    """The operators of ONNX are fixed."""
-    if torch.onnx.is_in_onnx_export():
+def read_start(start: Any, shape: tuple[int, ...], read: Callable[[Any], Array], *, look: bool = True) -> Array | None:
+    """Duals to begin with, (N, k), as ``read`` makes them an array; ``look``: whether their numbers are known."""
+    if start is None:
+        return None
+    try:
+        array = read(start)
+    except (TypeError, ValueError, RuntimeError):
         raise ConstraintError(
-            "ONNX has no operator for a projection. Fix: export the network that makes the scores, and call "
-            "linsat.project on its output; or torch.export.export(model, (y,)), which keeps the projection."
+            f"start is {type(start).__name__}; expected duals of shape {shape}. Fix: pass Solution.duals."
+        ) from None
+    if tuple(array.shape) != shape:
+        raise ConstraintError(
+            f"start has shape {tuple(array.shape)}; expected duals of shape {shape}. "
+            f"Fix: pass Solution.duals of a solve with the same rows and batch shape."
         )
+    if look:
+        wrong = np.argwhere(~np.isfinite(to_numpy(array)))
+        if len(wrong):
+            index = tuple(int(i) for i in wrong[0])
+            raise ConstraintError(
+                f"start[{', '.join(map(str, index))}] is {float(array[index])}; expected finite duals. "
+                f"Fix: 0 in its place, which starts that row afresh; or leave start out."
+            )
+    return array.reshape(math.prod(shape[:-1]), shape[-1])
 
 
-def _spread(objective: Objective, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Objective:
-    """The objective with its numbers over the flattened batch."""
-    made = objective.spread(batch_shape, num_variables, device)
-    if native_code(objective) is None:
-        check_spread(objective, made, math.prod(batch_shape))
-    return made
-
-
-def _check_range(dtype: torch.dtype, constraints: Constraints) -> None:
+def check_range(dtype: Any, largest: float, constraints: Constraints) -> None:
     """Reject bounds that the answer, which has the dtype of the scores, could not hold."""
-    largest, reach = torch.finfo(dtype).max, constraints.reach
+    reach = constraints.reach
     if reach > largest:
         raise ConstraintError(
             f"The bounds reach {reach:g} but y has dtype {dtype}, which ends at {largest:g}. "
@@ -242,55 +121,154 @@ def _check_range(dtype: torch.dtype, constraints: Constraints) -> None:
         )
 
 
-def read_scores(name: str, y: Any) -> Tensor:
-    """Scores as a dense, floating tensor."""
-    if isinstance(y, torch.Tensor):
-        tensor = y.resolve_neg()
-    else:
-        array = np.asarray(y)
-        if array.dtype.kind != "f" or array.dtype.itemsize > 8:
-            raise ConstraintError(
-                f"{name} has dtype {array.dtype}; expected floating scores. Fix: {name}.astype(float)."
-            )
-        # A native, contiguous, writable copy: torch takes no other.
-        tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C", copy=True))
-    if not tensor.is_floating_point():
-        raise ConstraintError(f"{name} has dtype {tensor.dtype}; expected floating scores. Fix: {name}.float().")
-    if tensor.layout != torch.strided:
-        raise ConstraintError(f"{name} has layout {tensor.layout}; expected dense scores. Fix: {name}.to_dense().")
-    return tensor
+@dataclass(eq=False)
+class Call:
+    """Plan, numbers and objective over one flattened batch of N instances.
 
+    One whose plan is constant serves every later call with scores of the same shape; one with numbers of its own makes
+    those with others, `with_given`.
+    """
 
-def _joint_batch(scores: torch.Size, constraints: tuple[int, ...]) -> torch.Size:
-    if len(constraints) == 0 or scores == constraints:
-        return scores
-    try:
-        return torch.broadcast_shapes(scores, constraints)
-    except RuntimeError:
-        raise ConstraintError(
-            f"y has batch dimensions {tuple(scores)} but the constraints have {tuple(constraints)}; they do not "
-            f"broadcast. Fix: numbers for each instance, or shared ones."
-        ) from None
+    plan: Plan
+    numbers: Numbers
+    objective: Objective  # its numbers spread over the batch
+    on_failure: str
+    start: Array | None  # (N, k)
+    batch_shape: tuple[int, ...]
+    arrangement: Arrangement  # of the scores, and so of the answer
+    owner: Callable[[], Constraints]  # the set with the numbers of this call, for messages
+    statement: Statement | None  # where the native core solves it
 
+    @property
+    def constraints(self) -> Constraints:
+        return self.owner()
 
-def _read_start(start: Any, shape: tuple[int, ...], device: torch.device) -> Tensor | None:
-    if start is None:
-        return None
-    try:
-        tensor = given_tensor(start).detach().to(device, torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise ConstraintError(
-            f"start is {type(start).__name__}; expected duals of shape {shape}. Fix: pass Solution.duals."
-        ) from None
-    if tuple(tensor.shape) != shape:
-        raise ConstraintError(
-            f"start has shape {tuple(tensor.shape)}; expected duals of shape {shape}. "
-            f"Fix: pass Solution.duals of a solve with the same rows and batch shape."
+    @property
+    def count(self) -> int:
+        return math.prod(self.batch_shape)
+
+    def with_given(self, constraints: Constraints, given: Mapping[str, Any]) -> Call:
+        """The same call with other numbers, of the shapes and dtypes of those it was made with.
+
+        Each of them must be all of its slot, see `takes_given`.
+        """
+        assert self.statement is not None
+        numbers, places = list(self.numbers), {}
+        for name, array in given.items():
+            slot = SLOT_OF[name]
+            numbers[slot] = array = array.reshape(numbers[slot].shape)
+            places[slot] = array
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.numbers = Numbers._make(numbers)
+        made.statement = self.statement.with_arrays(places)
+        made.owner = functools.partial(with_numbers, constraints, given)
+        return made
+
+    def solve(self, scores: Array, x: Array) -> Answer:
+        """Scores (N, l) solved into x by the native core; failures become what the caller asked for.
+
+        Both are contiguous, in float32 or float64.
+        """
+        answer = self.attempt(scores, x)
+        if not answer.solved:
+            self.report(answer, to_numpy(scores))
+        return answer
+
+    def attempt(self, scores: Array, x: Array) -> Answer:
+        """The same, failures as they are; what the core has not solved goes to the method for large sparse programs."""
+        if self.statement is None:
+            return self._without_core(to_numpy(scores))
+        answer = self.plan.solve(self.statement, scores, x, self.start)
+        left = () if answer.solved else self.plan.left_over(answer)
+        if len(left):
+            self._finish(answer, np.asarray(left), to_numpy(scores))
+        return answer
+
+    def report(self, answer: Answer, scores: np.ndarray) -> None:
+        """What was not solved becomes what the caller asked for."""
+        if answer.codes.any():
+            failed = settle(self, scores, answer)
+            if failed is not None:
+                answer.x[failed] = math.nan
+
+    def _without_core(self, scores: np.ndarray) -> Answer:
+        """Rows that are too many for the core: at rest where none binds, else by the interior-point method."""
+        plan, unusable = self.plan, unusable_scores(self, scores)
+        decided = plan.decided() if plan.constant else None
+        usable = scores if unusable is None else np.where(unusable[:, None], 0.0, scores)
+        problem = plan.problem(self.in_numpy(), usable.astype(np.float64), self.objective.changed(to_numpy), decided)
+        result = interior_point.rest(problem, plan.solver.tol)
+        confirm(problem, result, plan.solver)
+        answer = Answer(
+            result.x.astype(scores.dtype), problem.multipliers(result.mu), result.counts, pack(problem.presolved), False
         )
-    if not (tracing(tensor) or bool(torch.isfinite(tensor).all())):
-        index = tuple(int(i) for i in (~torch.isfinite(tensor)).nonzero()[0])
-        raise ConstraintError(
-            f"start[{', '.join(map(str, index))}] is {float(tensor[index])}; expected finite duals. "
-            f"Fix: 0 in its place, which starts that row afresh; or leave start out."
-        )
-    return tensor.reshape(math.prod(shape[:-1]), shape[-1])
+        left = np.flatnonzero(result.codes != Status.CONVERGED.code)
+        if len(left):
+            self._finish(answer, left, usable)
+        if unusable is not None:
+            answer.codes[unusable] = Status.NOT_FINITE.code
+        if not self.objective.finite_box:
+            beyond = ~np.isfinite(answer.x).all(-1) & (answer.codes == Status.CONVERGED.code)
+            answer.codes[beyond] = Status.NOT_FINITE.code
+        answer.solved = not answer.codes.any()
+        return answer
+
+    def _finish(self, answer: Answer, left: np.ndarray, scores: np.ndarray) -> None:
+        """What is left, by the interior-point method on arrays of numpy."""
+        plan = self.plan
+        assert isinstance(plan.solver, Newton)
+        decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[left]
+        objective = self.objective.changed(lambda n: to_numpy(n) if n.shape[0] == 1 else to_numpy(n)[left])
+        if interior_point.unsupported(objective) is not None:
+            return
+        numbers = self.in_numpy().select(left)
+        problem = plan.problem(numbers, scores[left].astype(np.float64), objective, decided)
+        duals = to_numpy(answer.duals)
+        part = interior_point.finish(problem, plan.solver, duals[left], self._polish(problem, numbers))
+        x, steps = to_numpy(answer.x), answer.counts[1, left]
+        duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
+        answer.counts[:, left] = part.counts
+        answer.counts[1, left] += steps
+        answer.solved = not answer.codes.any()
+
+    def _polish(self, problem: Problem, numbers: Numbers) -> interior_point.Polish:
+        """A few steps of the core."""
+        plan = self.plan
+        assert isinstance(plan.solver, Newton)
+        few = replace(plan, numbers=None, solver=replace(plan.solver, max_steps=interior_point.POLISHING_STEPS))
+
+        def polish(instance: int, mu: np.ndarray) -> tuple[int, np.ndarray, np.ndarray] | None:
+            if self.statement is None:
+                return None
+            one = problem.select(np.array([instance]))
+            own = numbers.select(np.array([instance]))
+            statement = few.state(own, tuple(one.objective.parameters().values()), 1)
+            answer = few.solve(statement, one.scores, np.empty_like(one.scores), one.multipliers(mu))
+            return int(answer.codes[0]), (answer.duals * one.scale)[0], answer.x[0]
+
+        return polish
+
+    def in_numpy(self) -> Numbers:
+        """The numbers as arrays of the host, without gradients."""
+        return Numbers(*map(to_numpy, self.numbers))
+
+    def own_instance(self, instance: int) -> int:
+        """Which of the constraint set's instances an instance of the batch has its numbers from."""
+        return own_instance(instance, self.batch_shape, self.constraints.batch_shape)
+
+
+def takes_given(call: Call, constraints: Constraints, given: Mapping[str, Any]) -> bool:
+    """Whether `Call.with_given` can make calls with other numbers of these shapes: nothing is joined or converted."""
+    slots = [SLOT_OF[name] for name in given]
+    alone = len(constraints.blocks) == 1 or not {0, 1}.intersection(slots)
+    whole = all(math.prod(given[name].shape) == math.prod(call.numbers[SLOT_OF[name]].shape) for name in given)
+    return call.statement is not None and alone and whole and "f" not in given
+
+
+def own_instance(instance: int, batch: tuple[int, ...], own: tuple[int, ...]) -> int:
+    """Which instance of numbers with batch dimensions ``own`` an instance of a larger batch has."""
+    if not own:
+        return 0
+    place = np.unravel_index(instance % max(1, math.prod(batch)), batch)[-len(own) :]
+    return int(np.ravel_multi_index([0 if n == 1 else int(i) for i, n in zip(place, own, strict=True)], own))

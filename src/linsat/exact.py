@@ -8,15 +8,18 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 
+from linsat._array_namespace import namespace, to_numpy
+from linsat._optional import is_tensor
 from linsat._transforms import outside_graphs
-from linsat.call import Call, read_scores
+from linsat.call import joint_batch, own_instance
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.layout import flatten
+from linsat.constraints.layout import Arrangement, flatten
+from linsat.constraints.modelling import not_a_set
+from linsat.constraints.numbers import present
 from linsat.errors import ConstraintError, ConvergenceError
 from linsat.failures import check_lower, reject_instance
-from linsat.objectives import Euclidean
+from linsat.numpy_door import read_scores
 from linsat.solution import Scores
 
 _INFEASIBLE, _UNBOUNDED = 2, 3  # statuses of scipy.optimize.milp
@@ -43,12 +46,16 @@ def argmax(y: Scores, constraints: Constraints) -> Scores:
         ConstraintError: malformed arguments; NaN or +inf among the scores (-inf keeps a variable at its lower bound);
             an infinite bound in the direction of the scores.
     """
-    call, given = Call.read(y, constraints, Euclidean(), None, "raise", None)
-    tensor = given.detach().cpu().to(torch.float64).reshape(-1, given.shape[-1])
-    scores = tensor.numpy()
+    if not isinstance(constraints, Constraints):
+        raise not_a_set(constraints)
+    given, scores, arrangement = _read(y, constraints)
     held = np.isneginf(scores)
-    if held.any():
-        check_lower(torch.from_numpy(held) & torch.isneginf(call.numbers.lower.detach().cpu()), constraints)
+    numbers = present(constraints)
+    batch: tuple[int, ...] = scores.shape[:-1]
+    width = scores.shape[-1]
+    lower, upper = (np.broadcast_to(end, (*batch, width)).reshape(-1, width) for end in (numbers.lower, numbers.upper))
+    scores, held = scores.reshape(-1, width), held.reshape(-1, width)
+    check_lower(held & np.isneginf(lower), constraints)
     wrong = ~np.isfinite(scores) & ~held
     if wrong.any():
         instance, variable = np.argwhere(wrong)[0]
@@ -60,15 +67,40 @@ def argmax(y: Scores, constraints: Constraints) -> Scores:
     best = np.empty_like(scores)
     programs: dict[tuple[int, bytes], _Program] = {}
     for i, row in enumerate(scores):
-        key = call.own_instance(i), held[i].tobytes()
+        own = own_instance(i, batch, constraints.batch_shape)
+        key = own, held[i].tobytes()
         if key not in programs:
-            programs[key] = _Program.of(constraints, key[0], held[i])
-        found = programs[key].solve(np.where(held[i], 0.0, row))
-        if found is None:
-            reject_instance(call.plan, call.numbers, tensor, i, call.own_instance)
+            programs[key] = _Program.of(constraints, own, held[i])
+        point = programs[key].solve(np.where(held[i], 0.0, row))
+        if point is None:
+            reject_instance(constraints, own, i, held[i], lower[i], upper[i])
             raise ConvergenceError("HiGHS found no point in the set. Fix: rows of ordinary size.")
-        best[i] = found
-    return call.answer(torch.from_numpy(best))
+        best[i] = point
+    return _like(given, best.reshape(*batch, width), constraints, arrangement)
+
+
+def _read(y: Any, constraints: Constraints) -> tuple[Any, np.ndarray, Arrangement]:
+    """Scores (batch..., l) as they came, in float64 over the joint batch, and how they came."""
+
+    def read(name: str, value: Any) -> Any:
+        if not is_tensor(value):
+            return read_scores(name, value)
+        from linsat.torch.call import read_scores as read_tensor
+
+        return read_tensor(name, value)
+
+    given, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read)
+    scores = to_numpy(given.cpu() if is_tensor(given) else given).astype(np.float64)
+    batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
+    return given, np.broadcast_to(scores, (*batch, scores.shape[-1])), arrangement
+
+
+def _like(given: Any, x: np.ndarray, constraints: Constraints, arrangement: Arrangement) -> Any:
+    """x in the library, dtype and shape in which the scores came."""
+    answer: Any = x.astype(given.dtype) if isinstance(given, np.ndarray) else namespace(given).from_numpy(x, given)
+    answer = answer if isinstance(given, np.ndarray) else answer.to(given.dtype)
+    layout = constraints.layout
+    return answer if layout is None or arrangement == "flat" else layout.restored(answer, arrangement)
 
 
 def regret(
@@ -91,16 +123,10 @@ def regret(
     if reduction not in ("none", "mean", "relative"):
         raise ConstraintError(f"reduction is {reduction!r}; expected 'none', 'mean' or 'relative'.")
 
-    def flat(name: str, value: Any) -> torch.Tensor:
-        read = flatten(name, value, constraints.layout, constraints.num_variables, read_scores)[0]
-        return read.detach().cpu().to(torch.float64)
-
-    predicted, true = flat("y", y), flat("truth", truth)
+    predicted, true = (_flat(name, value, constraints) for name, value in (("y", y), ("truth", truth)))
     if predicted.shape != true.shape:
-        raise ConstraintError(
-            f"y has shape {tuple(predicted.shape)} and truth {tuple(true.shape)}; expected the same shape."
-        )
-    if bool(torch.isneginf(true).any()):
+        raise ConstraintError(f"y has shape {predicted.shape} and truth {true.shape}; expected the same shape.")
+    if np.isneginf(true).any():
         raise ConstraintError(
             "truth holds -inf, with which deciding otherwise costs infinitely much or nothing; expected finite scores. "
             "Fix: forbid the variables by constraints.with_bounds(upper=...)."
@@ -108,8 +134,20 @@ def regret(
     best = (true * argmax(true, constraints)).sum(-1)
     lost = best - (true * argmax(predicted, constraints)).sum(-1)
     if reduction != "none":
-        lost = lost.mean() if reduction == "mean" else lost.sum() / best.abs().sum()
-    return lost if isinstance(y, torch.Tensor) else lost.numpy()
+        with np.errstate(invalid="ignore"):  # where nothing can be gained, nothing is lost either: NaN
+            lost = lost.mean() if reduction == "mean" else lost.sum() / np.abs(best).sum()
+    if not is_tensor(y):
+        return lost
+    import torch
+
+    return torch.as_tensor(lost)
+
+
+def _flat(name: str, value: Any, constraints: Constraints) -> np.ndarray:
+    def read(name: str, part: Any) -> np.ndarray:
+        return read_scores(name, to_numpy(part.cpu()) if is_tensor(part) else part).astype(np.float64)
+
+    return flatten(name, value, constraints.layout, constraints.num_variables, read)[0]
 
 
 def _scipy_optimize() -> Any:
@@ -130,18 +168,18 @@ class _Program:
         """The program of an instance; ``held`` variables stay at their lower bounds."""
         optimize, width = _scipy_optimize(), len(held)
 
-        def own(tensor: torch.Tensor, size: int) -> np.ndarray:
+        def own(numbers: np.ndarray, size: int) -> np.ndarray:
             """The numbers of one instance."""
-            full = tensor.detach().expand(*constraints.batch_shape, size).reshape(-1, size)
-            return full[instance].numpy()
+            return np.broadcast_to(numbers, (*constraints.batch_shape, size)).reshape(-1, size)[instance]
 
-        numbers, structure = constraints.numbers("cpu"), constraints.structure
+        numbers, structure = present(constraints), constraints.structure
         row, col = structure.row, structure.col
         lower, upper = own(numbers.lower, width), own(numbers.upper, width)
         upper = np.where(held, lower, upper)
         if not len(constraints):
             return cls((), optimize.Bounds(lower, upper), np.zeros(0))
-        side, price = own(numbers.rhs, len(constraints)), own(constraints.price, len(constraints))
+        price = np.array(np.inf) if numbers.price is None else numbers.price
+        side, price = own(numbers.rhs, len(constraints)), own(price, len(constraints))
         senses = np.array(constraints.senses, dtype=np.str_)
         matrix = sp.csr_array((own(numbers.values, len(row)), (row, col)), shape=(len(constraints), width))
         soft = np.isfinite(price)

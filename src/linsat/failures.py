@@ -4,115 +4,122 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
+from linsat._array_namespace import to_numpy
 from linsat.backends.interior_point import JUDGE_SECONDS
-from linsat.compile import judge
+from linsat.compile import Deadline, LinearSystem, judge
 from linsat.compile.diagnosis import reject_infeasible
-from linsat.compile.hard_rows import hard_rows
-from linsat.compile.problem import Tensor
+from linsat.compile.hard_rows import contradictory
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATWarning
 from linsat.objectives import Objective
-from linsat.plan import Answer, Numbers, Plan
+from linsat.plan import Answer, Numbers
 from linsat.status import Status
 
+if TYPE_CHECKING:
+    from linsat.call import Call
+
+Array = np.ndarray
+Failed = Array | None  # (N,) bool: instances whose x is to be NaN
 _UNSOLVED = (Status.STEP_LIMIT, Status.STALLED)
+_SECONDS = 60.0  # for verdicts on all instances of a call
 
 
-def settle(
-    plan: Plan,
-    numbers: Numbers,
-    scores: Tensor,
-    objective: Objective,
-    answer: Answer,
-    on_failure: str,
-    own_instance: Callable[[int], int],
-) -> None:
-    """Say why instances of an answer were not solved, and raise, warn or put NaN as the caller asked.
+def settle(call: Call, scores: Array, answer: Answer) -> Failed:
+    """Say why instances of an answer were not solved, and raise, warn or tell whose x becomes NaN, as the caller asked.
+
+    The codes of the answer, an array of numpy, change where an instance is proved infeasible.
 
     Raises:
         InfeasibleError: rows shared by all contradict each other; with ``on_failure="raise"``, those of an instance.
         ConstraintError: numbers of the set or of the objective that cannot be; where failures raise, scores too.
         ConvergenceError: where failures raise.
     """
-    held = objective.held
-    if held is not None and bool(held.any()):  # as a score of -inf does
-        scores = scores.masked_fill(held, -torch.inf)
-    if not bool((answer.codes == Status.CONVERGED.code).all()):
-        explain(plan, numbers, scores, objective, answer, on_failure)
-        _judge(plan, numbers, scores, objective, answer)
-    constraints = plan.constraints
-    infeasible = (answer.codes == Status.INFEASIBLE.code) & ~torch.isneginf(scores).any(-1)
-    if not constraints.batch_shape and bool(infeasible.any()):
-        reject_infeasible(constraints)
-    _report(answer, on_failure, plan, numbers, scores, own_instance)
+    held = call.objective.held
+    if held is not None and to_numpy(held).any():  # as a score of -inf does
+        scores = np.where(to_numpy(held), -np.inf, scores)
+    if answer.codes.any():
+        _explain(call, scores, answer)
+        _judge(call, scores, answer)
+    infeasible = (answer.codes == Status.INFEASIBLE.code) & ~np.isneginf(scores).any(-1)
+    if infeasible.any() and all(array.shape[0] == 1 for array in call.numbers):
+        reject_infeasible(call.constraints)
+    return _report(call, scores, answer)
 
 
-def explain(
-    plan: Plan, numbers: Numbers, scores: Tensor, objective: Objective, answer: Answer, on_failure: str
-) -> None:
-    """Raise what is wrong with numbers that no solver could use."""
-    check_objective(objective)
-    constraints = plan.constraints
-    if not plan.constant:
-        constraints.check_numbers()
-        check_prices(numbers)
-    objective.check_bounds(constraints)
-    held = torch.isneginf(scores)
-    if bool(held.any()):
-        check_lower(held & torch.isneginf(numbers.lower), constraints)
+def _explain(call: Call, scores: Array, answer: Answer) -> None:
+    """Raise what is wrong with numbers that no solver could use: of one instance only where failures raise."""
+    numbers = call.in_numpy()
+    if call.on_failure == "raise" or (answer.codes != Status.CONVERGED.code).all():
+        _check_numbers(call)
+    held = np.isneginf(scores)
+    if held.any():
+        check_lower(held & np.isneginf(numbers.lower), call.constraints)
     unusable = answer.codes == Status.NOT_FINITE.code
-    if bool(unusable.any()) and on_failure == "raise":
-        reject_scores(scores, numbers, constraints, int(unusable.nonzero()[0]))
+    if unusable.any() and call.on_failure == "raise":
+        _reject_scores(scores, numbers, call.constraints, int(unusable.nonzero()[0][0]))
 
 
-def check_usable(plan: Plan, numbers: Numbers, scores: Tensor, objective: Objective, on_failure: str) -> Tensor | None:
+def unusable_scores(call: Call, scores: Array) -> Failed:
     """(N,) instances whose scores no solver could use, for solvers that do not look themselves; None: there are none.
 
     Raises:
         ConstraintError: numbers of the objective that no solver could use, and scores where a failure is to raise.
     """
-    check_objective(objective)
-    constraints, values = plan.constraints, scores.detach()
-    if not plan.constant:
-        constraints.check_numbers()
-        check_prices(numbers)
-    objective.check_bounds(constraints)
-    held = torch.isneginf(values)
-    if bool(held.any()):
-        check_lower(held & torch.isneginf(numbers.lower), constraints)
-        values = values.masked_fill(held, 0.0)
-    largest = values.abs().amax(-1) if values.numel() else values.new_zeros(values.shape[:1])
-    width = float((numbers.upper - numbers.lower).amax()) if objective.finite_box and numbers.lower.numel() else 0.0
-    bad = ~torch.isfinite(largest.to(torch.float64) * width)  # infinity times 0 is not finite either
-    if not bool(bad.any()):
+    numbers, constraints = _check_numbers(call), call.constraints
+    held = np.isneginf(scores)
+    values = scores
+    if held.any():
+        check_lower(held & np.isneginf(numbers.lower), constraints)
+        values = np.where(held, 0.0, scores)
+    largest = np.abs(values.astype(np.float64)).max(-1, initial=0.0)
+    width = 0.0
+    if call.objective.finite_box:
+        width = float((numbers.upper - numbers.lower).max(initial=0.0))
+    with np.errstate(invalid="ignore", over="ignore"):
+        bad = ~np.isfinite(largest * width)  # infinity times 0 is not finite either
+    if not bad.any():
         return None
-    if on_failure == "raise":
-        reject_scores(scores.detach(), numbers, constraints, int(bad.nonzero()[0]))
+    if call.on_failure == "raise":
+        _reject_scores(scores, numbers, constraints, int(bad.nonzero()[0][0]))
     return bad
 
 
-def reject_scores(scores: Tensor, numbers: Numbers, constraints: Constraints, instance: int) -> None:
+def _check_numbers(call: Call) -> Numbers:
+    """Reject numbers of objective and set that no solver could use; returns those of the set as plain arrays."""
+    plan, numbers = call.plan, call.in_numpy()
+    check_objective(call.objective)
+    if not plan.constant:
+        call.constraints.check_numbers()
+        if not (numbers.price > 0).all():  # those of a graph come without the set that would say which
+            raise ConstraintError(
+                "price holds a number that is not positive and finite; expected one per unit of a row."
+            )
+    call.objective.check_bounds(call.constraints)
+    return numbers
+
+
+def _reject_scores(scores: Array, numbers: Numbers, constraints: Constraints, instance: int) -> None:
     """Raise what is wrong with the scores of an instance."""
-    own = scores[instance].to(torch.float64)
-    wrong = ~torch.isfinite(own) & ~torch.isneginf(own)
-    if not bool(wrong.any()):
+    own = scores[instance].astype(np.float64)
+    wrong = ~np.isfinite(own) & ~np.isneginf(own)
+    if not wrong.any():
         lower, upper = (b[min(instance, b.shape[0] - 1)] for b in (numbers.lower, numbers.upper))
-        infinite = ~(torch.isfinite(lower) & torch.isfinite(upper))
-        if bool(infinite.any()) or bool(torch.isfinite(own * (upper - lower)).all()):
-            largest = torch.finfo(scores.dtype).max
+        with np.errstate(invalid="ignore", over="ignore"):
+            fits = np.isfinite(own * (upper - lower)).all()
+        if fits or not (np.isfinite(lower).all() and np.isfinite(upper).all()):
             raise ConstraintError(
                 f"x of instance {instance} is beyond the range of y's dtype {scores.dtype}, which ends at "
-                f"{largest:g}. Fix: y.double(), or finite bounds."
+                f"{np.finfo(scores.dtype).max:g}. Fix: y.double(), or finite bounds."
             )
         raise ConstraintError(
             f"y of instance {instance}, times the width of the box, is beyond the range of float64. "
             f"Fix: smaller scores, or a narrower box."
         )
-    variable = int(wrong.nonzero()[0])
+    variable = int(wrong.nonzero()[0][0])
     raise ConstraintError(
         f"y holds {float(own[variable])} (instance {instance}, variable "
         f"{constraints.variable_name(variable)}); expected finite scores, or -inf to keep a variable at its lower "
@@ -120,100 +127,83 @@ def reject_scores(scores: Tensor, numbers: Numbers, constraints: Constraints, in
     )
 
 
-def check_lower(wrong: Tensor, constraints: Constraints) -> None:
+def check_lower(wrong: Array, constraints: Constraints) -> None:
     """Reject scores of -inf for variables without a lower bound, (N, l) bool."""
-    if bool(wrong.any()):
-        instance, variable = wrong.nonzero()[0].tolist()
+    if wrong.any():
+        instance, variable = (int(i) for i in np.argwhere(wrong)[0])
         raise ConstraintError(
             f"y holds -inf (instance {instance}, variable {constraints.variable_name(variable)}), which keeps a "
             f"variable at its lower bound; that is -inf too. Fix: a finite lower bound, or a finite score."
         )
 
 
-def check_prices(numbers: Numbers) -> None:
-    """Reject prices that no solver could use; those of a graph come without the set that would say which."""
-    if not bool((numbers.price > 0).all()):
-        raise ConstraintError("price holds a number that is not positive and finite; expected one per unit of a row.")
-
-
 def check_objective(objective: Objective) -> None:
     """Reject numbers of the objective that no solver could use."""
     for name, value in objective.parameters().items():
-        known = objective.ranges.get(name)
-        wrong = ~torch.isfinite(value) | (known.wrong(value) if known else False)
-        if bool(wrong.any()):
-            index = tuple(int(i) for i in wrong.nonzero()[0])
+        number, known = to_numpy(value), objective.ranges.get(name)
+        wrong = ~np.isfinite(number) | (known.wrong(number) if known else False)
+        if wrong.any():
+            index = tuple(int(i) for i in np.argwhere(wrong)[0])
             expected = known.expected if known else "finite numbers. Fix: find out where it comes from."
-            raise ConstraintError(f"{name} is {float(value[index])}; expected {expected}")
+            raise ConstraintError(f"{name} is {float(number[index])}; expected {expected}")
 
 
-def _judge(plan: Plan, numbers: Numbers, scores: Tensor, objective: Objective, answer: Answer) -> None:
+def _judge(call: Call, scores: Array, answer: Answer) -> None:
     """Mark the instances among those not solved that are proved infeasible."""
     left = [i for i, code in enumerate(answer.codes.tolist()) if Status.of(code) in _UNSOLVED]
     if not left:
         return
-    index = torch.tensor(left, device=scores.device)
-    decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[index]
-    here = objective.probe(numbers.lower)
-    with torch.no_grad():
-        problem = plan.problem(numbers.select(index), scores[index], here, decided)
-    known: dict[bytes, bool] = {}
-    for place, instance in enumerate(left):
-        system = hard_rows(problem, place)
-        parts = (system.matrix.data, system.row_lower, system.row_upper, system.lower, system.upper)
-        key = b"".join(part.tobytes() for part in parts)
-        if key not in known:
-            known[key] = judge(system, seconds=JUDGE_SECONDS).kind == "infeasible"
-        if known[key]:
-            answer.codes[instance] = Status.INFEASIBLE.code
+    numbers = call.in_numpy()
+    decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[left]
+    objective = call.objective.probe(numbers.lower)
+    problem = call.plan.problem(numbers.select(left), scores[left].astype(np.float64), objective, decided)
+    limit = Deadline(_SECONDS)
+
+    def infeasible(system: LinearSystem, _: int) -> bool:
+        return judge(system, deadline=limit.within(JUDGE_SECONDS)).kind == "infeasible"
+
+    answer.codes[np.array(left)[contradictory(problem, infeasible)]] = Status.INFEASIBLE.code
 
 
-def _report(
-    answer: Answer,
-    on_failure: str,
-    plan: Plan,
-    numbers: Numbers,
-    scores: Tensor,
-    own_instance: Callable[[int], int],
-) -> None:
-    """Raise, warn or put NaN where an instance was not solved, as the caller asked."""
+def _report(call: Call, scores: Array, answer: Answer) -> Failed:
+    """Raise, warn, or tell where x becomes NaN because an instance was not solved, as the caller asked."""
     failed = answer.codes != Status.CONVERGED.code
-    if not bool(failed.any()):
-        return
-    without_x = answer.codes == Status.NOT_FINITE.code
-    if bool(without_x.any()):  # no scores, no point, whoever asks
-        answer.x = answer.x.masked_fill(without_x[:, None], torch.nan)
-    if on_failure == "ignore":
-        return
-    if on_failure == "nan":
-        answer.x = answer.x.masked_fill(failed[:, None], torch.nan)
-        return
-    first = int(failed.nonzero()[0])
+    if not failed.any():
+        return None
+    nowhere = answer.codes == Status.NOT_FINITE.code  # no scores, no point, whoever asks
+    if call.on_failure == "nan":
+        return failed
+    if call.on_failure == "ignore":
+        return nowhere if nowhere.any() else None
+    first = int(failed.nonzero()[0][0])
     status = Status.of(int(answer.codes[first]))
     text = (
         f"{int(failed.sum())} of {len(failed)} instances were not solved; the first is instance {first}: {status}. "
         f"{status.advice}"
     )
-    if on_failure == "warn":
+    if call.on_failure == "warn":
         warnings.warn(text, LinSATWarning, stacklevel=_caller_level())
-        return
+        return nowhere if nowhere.any() else None
     if status is Status.INFEASIBLE:
-        reject_instance(plan, numbers, scores, first, own_instance)
+        numbers, held = call.in_numpy(), np.isneginf(scores[first])
+        ends = (bound[min(first, bound.shape[0] - 1)] for bound in (numbers.lower, numbers.upper))
+        reject_instance(call.constraints, call.own_instance(first), first, held, *ends)
     raise ConvergenceError(f'{text} To continue without such instances: on_failure="nan".')
 
 
-def reject_instance(
-    plan: Plan, numbers: Numbers, scores: Tensor, instance: int, own_instance: Callable[[int], int]
-) -> None:
-    """Raise `InfeasibleError` where the rows of an instance contradict each other, at bounds as scores of -inf make."""
-    constraints, own = plan.constraints, own_instance(instance)
-    held = torch.isneginf(scores[instance])
-    if not bool(held.any()):
+def reject_instance(constraints: Constraints, own: int, instance: int, held: Array, lower: Array, upper: Array) -> None:
+    """Raise `InfeasibleError` where the rows of an instance contradict each other, at bounds as scores of -inf make.
+
+    Args:
+        own: which of the set's instances it has its numbers from.
+        held: (l,) variables whose scores are -inf.
+        lower, upper: (l,) the bounds of the instance.
+    """
+    if not held.any():
         reject_infeasible(constraints, own)
         return
     batch = constraints.batch_shape or (instance + 1,)
-    lower, upper = (b[min(instance, b.shape[0] - 1)] for b in (numbers.lower, numbers.upper))
-    upper = torch.where(held, lower, upper).detach().cpu().expand(*batch, -1)
+    upper = np.broadcast_to(np.where(held, lower, upper), (*batch, len(held)))
     try:
         reject_infeasible(constraints.with_bounds(upper=upper), own if constraints.batch_shape else instance)
     except InfeasibleError as error:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from linsat._transforms import recorded
 from linsat.call import OnFailure, check_options, read_objective
 from linsat.constraints import Constraints
 from linsat.constraints.fingerprint import fingerprint
@@ -18,7 +17,7 @@ from linsat.constraints.modelling import not_a_set
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.plan import Solver
-from linsat.projection import compile_ahead, project
+from linsat.projection import project, solve
 from linsat.solution import Scores
 
 _RULES = "linsat_rules"  # in the metadata that torch keeps beside the tensors of a state
@@ -62,7 +61,7 @@ class LinSAT(nn.Module):
             raise ConstraintError(f"tau is {tau!r}; expected a positive number or tensor. Fix: for example tau=0.1.")
         check_options(solver, on_failure)
         objective.check_bounds(constraints)
-        compile_ahead(constraints, objective)
+        _compile_ahead(constraints, objective)
         self.constraints = constraints
         self._objective = objective
         self.solver = solver
@@ -81,7 +80,6 @@ class LinSAT(nn.Module):
         numbers = {name: getattr(self, name) for name in self._numbers}
         return replace(self._objective, **numbers) if numbers else self._objective  # type: ignore[type-var]
 
-    @recorded
     def forward(
         self,
         y: Scores,
@@ -95,12 +93,16 @@ class LinSAT(nn.Module):
         f: Any = None,
         lower: Any = None,
         upper: Any = None,
+        price: Any = None,
         tau: Any = None,
+        on_failure: OnFailure | None = None,
+        start: Any = None,
     ) -> Scores:
         """x like y: flat, in the shape of the set's variable, or a dict of several, as in `linsat.project`.
 
-        Coefficients (as `Constraints.with_coefficients` takes them), right-hand sides, bounds or tau given here replace
-        the layer's for this call; ``rhs`` are right-hand sides by the names of rows, as in `Constraints.with_rhs`.
+        Whatever `linsat.project` takes, a call takes: coefficients ``A``, ``C``, ``E``, right-hand sides ``b``, ``d``,
+        ``f`` or ``rhs`` by the names of rows, bounds ``lower`` and ``upper``, the ``price`` of soft rows, ``tau``,
+        ``start`` and ``on_failure`` replace the layer's for this call.
         """
         constraints = self.constraints
         kept = constraints.learned_tensors() if self._learned else {}
@@ -110,11 +112,6 @@ class LinSAT(nn.Module):
         }
         if swapped:
             constraints = constraints.with_tensors({name: t for name, t in swapped.items() if t is not None})
-        given = {"A": A, "C": C, "E": E, "b": b, "d": d, "f": f, "lower": lower, "upper": upper}
-        if any(value is not None for value in given.values()):
-            constraints = constraints.with_numbers(**given)
-        if rhs is not None:
-            constraints = constraints.with_rhs(rhs)
         objective = self.objective
         if tau is not None:
             if objective.temperature is None:
@@ -122,7 +119,24 @@ class LinSAT(nn.Module):
                     f"tau was given, but {type(objective).__name__} has no temperature. Fix: leave it out."
                 )
             objective = objective.at(tau)
-        return project(y, constraints, objective=objective, solver=self.solver, on_failure=self.on_failure)
+        return project(
+            y,
+            constraints,
+            objective=objective,
+            solver=self.solver,
+            on_failure=self.on_failure if on_failure is None else on_failure,
+            start=start,
+            A=A,
+            C=C,
+            E=E,
+            b=b,
+            d=d,
+            f=f,
+            lower=lower,
+            upper=upper,
+            price=price,
+            rhs=rhs,
+        )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -158,3 +172,17 @@ class LinSAT(nn.Module):
         numbers = ", ".join(f"{n}={shown(getattr(self, n))}" for n in self._numbers)
         text = numbers if name == "Entropy" and self._objective.entropic_slack else f"objective={name}({numbers})"
         return f"{repr(self.constraints).splitlines()[0]}, {text}"
+
+
+def _compile_ahead(constraints: Constraints, objective: Objective) -> None:
+    """Compile a set whose numbers all instances share, and solve it once at scores 0.
+
+    Raises:
+        InfeasibleError: the rows contradict each other.
+    """
+    if constraints.batch_shape or constraints.num_variables is None:
+        return
+    shared = objective.changed(lambda _: torch.ones((), dtype=torch.float64, device="cpu"))
+    with torch.no_grad():
+        scores = torch.zeros(constraints.num_variables, dtype=torch.float64, device="cpu")
+        solve(scores, constraints, objective=shared, on_failure="ignore")

@@ -26,16 +26,18 @@ from torch import Tensor
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import has_tangent, mapped, outside_graphs
-from linsat.call import Call, OnFailure, read_objective
+from linsat.call import OnFailure, read_objective
 from linsat.compile.problem import Problem, StandardForm
 from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.layout import flatten
+from linsat.constraints.layout import flatten, holds_tensors
 from linsat.errors import ConstraintError
 from linsat.exact import argmax
 from linsat.objectives import Entropy, Euclidean, Objective
 from linsat.plan import Solver
 from linsat.status import Status
+from linsat.torch.call import Reading, as_tensors, scores_from_numpy
+from linsat.torch.implicit import solve_flat
 
 Reduction = Literal["mean", "sum", "none"]
 _FEASIBLE = 1e-5  # a target in float32 holds long rows to this
@@ -88,27 +90,35 @@ def fenchel_young_loss(
             f"objective is {type(objective).__name__}; expected linsat.Entropy or linsat.Euclidean, whose Omega is "
             f"known at the target. Fix: one of these, or your own loss on linsat.project."
         )
-    call, scores = Call.read(y, constraints, objective, solver, on_failure, None)
-    _reject_transforms(call, scores)
+    reading = _read(y, constraints, objective, solver, on_failure)
+    _reject_transforms(reading)
     _reject_learned(constraints)
-    t = _read_target(target, call, scores)
-    _reject_forbidden(t, call, scores)
-    return _finished(_losses(t, call, scores), call, reduction)
+    t = _read_target(target, reading)
+    _reject_forbidden(t, reading)
+    return _finished(_losses(t, reading), reading, reduction, y)
 
 
-def _losses(t: Tensor, call: Call, given: Tensor) -> Tensor:
+def _read(
+    y: Any, constraints: Constraints, objective: Objective, solver: Solver | None = None, on_failure: str = "raise"
+) -> Reading:
+    scores = y if holds_tensors(y) else scores_from_numpy(y)
+    return Reading.of(scores, constraints, objective, solver, on_failure, None)
+
+
+def _losses(t: Tensor, reading: Reading) -> Tensor:
     """One loss for each instance, (N,)."""
-    flat = given.reshape(t.shape)
-    form = call.plan.form(call.numbers)
+    flat, call = reading.scores.reshape(t.shape), reading.call()
+    numbers = call.tensors()
+    form = call.plan.kept_form(numbers)
     room = form.rhs - form.rows.matvec(t)  # B - A t
     if not _surely_inside(t, room, form):
-        _reject_outside(t, call)
+        _reject_outside(t, reading)
     with torch.no_grad():
-        answer = call.solve(flat.detach())
+        answer = as_tensors(solve_flat(call, flat.detach()))
     scores, failed = flat.to(torch.float64), None if answer.solved else answer.codes != Status.CONVERGED.code
     if failed is not None:  # they may be NaN, and times a gradient of zero stay so
         scores = scores.masked_fill(failed[:, None] & ~torch.isfinite(scores) & ~torch.isneginf(scores), 0.0)
-    problem = call.plan.problem(call.numbers, scores, call.objective, answer.decided)
+    problem = call.plan.problem(numbers, scores, call.objective, answer.decided)
     room = problem.rhs - problem.rows.matvec(t)  # where scores are -inf the box is another, and with it the slack
     mu = answer.duals.detach() * problem.scale
     if any(number.requires_grad or has_tangent(number) for number in call.objective.parameters().values()):
@@ -157,23 +167,23 @@ def perturbed_fenchel_young_loss(
         raise ConstraintError(f"sigma is {sigma!r}; expected a positive number. Fix: for example sigma=1.0.")
     if not isinstance(samples, int) or samples < 1:
         raise ConstraintError(f"samples is {samples!r}; expected a positive integer. Fix: samples=1.")
-    call, given = Call.read(y, constraints, Euclidean(), None, "raise", None)
-    _reject_transforms(call, given)
-    t = _read_target(target, call, given)
-    _reject_forbidden(t, call, given)
-    _reject_outside(t, call)
-    whole = given.reshape(t.shape).to(torch.float64)
+    reading = _read(y, constraints, Euclidean())
+    _reject_transforms(reading)
+    t = _read_target(target, reading)
+    _reject_forbidden(t, reading)
+    _reject_outside(t, reading)
+    whole = reading.scores.reshape(t.shape).to(torch.float64)
     held = torch.isneginf(whole.detach())
     scores = whole.masked_fill(held, 0.0)
     with torch.no_grad():
         noise = torch.randn((samples, *scores.shape), generator=generator, dtype=torch.float64, device="cpu")
         perturbed = scores + sigma * noise.to(scores.device)
-        drawn = perturbed.masked_fill(held, -torch.inf).reshape(samples, *call.batch_shape, -1)
+        drawn = perturbed.masked_fill(held, -torch.inf).reshape(samples, *reading.batch_shape, -1)
         x = argmax(drawn, constraints).reshape(perturbed.shape)
         best = (perturbed * x).sum(-1).mean(0)
         direction = x.mean(0) - t
         value = best - (scores * t).sum(-1)
-    return _finished(_with_gradient(value, scores, direction), call, reduction)
+    return _finished(_with_gradient(value, scores, direction), reading, reduction, y)
 
 
 def _with_gradient(value: Tensor, scores: Tensor, direction: Tensor) -> Tensor:
@@ -231,9 +241,9 @@ def _binary_divergence(share: Tensor, logit: Tensor) -> Tensor:
     return F.softplus(logit, threshold=40.0) - share * logit + entropy
 
 
-def _read_target(target: Any, call: Call, scores: Tensor) -> Tensor:
+def _read_target(target: Any, reading: Reading) -> Tensor:
     """Targets (N, l) in float64 on the device of the scores."""
-    constraints = call.plan.constraints
+    constraints, scores = reading.constraints, reading.scores
 
     def read(name: str, value: Any) -> Tensor:
         try:
@@ -244,7 +254,7 @@ def _read_target(target: Any, call: Call, scores: Tensor) -> Tensor:
             ) from None
 
     t = flatten("target", target, constraints.layout, scores.shape[-1], read)[0]
-    shape = (*call.batch_shape, scores.shape[-1])
+    shape = (*reading.batch_shape, scores.shape[-1])
     try:
         t = t.expand(shape)
     except RuntimeError:
@@ -262,10 +272,14 @@ def _surely_inside(t: Tensor, room: Tensor, form: StandardForm) -> bool:
     return bool((above & below).all()) and bool(boxed.all())
 
 
-def _reject_forbidden(t: Tensor, call: Call, scores: Tensor) -> None:
+def _reject_forbidden(t: Tensor, reading: Reading) -> None:
     """Raise where a target leaves the lower bound at a score of -inf: there the loss is infinite."""
-    forbidden = torch.isneginf(scores.detach()).reshape(t.shape)
-    lower, constraints = call.numbers.lower.detach().expand(t.shape), call.plan.constraints
+    forbidden = torch.isneginf(reading.scores.detach()).reshape(t.shape)
+    if not bool(forbidden.any()):
+        return
+    constraints = reading.constraints
+    lower = constraints.lower.detach().to(t.device, torch.float64).expand(*reading.batch_shape, t.shape[-1])
+    lower = lower.reshape(t.shape)
     wrong = forbidden & ~(t <= lower + _FEASIBLE)
     if bool(wrong.any()):
         instance, variable = wrong.nonzero()[0].tolist()
@@ -276,9 +290,9 @@ def _reject_forbidden(t: Tensor, call: Call, scores: Tensor) -> None:
         )
 
 
-def _reject_outside(t: Tensor, call: Call) -> None:
+def _reject_outside(t: Tensor, reading: Reading) -> None:
     """Raise where a target is not in the set, rows and bounds measured as everywhere."""
-    violation = call.plan.constraints.violation(t.reshape(*call.batch_shape, t.shape[-1])).reshape(-1)
+    violation = reading.constraints.violation(t.reshape(*reading.batch_shape, t.shape[-1])).reshape(-1)
     wrong = ~(violation <= _FEASIBLE)  # also where it is NaN
     if bool(wrong.any()):
         first = int(wrong.nonzero()[0])
@@ -289,8 +303,8 @@ def _reject_outside(t: Tensor, call: Call) -> None:
         )
 
 
-def _reject_transforms(call: Call, scores: Tensor) -> None:
-    if any(map(mapped, (scores, *call.objective.parameters().values()))):
+def _reject_transforms(reading: Reading) -> None:
+    if any(map(mapped, (reading.scores, *reading.objective.parameters().values()))):
         raise ConstraintError(
             "y, tau or weights belongs to a function transform (torch.func.grad, jvp, vmap, ...), which this loss does "
             'not follow. Fix: loss.backward() or torch.autograd.grad; reduction="none" in place of vmap.'
@@ -311,9 +325,9 @@ def _check_reduction(reduction: Any) -> None:
         raise ConstraintError(f"reduction is {reduction!r}; expected 'mean', 'sum' or 'none'.")
 
 
-def _finished(loss: Tensor, call: Call, reduction: str) -> Any:
-    """The losses (N,) reduced, in the dtype, device and kind of the scores."""
-    loss = loss.reshape(call.batch_shape)
+def _finished(loss: Tensor, reading: Reading, reduction: str, y: Any) -> Any:
+    """The losses (N,) reduced, in the dtype, device and kind of the scores y."""
+    loss = loss.reshape(reading.batch_shape)
     loss = loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
-    loss = loss.to(call.device, call.dtype)
-    return loss.detach().cpu().numpy() if call.as_numpy else loss
+    loss = loss.to(reading.device, reading.dtype)
+    return loss if holds_tensors(y) else loss.detach().numpy()

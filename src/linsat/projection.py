@@ -1,35 +1,25 @@
-"""`project` and `solve`: scores and constraints in, constrained x out."""
+"""`project` and `solve`: scores and constraints in, constrained x out; the door is that of the scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
-from linsat.backends.run import confirm
-from linsat.call import Call, OnFailure, read_objective, read_scores
-from linsat.compile.problem import Tensor
+from linsat import numpy_door
+from linsat._optional import is_tensor, require
+from linsat._transforms import tracing
+from linsat.call import OnFailure, read_objective, with_numbers
+from linsat.constraints.arrays import as_array
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.layout import flatten
+from linsat.constraints.layout import flatten, holds_tensors
 from linsat.errors import ConstraintError
-from linsat.failures import check_usable, settle
-from linsat.gradient.implicit import point, point_and_duals
 from linsat.objectives import Objective
-from linsat.plan import Answer, Solver, pack
+from linsat.plan import Solver
 from linsat.solution import Scores, Solution
-from linsat.solvers import Newton, Sinkhorn
-from linsat.status import Status
-
-_RECENT = 64  # calls of one set
 
 
-@recorded
-@one_thread_after_a_fork
 def project(
     y: Scores,
     constraints: Constraints,
@@ -39,16 +29,26 @@ def project(
     solver: Solver | None = None,
     on_failure: OnFailure = "raise",
     start: Any = None,
+    A: Any = None,
+    C: Any = None,
+    E: Any = None,
+    b: Any = None,
+    d: Any = None,
+    f: Any = None,
+    lower: Any = None,
+    upper: Any = None,
+    price: Any = None,
+    rhs: Mapping[str, Any] | None = None,
 ) -> Scores:
     """The point of the constraint set that fits the scores best, differentiably.
 
     Solves, for each instance, ``max <y, x> - Omega(x)`` over the rows and the box; the objective says what Omega is.
 
     Args:
-        y: scores, floating torch tensors or numpy arrays; numpy in, numpy out. Flat, (..., variables); in the shape of
-            the set's variable, (..., 4, 5); or one array for each of several variables, ``{"works": (..., 4, 5), "off":
-            (..., 5)}``. A tensor whose last axis is as long as there are variables in all is flat. ``-inf`` keeps a
-            variable at its lower bound in that instance, without a gradient.
+        y: scores, floating torch tensors or numpy arrays; numpy in, numpy out, without torch. Flat, (..., variables);
+            in the shape of the set's variable, (..., 4, 5); or one array for each of several variables, ``{"works":
+            (..., 4, 5), "off": (..., 5)}``. An array whose last axis is as long as there are variables in all is flat.
+            ``-inf`` keeps a variable at its lower bound in that instance, without a gradient.
         constraints: the rows and the box; per-instance numbers broadcast against the leading dimensions of y.
         tau: short for ``objective=linsat.Entropy(tau=tau)``, the paper's layer; default 0.1.
         objective: `Entropy` or `Euclidean`; docs/objectives.md says which to choose.
@@ -56,11 +56,14 @@ def project(
         on_failure: what to do when some instance is not solved, since its x breaks rows: ``"raise"``, ``"warn"``,
             ``"nan"`` (its x is NaN, the others are untouched) or ``"ignore"``.
         start: duals of an earlier, similar solve (`Solution.duals`) to start from.
+        A, C, E, b, d, f, lower, upper, price, rhs: numbers in place of the set's own for this call: coefficients as
+            `Constraints.with_coefficients` takes them, right-hand sides and bounds, prices of the soft rows, right-hand
+            sides by the names of rows. The cheapest way to rows that change with every call.
 
     Returns:
         x like y: same shape or dict (broadcast with per-instance constraints), dtype and device. Gradients reach y,
-        right-hand sides, coefficients, bounds, tau and weights; those of an instance that was not solved are zero.
-        Cost: see `Newton` and `Sinkhorn`.
+        right-hand sides, coefficients, bounds, prices, tau and weights; those of an instance that was not solved are
+        zero. Cost: see `Newton` and `Sinkhorn`.
 
     Raises:
         InfeasibleError: rows shared by all instances contradict each other; with ``on_failure="raise"``, also those of
@@ -69,21 +72,20 @@ def project(
         ConvergenceError: with ``on_failure="raise"``.
     """
     objective = read_objective(objective, tau)
-    key = _key(y, constraints, objective, solver, on_failure) if start is None else None
-    call = None if key is None else constraints.calls.get(key)
-    if call is not None:
-        return point(call, y)
-    call, scores = Call.read(y, constraints, objective, solver, on_failure, start)
-    if _unrolls(call.plan.solver):
-        return call.answer(_unrolled(call, scores).x)
-    x = point(call, scores)
-    if key is not None and call.plan.constant and scores is y:
-        _keep(constraints.calls, key, call)
-    return call.answer(x)
+    rows: dict[str, Any] = {"A": A, "C": C, "E": E, "b": b, "d": d, "f": f}
+    others: dict[str, Any] = {"lower": lower, "upper": upper, "price": price, "rhs": rhs}
+    given = {name: value for name, value in (rows | others).items() if value is not None}
+    if holds_tensors(y):
+        from linsat.torch.projection import project
+
+        return project(y, constraints, given, objective, solver, on_failure, start)
+    try:
+        return numpy_door.project(y, constraints, given, objective, solver, on_failure, start)
+    except numpy_door.NotHere as reason:
+        constraints = with_numbers(constraints, given)
+        return _by_torch(reason, y, constraints, objective, solver, on_failure, start).x
 
 
-@recorded
-@one_thread_after_a_fork
 def solve(
     y: Scores,
     constraints: Constraints,
@@ -93,84 +95,35 @@ def solve(
     solver: Solver | None = None,
     on_failure: OnFailure = "warn",
     start: Any = None,
+    **numbers: Any,
 ) -> Solution[Scores]:
     """Like `project`, returning a `Solution`: x with status, violation, steps and duals of every instance.
 
     As the status says which instances were not solved, the default is to warn.
     """
-    call, scores = Call.read(y, constraints, read_objective(objective, tau), solver, on_failure, start)
-    if _unrolls(call.plan.solver):
-        return call.solution(_unrolled(call, scores))
-    return call.solution(point_and_duals(call, scores))
+    objective = read_objective(objective, tau)
+    given = {name: value for name, value in numbers.items() if value is not None}
+    if holds_tensors(y):
+        from linsat.torch.projection import solve
+
+        return solve(y, with_numbers(constraints, given), objective, solver, on_failure, start)
+    try:
+        return numpy_door.solve(y, constraints, given, objective, solver, on_failure, start)
+    except numpy_door.NotHere as reason:
+        constraints = with_numbers(constraints, given)
+        return _by_torch(reason, y, constraints, objective, solver, on_failure, start)
 
 
-def compile_ahead(constraints: Constraints, objective: Objective) -> None:
-    """Compile a set whose numbers all instances share, and solve it once at scores 0.
+def _by_torch(
+    reason: Exception, y: Any, constraints: Constraints, objective: Objective, solver: Any, on_failure: Any, start: Any
+) -> Solution:
+    """Scores of numpy where the native core does not take the call: torch operations do."""
+    torch = require("torch", extra="torch", purpose=f"This call ({reason})")
+    from linsat.torch.call import scores_from_numpy
+    from linsat.torch.projection import solve
 
-    Raises:
-        InfeasibleError: the rows contradict each other.
-    """
-    if constraints.batch_shape or constraints.num_variables is None:
-        return
-    numbers = dict.fromkeys(objective.parameters(), torch.ones((), dtype=torch.float64, device="cpu"))
-    shared = replace(objective, **numbers) if numbers else objective  # type: ignore[type-var]
     with torch.no_grad():
-        solve(
-            torch.zeros(constraints.num_variables, dtype=torch.float64, device="cpu"),
-            constraints,
-            objective=shared,
-            on_failure="ignore",
-        )
-
-
-def _key(y: Any, constraints: Any, objective: Objective, solver: Any, on_failure: Any) -> Any:
-    """What a call depends on besides the numbers in y, where all of that is plain and constant; else None.
-
-    A call with the key of an earlier one needs no reading and no checks of anything but the numbers in y.
-    """
-    if tracing() or transforming() or forward_mode() or torch._C._is_tracing():
-        return None
-    numbers = objective.constant_key
-    if numbers is None or type(y) is not torch.Tensor or type(constraints) is not Constraints:
-        return None
-    if type(on_failure) is not str or not (solver is None or type(solver) is Newton):
-        return None
-    return y.shape, y.dtype, y.device, y.layout, numbers, solver, on_failure
-
-
-def _keep(calls: dict[Any, Call], key: Any, call: Call) -> None:
-    if len(calls) >= _RECENT:
-        calls.clear()
-    calls[key] = call
-
-
-def _unrolls(solver: Solver) -> bool:
-    return isinstance(solver, Sinkhorn) and solver.gradient == "unrolled"
-
-
-@outside_graphs
-def _unrolled(call: Call, scores: Tensor) -> Answer:
-    if tracing(scores):
-        raise ConstraintError(
-            "Sinkhorn(gradient='unrolled') looks at numbers to know when to stop, and a graph has none. "
-            "Fix: gradient='implicit', or linsat.Newton()."
-        )
-    plan, objective, solver = call.plan, call.objective, call.plan.solver
-    assert isinstance(solver, Sinkhorn)
-    flat = scores.reshape(call.batch_shape.numel(), scores.shape[-1]).to(torch.float64)
-    unusable = check_usable(plan, call.numbers, flat, objective, call.on_failure)
-    if unusable is not None:
-        flat = flat.masked_fill(unusable[:, None], 0.0)
-    problem = plan.problem(call.numbers, flat, objective, plan.decided() if plan.constant else None)
-    result = solver.unrolled(problem, None if call.start is None else call.start * problem.scale.detach())
-    confirm(problem, result, solver)
-    result.codes[problem.presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code
-    if unusable is not None:
-        result.codes[unusable] = Status.NOT_FINITE.code
-    answer = Answer(result.x, problem.multipliers(result.mu), result.counts, pack(problem.presolved, len(flat)))
-    if not answer.solved:
-        settle(plan, call.numbers, flat.detach(), objective, answer, call.on_failure, call.own_instance)
-    return answer
+        return solve(scores_from_numpy(y), constraints, objective, solver, on_failure, start).in_numpy()
 
 
 def project_each(
@@ -192,7 +145,7 @@ def project_each(
         raise ConstraintError(
             f"scores has {len(scores)} entries and constraints {len(constraints)}. Fix: one constraint set per scores."
         )
-    objective = read_objective(objective, tau)
+    options: Any = {"objective": read_objective(objective, tau), "solver": solver, "on_failure": on_failure}
     groups: dict[Any, list[int]] = {}
     for i, (y, cons) in enumerate(zip(scores, constraints, strict=True)):
         # A dict of scores is solved by itself: only arrays are stacked.
@@ -201,23 +154,23 @@ def project_each(
         groups.setdefault((kind, _rows_key(cons)), []).append(i)
     results: list[Any] = [None] * len(scores)
     for members in groups.values():
-        parts, sets = [scores[i] for i in members], [constraints[i] for i in members]
-        together = _project_group(parts, sets, objective, solver, on_failure)
+        parts: list[Any] = [scores[i] for i in members]
+        sets = [constraints[i] for i in members]
+        if len(parts) == 1:
+            together: Any = [project(parts[0], sets[0], **options)]
+        else:
+            together = project(_stacked(parts), _joined(sets, tuple(np.shape(parts[0]))), **options)
         for i, x in zip(members, together, strict=True):
             results[i] = x
     return results
 
 
-def _project_group(
-    scores: list[Any], sets: list[Constraints], objective: Objective, solver: Solver | None, on_failure: OnFailure
-) -> Any:
-    """Sets that differ in coefficients and right-hand sides alone, as one batch."""
-    if len(scores) == 1:
-        return [project(scores[0], sets[0], objective=objective, solver=solver, on_failure=on_failure)]
-    stack: Any = torch.stack if isinstance(scores[0], torch.Tensor) else np.stack
-    flat, _ = flatten("scores", scores[0], sets[0].layout, sets[0].num_variables, read_scores)
-    joined = _joined(sets, flat.dim() - 1)
-    return project(stack(scores), joined, objective=objective, solver=solver, on_failure=on_failure)
+def _stacked(parts: Sequence[Any]) -> Any:
+    if not is_tensor(parts[0]):
+        return np.stack(parts)
+    import torch
+
+    return torch.stack(list(parts))
 
 
 def _rows_key(constraints: Any) -> Any:
@@ -236,19 +189,21 @@ def _rows_key(constraints: Any) -> Any:
     )
 
 
-def _joined(sets: Sequence[Constraints], batch_dims: int) -> Constraints:
-    """One set for scores (sets, batch..., variables), from sets of one pattern: with the numbers of each."""
+def _joined(sets: Sequence[Constraints], shape: tuple[int, ...]) -> Constraints:
+    """One set for scores (sets, *shape), from sets of one pattern: with the numbers of each."""
 
-    def stacked(numbers: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    def stacked(numbers: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Those numbers of all sets, (sets, 1..., size), by name; empty where all sets have the same."""
-        if all(all(map(torch.equal, numbers[0].values(), other.values())) for other in numbers[1:]):
+        if all(all(map(np.array_equal, numbers[0].values(), other.values())) for other in numbers[1:]):
             return {}
-        together = {name: torch.stack([one[name] for one in numbers]) for name in numbers[0]}
-        return {name: t.reshape(len(sets), *[1] * batch_dims, *t.shape[1:]) for name, t in together.items()}
+        together = {name: np.stack([one[name] for one in numbers]) for name in numbers[0]}
+        return {name: array.reshape(len(sets), *ones, *array.shape[1:]) for name, array in together.items()}
 
     joined = sets[0]
     if all(cons is joined for cons in sets):
         return joined
-    coefficients, sides = stacked([cons.coefficients for cons in sets]), stacked([cons.right_sides for cons in sets])
-    joined = joined.with_coefficients(**coefficients) if coefficients else joined
-    return joined.with_rhs(**sides) if sides else joined
+    scores, width = np.broadcast_to(0.0, shape), joined.num_variables
+    ones = [1] * (flatten("scores", scores, joined.layout, width, lambda _, whole: whole)[0].ndim - 1)
+    blocks = [{name: as_array(matrix.stated()) for name, matrix in cons.blocks.items()} for cons in sets]
+    sides = [{name: as_array(side) for name, side in cons._sides().items()} for cons in sets]
+    return joined.with_numbers(**stacked(blocks), **stacked(sides))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-import torch
 
+from linsat._array_namespace import namespace, to_numpy
+from linsat._optional import is_tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.solvers.result import SOLVERS
 from linsat.status import Status
@@ -17,7 +18,12 @@ _HOLDS = 1e-8  # a soft row that is violated by less, relative to its size, is h
 _SHOWN = 6  # broken rows that the text lists
 
 # What scores may be, and with them x: an array, or one for each variable by name.
-Scores = TypeVar("Scores", torch.Tensor, np.ndarray, dict[str, torch.Tensor], dict[str, np.ndarray])
+if TYPE_CHECKING:
+    import torch
+
+    Scores = TypeVar("Scores", torch.Tensor, np.ndarray, dict[str, torch.Tensor], dict[str, np.ndarray])
+else:
+    Scores = TypeVar("Scores")
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,9 @@ class Solution(Generic[Scores]):
         `Constraints.adjusted`. Sides given in float64 are never changed.
         """
         batch = self.codes.shape
-        amount = self.constraints.adjusted.detach()
-        if isinstance(self.codes, torch.Tensor):
-            return amount.to(self.codes.device).expand(batch)
-        return np.broadcast_to(amount.cpu().numpy(), batch)
+        if is_tensor(self.codes):
+            return self.constraints.adjusted.detach().to(self.codes.device).expand(batch)
+        return np.broadcast_to(to_numpy(self.constraints.adjustment()), batch)
 
     @property
     def broken(self) -> Any:
@@ -74,7 +79,7 @@ class Solution(Generic[Scores]):
         Differentiable; worked out when first asked for.
         """
         x = next(iter(self.x.values())) if isinstance(self.x, Mapping) else self.x
-        eps = torch.finfo(x.dtype).eps if isinstance(x, torch.Tensor) else float(np.finfo(x.dtype).eps)
+        eps = namespace(x).eps(x)
         return self._once("_broken", lambda: self.constraints.soft_violation(self.x, max(_HOLDS, 4 * eps)))
 
     def _once(self, name: str, work_out: Callable[[], Any]) -> Any:
@@ -82,6 +87,13 @@ class Solution(Generic[Scores]):
         if name not in self.__dict__:
             object.__setattr__(self, name, work_out())
         return self.__dict__[name]
+
+    def in_numpy(self) -> Solution:
+        """The same with every field as an array of numpy, without gradients."""
+        x: Any = self.x
+        x = {name: to_numpy(part) for name, part in x.items()} if isinstance(x, Mapping) else to_numpy(x)
+        steps, duals, codes, solver_codes = map(to_numpy, (self.steps, self.duals, self.codes, self.solver_codes))
+        return Solution(x, steps, duals, codes, solver_codes, self.constraints)
 
     @property
     def converged(self) -> Any:
@@ -91,13 +103,12 @@ class Solution(Generic[Scores]):
     @property
     def solved_by(self) -> np.ndarray:
         """Who solved each instance: ``"newton"``, ``"interior_point"`` or ``"sinkhorn"``, of the batch shape."""
-        codes = self.solver_codes
-        return np.array(SOLVERS, dtype=object)[codes.cpu().numpy() if isinstance(codes, torch.Tensor) else codes]
+        return np.array(SOLVERS, dtype=object)[to_numpy(self.solver_codes)]
 
     @property
     def status(self) -> np.ndarray:
         """`Status` of each instance as an object array of the batch shape (a scalar array without batch)."""
-        codes = self.codes.cpu().numpy() if isinstance(self.codes, torch.Tensor) else np.asarray(self.codes)
+        codes = to_numpy(self.codes)
         found = np.empty(codes.shape, dtype=object)
         for index, code in np.ndenumerate(codes):
             found[index] = Status.of(int(code))
@@ -115,9 +126,9 @@ class Solution(Generic[Scores]):
 
     def _broken_lines(self) -> list[str]:
         """The soft rows that are broken, worst first, one a line."""
-        if not bool(self.constraints.soft.any()):
+        if not self.constraints._soft_mask().any():
             return []
-        found = self.broken.detach().cpu().numpy() if isinstance(self.broken, torch.Tensor) else self.broken
+        found = to_numpy(self.broken)
         amounts = np.nan_to_num(found.reshape(-1, found.shape[-1]))  # NaN: an instance without an answer
         instances, worst = (amounts > 0).sum(0), amounts.max(0)
         order = [int(i) for i in np.argsort(-worst, kind="stable") if instances[i]]

@@ -13,6 +13,8 @@ class Status(str, Enum):
     STALLED = "stalled"
     INFEASIBLE = "infeasible"
     NOT_FINITE = "not_finite"
+    TIME_LIMIT = "time_limit"
+    UNBOUNDED = "unbounded"
 
     @property
     def advice(self) -> str:
@@ -53,5 +55,13 @@ _ADVICE = {
         "Its scores (in linsat.jax: any of its numbers) hold NaN or +inf, or are beyond the range of float64 times the "
         "width of the box, or x is beyond the range of their dtype; x is NaN. "
         "Find out where they come from; -inf is the score of a variable that stays at its lower bound."
+    ),
+    Status.TIME_LIMIT: (
+        "The time limit was over before the rows held to tolerance. "
+        "Raise seconds (Newton), loosen tol, or solve fewer instances in one call."
+    ),
+    Status.UNBOUNDED: (
+        "The objective grows without end along a direction that rows and bounds leave open. "
+        "Bound the variables, or add curvature: a positive definite P."
     ),
 }

@@ -2,10 +2,15 @@
  *
  *     test_core               one line per test, then "N passed, M failed"; exit code 1 where one failed
  *     test_core --plain       the same without AVX2; --avx2: without AVX-512
+ *     test_core --no-fork     the same without a child process, which emulators do not let start threads
  *     test_core --answers     answers and gradients of a fixed list of problems, to compare machines
  *     test_core --constants   the constants of the iteration
  */
 #include <stdlib.h>
+#ifndef _WIN32
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 #include "call.h"
 #include "check.h"
@@ -351,6 +356,26 @@ static void bits_do_not_depend_on_threads(void) {
         }
 }
 
+#ifndef _WIN32
+/* A child made by fork while the workers sleep hires its own, and finds the same bits. */
+static void a_forked_child_has_workers_of_its_own(void) {
+    Instance of = make(0, NEAREST_POINT, 40);
+    of.q.threads = 4;
+    Answer a = answer_to(&of.q);
+    fflush(stdout);
+    const pid_t child = fork();
+    if (!child) {
+        alarm(120); /* one that waits for the workers of its parent would wait for ever */
+        Answer b = answer_to(&of.q);
+        _exit(b.failed || !same_bits(b.x, a.x, of.q.count * of.q.variables));
+    }
+    int status = 1;
+    CHECK(!a.failed && waitpid(child, &status, 0) == child && status == 0);
+    free_answer(&a);
+    discard(&of);
+}
+#endif
+
 /* The same instances in another order, and each alone. */
 static void bits_do_not_depend_on_the_batch(void) {
     enum { COUNT = 11 };
@@ -595,6 +620,9 @@ int main(int count, char **arguments) {
     TEST(several_rows_are_optimal);
     TEST(single_precision);
     TEST(bits_do_not_depend_on_threads);
+#ifndef _WIN32
+    if (strcmp(wanted, "--no-fork")) TEST(a_forked_child_has_workers_of_its_own);
+#endif
     TEST(bits_do_not_depend_on_the_batch);
     TEST(contradictory_rows);
     TEST(scores_that_are_not_finite);

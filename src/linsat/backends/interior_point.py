@@ -1,108 +1,163 @@
-"""The interior-point method behind the socket of the back ends: a second opinion, instance by instance on the CPU."""
+"""The interior-point method for what the core and Newton have not solved: one instance after another, in numpy."""
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 
-from linsat.backends.arrays import ArrayBackend
+from linsat._recent import Recent
 from linsat.compile import judge
-from linsat.compile.hard_rows import ROUNDING, hard_rows, linear_system
-from linsat.compile.problem import Problem, Tensor
-from linsat.objectives import Entropy, Euclidean
+from linsat.compile.feasibility import refuted
+from linsat.compile.hard_rows import ROUNDING, contradictory, hard_rows, linear_system
+from linsat.compile.problem import Problem
+from linsat.compile.system import Deadline, LinearSystem
+from linsat.objectives import KL, Entropy, Euclidean, Objective
 from linsat.solvers.duality_gap import duality_gap
 from linsat.solvers.interior_point import Optimum, minimise
 from linsat.solvers.newton import Newton
 from linsat.solvers.program import Program
+from linsat.solvers.recession import recession
 from linsat.solvers.result import SolverResult
+from linsat.solvers.verdict import confirm
 from linsat.status import Status
 
-_POLISHING_STEPS = 12
+Array = np.ndarray
+# What a few of Newton's steps from duals (1, k) make of an instance: its status, duals and x; None: nobody can tell.
+Polish = Callable[[int, Array], tuple[int, Array, Array] | None]
+
+POLISHING_STEPS = 12
 _GAP = 5.0  # duality gap allowed, in units of tol (1 + the terms of the objective)
 JUDGE_SECONDS = 10.0  # for the question whether the rows of an instance can hold
+_REFUTE_SECONDS = 10.0  # for the question whether duals refute the rows of an instance
+_PATTERNS = 4  # of which the order of elimination is kept with a set
 
 
-class InteriorPointBackend:
-    """Solves entropic and Euclidean problems of any scale, one instance after another."""
-
-    name = "interior_point"
-
-    def supports(self, problem: Problem) -> str | None:
-        if type(problem.objective) not in (Entropy, Euclidean):
-            return f"the interior-point method knows Entropy and Euclidean, not {type(problem.objective).__name__}"
+def unsupported(objective: Objective) -> str | None:
+    """None, or why the method cannot take an objective."""
+    if type(objective) in (Entropy, Euclidean, KL):
         return None
+    return f"the interior-point method knows Entropy, Euclidean and KL, not {type(objective).__name__}"
 
-    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> SolverResult:
-        """Solve every instance; duals are polished by Newton's method, so that active rows and bounds are exact."""
-        problem = problem.in_double()
-        result = SolverResult.empty(problem, self.name)
-        tol = min(options.tol, 1e-9)
-        errors = []
-        for instance in range(problem.size):
-            elastic = _Elastic.of(problem, instance)
-            with np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = minimise(elastic.added_to(_program(problem, instance)), 0.1 * tol)
-            scale = _one(problem.scale, instance)
-            result.mu[instance] = torch.from_numpy(elastic.snapped(found) * scale)
-            result.x[instance] = torch.from_numpy(found.x[: problem.rows.shape[1]])
-            result.steps[instance] = found.steps
-            errors.append(found.error)
-        result.mu = problem.clip(result.mu)
-        reached = torch.tensor(errors, dtype=torch.float64, device=problem.scores.device)
-        result.codes[:] = torch.where(reached <= tol, Status.CONVERGED.code, Status.STALLED.code)
-        if not problem.rows.sparse:
-            self._polish(problem, options, result)
-        for instance in (result.codes == Status.CONVERGED.code).nonzero().squeeze(-1).tolist():
-            result.codes[instance] = self._confirmed(problem, instance, result, tol).code
-        return result
 
-    @staticmethod
-    def _confirmed(problem: Problem, instance: int, result: SolverResult, tol: float) -> Status:
-        """What an answer called converged is: by the duality gap of x and duals as returned, and by its rows.
+def rest(problem: Problem, tol: float) -> SolverResult:
+    """The result of no step at all: solved where no row binds, a step limit elsewhere."""
+    result = SolverResult.empty(problem, "newton")
+    result.mu = problem.mu_at_rest()
+    at = problem.evaluate(result.mu, problem.objective, problem.linear_term())
+    result.x = at.x
+    result.codes[problem.error(result.mu, at.residual) <= tol] = Status.CONVERGED.code
+    return result
 
-        Rows that hold only because x is so far away, or only at huge duals, may be rows that cannot hold: that is put
-        to an exact verdict, and nothing is claimed where there is none.
-        """
+
+def finish(problem: Problem, solver: Newton, duals: Array, polish: Polish) -> SolverResult:
+    """What Newton has not solved, ending at these duals (N, k); not what they, as weights of the rows, refute.
+
+    The problem is one of numpy arrays.
+    """
+
+    def ask(system: LinearSystem, instance: int) -> bool:
+        hard = ~problem.soft[min(instance, problem.soft.shape[0] - 1)]
+        return refuted(system, -duals[instance][hard], seconds=_REFUTE_SECONDS)
+
+    result = SolverResult.empty(problem, "newton")
+    result.x = problem.point(problem.adjusted(result.mu))
+    infeasible = contradictory(problem, ask, result.x)
+    result.codes[infeasible] = Status.INFEASIBLE.code
+    left = np.flatnonzero(~infeasible)
+    if len(left):
+        part = solve(problem.select(left), solver, lambda place, mu: polish(int(left[place]), mu))
+        result.put(left, part)
+    return result
+
+
+def solve(problem: Problem, options: Newton, polish: Polish) -> SolverResult:
+    """Every instance; duals are polished by Newton's method, so that active rows and bounds are exact."""
+    result = SolverResult.empty(problem, "interior_point")
+    tol, deadline = min(options.tol, 1e-9), Deadline(options.seconds)
+    analyses = problem.rows.cache.setdefault("analyses", Recent(_PATTERNS))
+    low, high = problem.dual_bounds()
+    for instance in range(problem.size):
         elastic, program = _Elastic.of(problem, instance), _program(problem, instance)
-        x = result.x[instance].cpu().numpy()
-        duals = result.mu[instance].cpu().numpy() / _one(problem.scale, instance)
-        soft = _one(problem.soft, instance)
-        gap = duality_gap(elastic.added_to(program), np.append(x, elastic.broken(program, x)), duals, soft)
-        if not gap.columns + gap.room <= _GAP * tol:
-            return Status.STALLED
-        system, unit = hard_rows(problem, instance, x), _one(problem.scale, instance)[~soft]
-        if gap.rows <= _GAP * tol and (system.outside(x) <= tol * unit).all():
-            return Status.CONVERGED
-        verdict = judge(system, seconds=JUDGE_SECONDS)
-        if verdict.kind == "infeasible":
-            return Status.INFEASIBLE
-        holds = verdict.point is not None and (system.outside(verdict.point) <= tol * unit).all()
-        return Status.CONVERGED if holds else Status.STALLED
+        whole = elastic.added_to(program)
+        optimum = minimise(whole, 0.1 * tol, deadline=deadline, analyses=analyses)
+        mu = elastic.snapped(optimum) * _one(problem.scale, instance)
+        result.mu[instance] = np.clip(mu, _one(low, instance), _one(high, instance))
+        result.x[instance] = optimum.x[: problem.rows.shape[1]]
+        result.steps[instance] = optimum.steps
+        status = _ending(whole, optimum, tol, deadline)
+        if not problem.rows.sparse and _polished(problem, instance, options.tol, result, polish):
+            status = Status.CONVERGED
+        if status is Status.CONVERGED:
+            status = _confirmed(problem, instance, (elastic, program, whole), result, tol, deadline)
+        result.codes[instance] = status.code
+    confirm(problem, result, options)
+    return result
 
-    @staticmethod
-    def _polish(problem: Problem, options: Newton, result: SolverResult) -> None:
-        few = Newton(tol=options.tol, max_steps=_POLISHING_STEPS)
-        # One after another: sums over a batch round as its size has it, and no answer may depend on the others.
-        for index in torch.isfinite(result.mu).all(-1).nonzero():
-            part = ArrayBackend().solve(problem.select(index), few, result.mu[index])
-            hard = hard_rows(problem, int(index))
-            off, polished = (hard.violation(x[0].cpu().numpy()) for x in (result.x[index], part.x))
-            if int(part.codes[0]) == Status.CONVERGED.code and polished <= max(off, 0.1 * options.tol):
-                result.mu[index], result.x[index], result.codes[index] = part.mu, part.x, part.codes
+
+def _confirmed(
+    problem: Problem,
+    instance: int,
+    solved: tuple[_Elastic, Program, Program],
+    result: SolverResult,
+    tol: float,
+    deadline: Deadline,
+) -> Status:
+    """What an answer called converged is: by the duality gap of x and duals as returned, and by its rows.
+
+    Rows that hold only because x is so far away, or only at huge duals, may be rows that cannot hold: that is put
+    to an exact verdict, and nothing is claimed where there is none.
+    """
+    elastic, program, whole = solved
+    x, unit = result.x[instance], _one(problem.scale, instance)
+    soft = _one(problem.soft, instance)
+    gap = duality_gap(whole, np.append(x, elastic.broken(program, x)), result.mu[instance] / unit, soft)
+    if not gap.columns + gap.room <= _GAP * tol:
+        return Status.STALLED
+    system, unit = hard_rows(problem, instance, x), unit[~soft]
+    if gap.rows <= _GAP * tol and (system.outside(x) <= tol * unit).all():
+        return Status.CONVERGED
+    verdict = judge(system, seconds=min(JUDGE_SECONDS, deadline.remaining))
+    if verdict.kind == "infeasible":
+        return Status.INFEASIBLE
+    holds = verdict.point is not None and (system.outside(verdict.point) <= tol * unit).all()
+    return Status.CONVERGED if holds else Status.STALLED
+
+
+def _polished(problem: Problem, instance: int, tol: float, result: SolverResult, polish: Polish) -> bool:
+    """Replace an answer by what a few of Newton's steps make of it, where they converge and its rows hold as well."""
+    if not np.isfinite(result.mu[instance]).all():
+        return False
+    # One after another: sums over a batch round as its size has it, and no answer may depend on the others.
+    better = polish(instance, result.mu[instance : instance + 1])
+    if better is None:
+        return False
+    code, mu, x = better
+    hard = hard_rows(problem, instance)
+    if code != Status.CONVERGED.code or hard.violation(x) > max(hard.violation(result.x[instance]), 0.1 * tol):
+        return False
+    result.mu[instance], result.x[instance] = mu, x
+    return True
+
+
+def _ending(program: Program, optimum: Optimum, tol: float, deadline: Deadline) -> Status:
+    """How the method ended, as a claim."""
+    if optimum.error <= tol:
+        return Status.CONVERGED
+    if optimum.out_of_time:
+        return Status.TIME_LIMIT
+    return Status.STALLED if recession(program, deadline) is None else Status.UNBOUNDED
 
 
 @dataclass(frozen=True)
 class _Elastic:
     """Columns that take up what soft rows are broken by, each way one, at the price of the row."""
 
-    rows: np.ndarray  # (m,) the row of each column
-    sign: np.ndarray  # (m,) -1 takes up what exceeds a row, +1 what a row lacks
-    price: np.ndarray  # (m,)
+    rows: Array  # (m,) the row of each column
+    sign: Array  # (m,) -1 takes up what exceeds a row, +1 what a row lacks
+    price: Array  # (m,)
 
     @classmethod
     def of(cls, problem: Problem, instance: int) -> _Elastic:
@@ -127,16 +182,17 @@ class _Elastic:
             linear=np.append(program.linear, -self.price),
             quadratic=np.append(program.quadratic, none),
             entropy=np.append(program.entropy, none),
+            prior=None if program.prior is None else np.append(program.prior, none),
         )
 
-    def broken(self, program: Program, x: np.ndarray) -> np.ndarray:
+    def broken(self, program: Program, x: Array) -> Array:
         """What the columns have to take up at x, beyond the rounding of the rows: times a high price, that is much."""
         values, sizes = (program.matrix @ x)[self.rows], (abs(program.matrix) @ np.abs(x))[self.rows]
         side = np.where(self.sign < 0, program.row_upper[self.rows], program.row_lower[self.rows])
         broken = -self.sign * (values - side)
         return np.where(broken > ROUNDING * (sizes + np.abs(side)), broken, 0.0)
 
-    def snapped(self, found: Optimum) -> np.ndarray:
+    def snapped(self, found: Optimum) -> Array:
         """The duals of the rows, at the price where a row is broken by more than its dual lacks to that."""
         duals = found.duals.copy()
         broken = found.x[len(found.x) - len(self.rows) :] > self.price - self.sign * duals[self.rows]
@@ -144,16 +200,15 @@ class _Elastic:
         return duals
 
 
-def _one(tensor: Tensor, instance: int) -> np.ndarray:
-    picked = tensor[min(instance, tensor.shape[0] - 1)]
-    return picked.detach().cpu().numpy()
+def _one(array: Array, instance: int) -> Array:
+    return array[min(instance, array.shape[0] - 1)]
 
 
 def _program(problem: Problem, instance: int) -> Program:
     """One instance as the interior-point method wants it: what presolve fixed has no room, idle rows no sides."""
 
-    def of(tensor: Tensor) -> np.ndarray:
-        return _one(tensor, instance)
+    def of(array: Array) -> Array:
+        return _one(array, instance)
 
     p, rows = problem.presolved, problem.rows
     lower, upper, free, at_upper = of(problem.lower), of(problem.upper), of(p.free), of(p.at_upper)
@@ -161,7 +216,7 @@ def _program(problem: Problem, instance: int) -> Program:
     system = linear_system(problem, instance)
     row_lower, row_upper = system.row_lower, system.row_upper
     objective, l, k = problem.objective, rows.shape[1], rows.shape[0]
-    quadratic, entropy, row_entropy = np.zeros(l), np.zeros(l), np.zeros(k)
+    quadratic, entropy, row_entropy, prior = np.zeros(l), np.zeros(l), np.zeros(k), None
     rhs, slack, scale = of(problem.rhs), of(problem.slack), of(problem.scale)
     if isinstance(objective, Entropy):
         tau = float(of(objective.tau)[0])
@@ -170,6 +225,9 @@ def _program(problem: Problem, instance: int) -> Program:
             row_entropy = np.where(slack > 0, tau / scale, 0.0)
     elif isinstance(objective, Euclidean):
         quadratic = np.ones(l) if objective.weights is None else of(objective.weights).copy()
+    elif isinstance(objective, KL):
+        entropy = np.full(l, float(of(objective.tau)[0]))
+        prior = np.ones(l) if objective.prior is None else np.where(of(objective.prior) > 0, of(objective.prior), 1.0)
     tight, share = of(p.tight), of(p.tight_share)
     row_lower, row_upper = (
         np.where(tight, rhs - slack * share, row_lower),
@@ -182,8 +240,9 @@ def _program(problem: Problem, instance: int) -> Program:
         row_upper=np.where(idle, np.inf, row_upper),
         lower=lower,
         upper=upper,
-        linear=of(objective.linear(problem.scores)),
+        linear=of(problem.scores if prior is not None else objective.linear(problem.scores)),
         quadratic=quadratic,
         entropy=entropy,
         row_entropy=row_entropy,
+        prior=prior,
     )

@@ -6,10 +6,12 @@ import functools
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
 import torch
 
+from linsat._array_namespace import to_numpy
+from linsat.backends import interior_point
 from linsat.backends.arrays import ArrayBackend
-from linsat.backends.interior_point import InteriorPointBackend
 from linsat.backends.triton import TritonBackend
 from linsat.compile.problem import Problem, Tensor
 from linsat.errors import ConstraintError
@@ -32,7 +34,19 @@ class Backend(Protocol):
         """Solve every instance, from duals ``start`` of an earlier solve where given."""
 
 
-_ARRAYS, _INTERIOR = ArrayBackend(), InteriorPointBackend()
+class InteriorPoint:
+    """The interior-point method behind the same socket: arrays of the host, and back."""
+
+    name = "interior_point"
+
+    def supports(self, problem: Problem) -> str | None:
+        return interior_point.unsupported(problem.objective)
+
+    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> SolverResult:
+        return _as_tensors(interior_point.solve(problem.in_numpy(), options, _polish(problem, options)), problem)
+
+
+_ARRAYS, _INTERIOR = ArrayBackend(), InteriorPoint()
 # In order of preference; the last takes every problem.
 BACKENDS: list[Backend] = [TritonBackend(), _ARRAYS]
 
@@ -80,7 +94,8 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
     first = choose(problem, solver)
     alone = first is _INTERIOR or _INTERIOR.supports(problem) is not None
     if not alone and first is _ARRAYS and problem.rows.sparse and start is None:
-        result = _idle(problem.in_double(), solver.tol)
+        problem = problem.in_double()
+        result = interior_point.rest(problem, solver.tol)
         confirm(problem, result, solver)
         left = result.codes != Status.CONVERGED.code
     else:
@@ -94,32 +109,37 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
     left = left.nonzero().squeeze(-1)
     if left.numel():
         problem, result.x = problem.in_double(), result.x.to(torch.float64)
-        part = finish(problem.select(left), solver)
+        part = finish(problem.select(left), solver, problem.multipliers(result.mu)[left])
         part.steps.add_(result.steps[left])
         result.put(left, part)
     return result
 
 
-def finish(problem: Problem, solver: Newton) -> SolverResult:
+def finish(problem: Problem, solver: Newton, duals: Tensor) -> SolverResult:
     """The interior-point method, for what Newton has not solved."""
-    part = _INTERIOR.solve(problem, solver)
-    confirm(problem, part, solver)
-    return part
+    host, polish = problem.in_numpy(), _polish(problem, solver)
+    return _as_tensors(interior_point.finish(host, solver, to_numpy(duals), polish), problem)
+
+
+def _polish(problem: Problem, solver: Newton) -> interior_point.Polish:
+    """A few steps of Newton's on tensors."""
+    few, device = Newton(tol=solver.tol, max_steps=interior_point.POLISHING_STEPS), problem.scores.device
+
+    def polish(instance: int, mu: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+        index = torch.tensor([instance], device=device)
+        part = _ARRAYS.solve(problem.select(index), few, torch.from_numpy(mu).to(device))
+        return int(part.codes[0]), to_numpy(part.mu[0]), to_numpy(part.x[0])
+
+    return polish
+
+
+def _as_tensors(result: SolverResult, problem: Problem) -> SolverResult:
+    device = problem.scores.device
+    mu, x, counts = (torch.from_numpy(part).to(device) for part in (result.mu, result.x, result.counts))
+    return SolverResult(mu, x, counts)
 
 
 @functools.lru_cache(maxsize=64)
 def _shortened(solver: Newton) -> Newton:
     """The solver with no more steps than the interior-point method waits for; itself where it has no more."""
     return solver if solver.max_steps <= STEPS_BEFORE_INTERIOR else replace(solver, max_steps=STEPS_BEFORE_INTERIOR)
-
-
-def _idle(problem: Problem, tol: float) -> SolverResult:
-    """The result of no step at all: solved where no row binds, a step limit elsewhere."""
-    result = SolverResult.empty(problem, "newton")
-    result.mu = problem.mu_at_rest()
-    objective = problem.objective
-    at = problem.evaluate(result.mu, objective, problem.linear_term())
-    idle = problem.error(result.mu, at.residual) <= tol
-    result.x = at.x
-    result.codes[idle] = Status.CONVERGED.code
-    return result

@@ -62,15 +62,15 @@ def forced_variables(constraints: Constraints, deadline: Deadline | None = None)
 
 
 def _forced(constraints: Constraints) -> list[Forced] | None:
-    plan = plan_of(constraints, Entropy(), Newton(), constraints.num_variables or 1, torch.device("cpu"))
-    presolved = plan.unpack(plan.decided())
+    plan = plan_of(constraints, Entropy(), Newton(), constraints.num_variables or 1)
     assert plan.numbers is not None
-    lower, upper = (t[0].numpy() for t in (plan.numbers.lower, plan.numbers.upper))
-    free, at_upper = presolved.free[0].cpu().numpy(), presolved.at_upper[0].cpu().numpy()
+    presolved = plan.unpack(plan.decided(), plan.form(plan.numbers))
+    lower, upper = plan.numbers.lower[0], plan.numbers.upper[0]
+    free, at_upper = presolved.free[0], presolved.at_upper[0]
     values = np.where(at_upper, upper, lower)
     fixed = ~free
     if free.any() and len(constraints):
-        inside = _forced_inside(constraints, presolved.tight[0].cpu().numpy(), free)
+        inside = _forced_inside(constraints, presolved.tight[0], free)
         if inside is None:
             return None
         if inside.any():

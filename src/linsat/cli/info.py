@@ -11,9 +11,11 @@ from linsat.backends.run import every_backend
 from linsat.backends.triton.backend import unavailable
 from linsat.cli.console import one_line_errors, say
 from linsat.constraints import simplex
+from linsat.native.binding import load
 from linsat.objectives import Euclidean
 from linsat.plan import plan_of
 from linsat.solvers import Newton
+from linsat.torch.call import tensors_of
 
 _PACKAGES = ("numpy", "scipy", "highspy", "pyarrow", "cvxpy", "jax")
 
@@ -29,12 +31,12 @@ def describe() -> list[tuple[str, str]]:
 def describe_backends() -> list[tuple[str, str]]:
     """Each back end, and whether it can be used or the reason why not: its answer to a problem that all can take."""
     objective, scores, rows = Euclidean(), torch.zeros((1, 2), dtype=torch.float64), simplex(2)
-    plan = plan_of(rows, objective, Newton(), 2, scores.device)
+    plan = plan_of(rows, objective, Newton(), 2)
     assert plan.numbers is not None
-    problem = plan.problem(plan.numbers, scores, objective, plan.decided())
+    problem = plan.problem(tensors_of(plan, plan.numbers, scores.device), scores, objective, plan.decided())
     details = {"torch": f" on {', '.join(_devices())}"}
-    core = plan.not_native(objective, scores)
-    found = [("kernel", core if isinstance(core, str) else f"available ({core.instructions})")]
+    core = load()
+    found = [("kernel", f"not available: {core}" if isinstance(core, str) else f"available ({core.instructions})")]
     for backend in every_backend():
         on_gpu = backend.name == "triton" and torch.cuda.is_available()  # the problem is on the CPU
         reason = unavailable(torch.device("cuda")) if on_gpu else backend.supports(problem)

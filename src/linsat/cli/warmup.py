@@ -39,5 +39,4 @@ def _project_once(objective: Objective) -> str:
     leaf = scores.requires_grad_()
     x = project(leaf, constraints, objective=objective, on_failure="raise")
     (x * x).sum().backward()
-    plan = plan_of(constraints, objective, Newton(), 9, scores.device)
-    return "torch" if plan.native(objective, scores) is None else "kernel"
+    return "kernel" if plan_of(constraints, objective, Newton(), 9).native() else "torch"

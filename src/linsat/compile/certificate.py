@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,9 +21,12 @@ _NEGLIGIBLE = 1e-11  # multipliers below this share of the largest (weighted by 
 _ROUNDING = (1e-9, 1e-12, 1e-6)
 _NUDGE = 1e-3  # by how much a sign has to come out right, relative to the largest entry that is only rounding
 _SMALL = 400  # columns
+_LARGEST = 2_000_000  # entries of a dense matrix whose columns are chosen among: about a second
+_LARGEST_TO_CANCEL = 250_000
+_SMALL_CHANGE = 0.5  # of a multiplier, relative, that keeps what it says
+_EXACT = 2**53  # whole numbers below are floats
 _ONE = -1  # stands for the number 1 among the unknowns of an equation
 _ZERO = Fraction(0)
-_NO_ENTRIES = np.zeros(0, dtype=np.int64)
 _DEPENDENT = 1e-10  # pivot share below which columns count as linearly dependent but for rounding
 
 
@@ -46,39 +50,69 @@ def exact_gap(system: LinearSystem, rows: Sequence[int], multipliers: Sequence[M
     A positive multiplier stands for ``a x <= row_upper``, a negative one for ``a x >= row_lower``. Weighted by them the
     rows say ``v x <= c``, with ``v = A' multipliers``. The gap is the smallest ``v x`` of the box less c. None where
     nothing follows: a row end is infinite, or ``v x`` has no smallest value because a bound is infinite. Floats are
-    taken as the fractions they are, so no rounding has to be allowed for. Cost: about a microsecond a coefficient.
+    taken as the fractions they are, so no rounding has to be allowed for. Cost: see `weighted`.
     """
-    weights = _whole_numbers([Fraction(m) for m in multipliers])
-    matrix = system.matrix
-    entries = np.concatenate([np.arange(matrix.indptr[row], matrix.indptr[row + 1]) for row in rows] or [_NO_ENTRIES])
-    values, unit = _binary(matrix.data[entries].tolist())
-    lengths = [int(matrix.indptr[row + 1] - matrix.indptr[row]) for row in rows]
-    owners = np.repeat(np.arange(len(lengths)), lengths).tolist()
+    least, most = least_in_box(system, rows, multipliers), allowed(system, rows, multipliers)
+    return None if least is None or most is None else least - most
+
+
+def allowed(system: LinearSystem, rows: Sequence[int], multipliers: Sequence[Multiplier]) -> Fraction | None:
+    """What the rows say that their weighted sum is at most; None where an end is infinite."""
+    used = [(row, m) for row, m in zip(rows, multipliers, strict=True) if m]
+    weights, unit = _whole_numbers([m for _, m in used])
+    total = _exact_sum(weights, [float(system.row_upper[i] if m > 0 else system.row_lower[i]) for i, m in used])
+    return None if total is None else total * unit
+
+
+def least_in_box(system: LinearSystem, rows: Sequence[int], multipliers: Sequence[Multiplier]) -> Fraction | None:
+    """The smallest value in the box of the weighted sum of rows; None where there is none."""
+    columns, sums, unit = weighted(system, rows, multipliers)
+    bounds = [float(system.lower[j] if v > 0 else system.upper[j]) for j, v in zip(columns, sums, strict=True)]
+    total = _exact_sum(sums, bounds)
+    return None if total is None else total * unit
+
+
+def weighted(
+    system: LinearSystem, rows: Sequence[int], multipliers: Sequence[Multiplier]
+) -> tuple[list[int], list[int], Fraction]:
+    """The weighted sum of rows: its columns, and its coefficients as whole multiples of a number.
+
+    Cost: about a microsecond a coefficient, far less where 53 bits hold all sums: coefficients and multipliers that are
+    small whole numbers, or multiples of one power of two.
+    """
+    weights, factor = _whole_numbers(multipliers)
+    part = system.matrix[np.array(rows, dtype=np.int64)]
+    values, exponent = _whole_floats(part.data)
+    owners = np.repeat(np.arange(len(weights)), np.diff(part.indptr))
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest < _EXACT and max(map(abs, weights), default=0) * int(largest) * len(weights) < _EXACT:
+        sums = np.bincount(part.indices, np.array(weights, dtype=np.float64)[owners] * values)
+        columns = np.flatnonzero(sums)
+        return columns.tolist(), [int(v) for v in sums[columns].tolist()], factor * Fraction(2) ** exponent
+    numbers, unit = _whole_numbers(part.data.tolist())
     combined: dict[int, int] = {}
-    for owner, j, value in zip(owners, matrix.indices[entries].tolist(), values, strict=True):
+    for owner, j, value in zip(owners.tolist(), part.indices.tolist(), numbers, strict=True):
         combined[j] = combined.get(j, 0) + weights[owner] * value
-    total = Fraction(0)
-    for j, v in combined.items():
-        if v:
-            bound = float(system.lower[j] if v > 0 else system.upper[j])
-            if not math.isfinite(bound):
-                return None
-            total += v * unit * Fraction(bound)
-    for row, weight in zip(rows, weights, strict=True):
-        if weight:
-            end = float(system.row_upper[row] if weight > 0 else system.row_lower[row])
-            if not math.isfinite(end):
-                return None
-            total -= weight * Fraction(end)
-    factor = next((Fraction(m) / w for m, w in zip(multipliers, weights, strict=True) if w), Fraction(1))
-    return total * factor
+    present = [(j, v) for j, v in combined.items() if v]
+    return [j for j, _ in present], [v for _, v in present], factor * unit
 
 
-def _binary(values: list[float]) -> tuple[list[int], Fraction]:
-    """Floats as whole multiples of one power of two."""
-    ratios = [value.as_integer_ratio() for value in values]
-    denominator = max((d for _, d in ratios), default=1)  # powers of two: the largest is a multiple of all
-    return [numerator * (denominator // d) for numerator, d in ratios], Fraction(1, denominator)
+def _exact_sum(weights: list[int], values: list[float]) -> Fraction | None:
+    """The sum of products; None where a value is infinite."""
+    if not all(map(math.isfinite, values)):
+        return None
+    numbers, unit = _whole_numbers(values)
+    return sum(map(operator.mul, weights, numbers)) * unit
+
+
+def _whole_floats(values: Array) -> tuple[Array, int]:
+    """Floats as whole numbers, themselves floats, times one power of two; they may be infinite, the power too small."""
+    mantissa, exponent = np.frexp(values)
+    bits = (np.abs(mantissa) * 2.0**53).astype(np.int64)
+    lowest = exponent - 53 + np.log2(np.maximum(bits & -bits, 1)).astype(np.int64)  # the last bit that is set
+    least = int(lowest[bits != 0].min(initial=0)) if len(values) else 0
+    with np.errstate(over="ignore"):
+        return np.ldexp(values, -least), least
 
 
 def certify(system: LinearSystem, multipliers: Array, deadline: Deadline) -> Certificate | None:
@@ -99,8 +133,11 @@ def certify(system: LinearSystem, multipliers: Array, deadline: Deadline) -> Cer
         zero = _near_zeros(part, weights, share)
         if any(np.array_equal(zero, other) for other in tried):
             continue
+        if len(kept) * len(zero) > _LARGEST or deadline.passed:
+            break
         tried.append(zero)
         solved_for = zero[_independent(part[:, zero], weights)]
+        weights = _cancelled(part[:, solved_for], weights)
         exact = _solve(part, solved_for, weights, deadline)
         if exact is None:
             break
@@ -151,7 +188,7 @@ def _near_zeros(part: Any, weights: Array, share: float) -> Array:
 def _equation(part: Any, column: int, target: Fraction = _ZERO) -> dict[int, int]:
     """A column as an equation for the multipliers, in whole numbers; the constant stands with the unknown `_ONE`."""
     here = slice(part.indptr[column], part.indptr[column + 1])
-    values = _whole_numbers([*(Fraction(value) for value in part.data[here].tolist()), -target])
+    values, _ = _whole_numbers([*part.data[here].tolist(), -target])
     return {i: value for i, value in zip([*part.indices[here].tolist(), _ONE], values, strict=True) if value}
 
 
@@ -167,7 +204,7 @@ def _solve(
     for position, j in enumerate(columns.tolist()):
         target = Fraction(0) if targets is None else targets[position]
         equations.append(_equation(part, j, target))
-    pivots = _eliminate(equations, len(weights), deadline)
+    pivots = _eliminate(equations, np.abs(weights).tolist(), deadline)
     if pivots is None:
         return None
     solved: dict[int, Fraction] = {_ONE: Fraction(1)}
@@ -226,6 +263,15 @@ def _tiny_targets(
     return [Fraction(float(x)) * scale for x in solved.x]
 
 
+def _cancelled(part: Any, weights: Array) -> Array:
+    """Weights whose entries of ``A'v`` are zero up to rounding, each changed by a small share of itself."""
+    if not 0 < part.shape[0] * part.shape[1] <= _LARGEST_TO_CANCEL:
+        return weights
+    terms = part.toarray() * weights[:, None]
+    change = np.linalg.lstsq(terms.T, -terms.sum(0), rcond=None)[0]
+    return weights * (1.0 + change) if np.abs(change).max() < _SMALL_CHANGE else weights
+
+
 def _independent(part: Any, weights: Array) -> Array:
     """Columns that are linearly independent also when rounding is allowed for.
 
@@ -259,7 +305,7 @@ def _independent(part: Any, weights: Array) -> Array:
 
 
 def _eliminate(
-    equations: list[dict[int, int]], count: int, deadline: Deadline
+    equations: list[dict[int, int]], sizes: list[float], deadline: Deadline
 ) -> list[tuple[int, dict[int, int]]] | None:
     """Gaussian elimination of homogeneous equations in whole numbers, shortest equation first.
 
@@ -272,7 +318,7 @@ def _eliminate(
         for variable in equation:
             holders.setdefault(variable, set()).add(number)
     pivots: list[tuple[int, dict[int, int]]] = []
-    while left and len(pivots) < count - 1:
+    while left and len(pivots) < len(sizes) - 1:
         if deadline.passed:
             return None
         number = min(left, key=lambda n: len(left[n]))
@@ -280,7 +326,8 @@ def _eliminate(
         unknown = [i for i in equation if i != _ONE]
         if not unknown:
             return None  # the constants contradict each other
-        variable = min(unknown, key=lambda i: len(holders[i]))
+        fewest = min(len(holders[i]) for i in unknown)
+        variable = max((i for i in unknown if len(holders[i]) <= 2 * fewest), key=lambda i: sizes[i])
         for i in equation:
             holders[i].discard(number)
         pivots.append((variable, equation))
@@ -309,9 +356,10 @@ def _combine(equation: dict[int, int], pivot: dict[int, int], variable: int) -> 
     return {i: value // common for i, value in combined.items()} if common > 1 else combined
 
 
-def _whole_numbers(values: list[Fraction]) -> list[int]:
-    """The same numbers times one positive factor, as whole numbers without a common factor."""
-    denominator = math.lcm(*(value.denominator for value in values)) if values else 1
-    whole = [value.numerator * (denominator // value.denominator) for value in values]
-    common = math.gcd(*whole) if whole else 1
-    return [value // common for value in whole] if common > 1 else whole
+def _whole_numbers(values: Sequence[Multiplier]) -> tuple[list[int], Fraction]:
+    """The numbers as whole multiples, without a common factor, of a positive one."""
+    ratios = [value.as_integer_ratio() for value in values]
+    denominator = math.lcm(*{d for _, d in ratios})
+    whole = [n * (denominator // d) for n, d in ratios]
+    common = math.gcd(*whole) or 1
+    return [value // common for value in whole], Fraction(common, denominator)

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linsat.compile.certificate import Certificate
+from linsat.compile.certificate import Certificate, certify
 from linsat.compile.feasibility import judge
+from linsat.compile.networks import minimal_cut
 from linsat.compile.programs import least_violation
-from linsat.compile.system import Deadline, LinearSystem
+from linsat.compile.system import Array, Deadline, LinearSystem
 
 _HOLDS = 1e-13  # relative violation of a point that needs no second look
 _CLEAR = 1e-6  # violation of scaled rows from which a conflict is beyond doubt while rows are being tried
+_INSIDE = 1e-9  # distance from its bounds, relative to its size, of a variable that may move either way
+_LARGEST = 400_000  # entries of the dense matrix that is inverted for points without one row each
+_CORRECTIONS = 3  # of these points
 
 
 @dataclass(frozen=True)
@@ -36,16 +40,21 @@ class Conflict:
 def minimal_conflict(
     system: LinearSystem, certificate: Certificate, *, seconds: float | None = None, deadline: Deadline | None = None
 ) -> Conflict:
-    """Shrink the rows of a certificate until each is needed: a deletion filter, one linear program per row.
+    """Shrink the rows of a certificate until each is needed: by flows where they are a network, else a deletion filter.
 
     A row goes when the others conflict without it, and with it every row that their multipliers do not use. It stays
-    when a point satisfies the others. What is left is proved in exact arithmetic at the end. Where that fails (columns
-    that depend on each other only up to rounding, in infinite bounds), the rows are tried in other orders; last, only
-    what is proved goes. When time runs out, the smallest set proved so far is returned and does not count as minimal.
+    when a point satisfies the others. Such points are computed for all rows at once (`_needed_at_once`); what they do
+    not show takes a linear program for each row. What is left is proved in exact arithmetic at the end. Where that
+    fails (columns that depend on each other only up to rounding, in infinite bounds), the rows are tried in other
+    orders; last, only what is proved goes. When time runs out, the smallest set proved so far is returned and does not
+    count as minimal.
     """
     limit = Deadline(seconds) if deadline is None else deadline
-    best = certificate
-    for rows in _orders(certificate.rows):
+    cut = _cut(system, certificate, limit)
+    if cut.minimal:
+        return cut
+    best = cut.certificate
+    for rows in _orders(best.rows):
         found = _filter(system, rows, limit)
         if limit.passed:
             break
@@ -56,6 +65,18 @@ def minimal_conflict(
         if found.decided and len(proof.rows) == len(found.rows):
             return Conflict(proof, minimal=True)
     return _proved_filter(system, best, limit)
+
+
+def _cut(system: LinearSystem, certificate: Certificate, limit: Deadline) -> Conflict:
+    """A conflict among rows that are a network; of other rows the one that is known."""
+    part = system.take(np.array(certificate.rows, dtype=np.int64))
+    found = None if limit.passed else minimal_cut(part, limit)
+    proof = None if found is None else certify(part, found[0], limit)
+    if found is None or proof is None:
+        return Conflict(certificate, minimal=False)
+    rows = tuple(certificate.rows[i] for i in proof.rows)
+    all_needed = found[1] and len(rows) == int(np.count_nonzero(found[0]))
+    return Conflict(Certificate(rows, proof.multipliers), minimal=all_needed)
 
 
 def _orders(rows: Sequence[int]) -> list[list[int]]:
@@ -72,33 +93,89 @@ class _Filtered:
 
 def _filter(system: LinearSystem, rows: list[int], limit: Deadline) -> _Filtered:
     """The deletion filter that takes the word of HiGHS for a clear conflict, and exact arithmetic in close cases."""
-    kept, needed, decided = list(rows), set[int](), True
+    first = _look(system, rows, limit)
+    kept = [row for row in rows if row in first.used] if first.conflict else list(rows)
+    needed, decided = set(first.needed), True
     while not limit.passed:
         candidate = next((row for row in kept if row not in needed), None)
         if candidate is None:
             return _Filtered(sorted(kept), decided)
         rest = [row for row in kept if row != candidate]
-        part = system.take(np.array(rest, dtype=np.int64))
-        found = least_violation(part, limit)
-        if found is not None and found.amount > _CLEAR:
-            used = {rest[i] for i in np.flatnonzero(found.multipliers).tolist()} | needed
-            kept = [row for row in rest if row in used]
-            continue
-        if found is not None and part.violation(found.point) <= _HOLDS:
-            needed.add(candidate)
-            continue
-        verdict = judge(part, deadline=limit)
-        if verdict.certificate is not None:
-            used = {rest[i] for i in verdict.certificate.rows} | needed
-            kept = [row for row in rest if row in used]
+        look = _look(system, rest, limit)
+        if look.conflict:
+            kept = [row for row in rest if row in look.used or row in needed]
+            needed |= look.needed
         else:
             needed.add(candidate)
-            decided = decided and verdict.kind == "feasible"
+            decided = decided and look.conflict is False
     return _Filtered(sorted(kept), decided=False)
 
 
+@dataclass(frozen=True)
+class _Look:
+    conflict: bool | None  # None: not known
+    used: frozenset[int] = frozenset()  # the rows that conflict
+    needed: frozenset[int] = frozenset()  # those of them without which the others can hold, as far as seen
+
+
+def _look(system: LinearSystem, rows: list[int], limit: Deadline) -> _Look:
+    """Whether some rows conflict."""
+    part = system.take(np.array(rows, dtype=np.int64))
+    found = least_violation(part, limit)
+    if found is not None and found.amount > _CLEAR:
+        used = np.flatnonzero(found.multipliers)
+        shown = _needed_at_once(part.take(used), found.point, found.multipliers[used])
+        return _Look(True, frozenset(rows[i] for i in used), frozenset(rows[i] for i in used[shown]))
+    if found is not None and part.violation(found.point) <= _HOLDS:
+        return _Look(False)
+    verdict = judge(part, deadline=limit)
+    if verdict.certificate is not None:
+        return _Look(True, frozenset(rows[i] for i in verdict.certificate.rows))
+    return _Look(False if verdict.kind == "feasible" else None)
+
+
+def _needed_at_once(system: LinearSystem, point: Array, weights: Array) -> Array:
+    """(k,) rows without which the others can hold, of rows that all have a weight in the program `point` comes from.
+
+    At that point every row is violated alike. With v the weights and B the coefficients of variables inside their
+    bounds, v'B = 0, and that is all that keeps the rows B d = -violation from being solvable: without row i, a d exists
+    that mends all others. One pseudo-inverse gives it for every i; whether the bounds allow it is looked up.
+    """
+    k, matrix = system.num_rows, system.matrix
+    away = _INSIDE * np.maximum(1.0, np.abs(point))
+    inside = (point - system.lower > away) & (system.upper - point > away)
+    free = np.flatnonzero(inside & (np.diff(matrix.tocsc().indptr) > 0))
+    if k * len(free) > _LARGEST:
+        return np.zeros(k, dtype=bool)
+    scale = np.maximum(abs(matrix).max(axis=1).toarray().ravel(), np.finfo(float).tiny)[:, None]
+    coefficients = matrix[:, free].toarray() / scale
+    held = np.where(inside, 0.0, point)
+    fixed, sizes = (matrix @ held)[:, None] / scale, (abs(matrix) @ np.abs(held))[:, None] / scale
+    low, high = system.row_lower[:, None] / scale - fixed, system.row_upper[:, None] / scale - fixed
+    aims, weights = np.where(weights[:, None] > 0, high, low), weights * scale[:, 0]
+    inverse = np.linalg.pinv(coefficients)
+    points = np.repeat(point[free][:, None], k, axis=1)  # one for each row that is left out
+    diagonal, needed = np.arange(k), np.zeros(k, dtype=bool)
+    for _ in range(_CORRECTIONS):
+        lacks = aims - coefficients @ points
+        lacks[diagonal, diagonal] -= weights @ lacks / weights
+        points = np.clip(points + inverse @ lacks, system.lower[free, None], system.upper[free, None])
+        activity = coefficients @ points
+        size = np.maximum(1.0 / scale, sizes + np.abs(coefficients) @ np.abs(points))
+        off = np.maximum(low - activity, activity - high) / size
+        off[diagonal, diagonal] = 0.0
+        needed |= off.max(axis=0) <= _HOLDS
+        if needed.all():
+            break
+    return needed
+
+
 def _proof(system: LinearSystem, rows: list[int], limit: Deadline) -> Certificate | None:
-    proof = judge(system.take(np.array(rows, dtype=np.int64)), deadline=limit).certificate
+    """Multipliers of few digits where a linear program has them, else as they come."""
+    part = system.take(np.array(rows, dtype=np.int64))
+    found = least_violation(part, limit)
+    proof = None if found is None or not found.amount > 0 else certify(part, found.multipliers, limit)
+    proof = proof or judge(part, deadline=limit).certificate
     return None if proof is None else Certificate(tuple(rows[i] for i in proof.rows), proof.multipliers)
 
 

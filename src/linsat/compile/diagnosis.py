@@ -20,6 +20,7 @@ from linsat.compile import (
     minimal_conflict,
     other_conflicts,
 )
+from linsat.compile.certificate import weighted
 from linsat.compile.explanation import certificate_words, listed_names, row_lines
 from linsat.constraints.numbers import of_instance, present
 from linsat.errors import InfeasibleError
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 SECONDS = 60.0  # for a verdict, unless the caller says otherwise
-_SECONDS_FOR_OTHERS = 2.0  # for conflicts beside the first one
+_SECONDS_FOR_CONFLICT = 3.0  # for a minimal conflict, besides as long as the verdict took
+_SECONDS_FOR_OTHERS = 0.5  # for conflicts beside the first one
 _SHOWN = 8  # bounds that a message lists
+_MANY = 100  # rows of a conflict beside which others say little
 
 
 @dataclass(frozen=True)
@@ -113,11 +116,11 @@ def diagnose(
         return Diagnosis(verdict)
     named = _named_bounds(constraints, system)
     whole, proof, used = _bounds_as_rows(system, verdict.certificate, named)
-    conflict = minimal_conflict(whole, proof, deadline=deadline)
+    conflict = minimal_conflict(whole, proof, deadline=deadline.within(_SECONDS_FOR_CONFLICT + deadline.used))
     count = system.num_rows
     rows = tuple(i for i in conflict.rows if i < count)
     found: list[Conflict] = []
-    if others and rows and conflict.minimal:
+    if others and conflict.minimal and 0 < len(rows) <= _MANY:
         found = other_conflicts(system, rows, at_most=others, deadline=deadline.within(_SECONDS_FOR_OTHERS))
     return Diagnosis(
         verdict,
@@ -145,16 +148,12 @@ def _bounds_as_rows(
 
     Only rows of the certificate are looked at from here on, so bounds of variables outside them stay bounds.
     """
-    rows = np.array(certificate.rows, dtype=np.int64)
-    combined: dict[int, Fraction] = {}
-    part = system.matrix[rows]
-    for i, weight in enumerate(certificate.multipliers):
-        here = slice(part.indptr[i], part.indptr[i + 1])
-        for j, value in zip(part.indices[here].tolist(), part.data[here].tolist(), strict=True):
-            combined[j] = combined.get(j, Fraction(0)) + Fraction(weight) * Fraction(value)
-    used = [bound for bound in named if bound.variable in combined]
+    present = set(system.matrix[list(certificate.rows)].indices.tolist())
+    used = [bound for bound in named if bound.variable in present]
     if not used:
         return system, certificate, used
+    variables, sums, unit = weighted(system, certificate.rows, certificate.multipliers)
+    combined = dict(zip(variables, sums, strict=True))
     lower, upper = system.lower.copy(), system.upper.copy()
     columns = np.array([bound.variable for bound in used])
     is_lower = np.array([bound.side == "lower" for bound in used])
@@ -170,7 +169,7 @@ def _bounds_as_rows(
     )
     all_rows, weights = list(certificate.rows), list(certificate.multipliers)
     for position, bound in enumerate(used):
-        v = combined[bound.variable]
+        v = combined.get(bound.variable, 0) * unit
         if (v > 0 and bound.side == "lower") or (v < 0 and bound.side == "upper"):
             all_rows.append(system.num_rows + position)
             weights.append(-v)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from linsat.compile.certificate import allowed, exact_gap, least_in_box
 from linsat.compile.system import LinearSystem
 from linsat.constraints.names import families
 from linsat.constraints.text import named_row_text
@@ -67,7 +68,9 @@ def certificate_words(
         return ""
     given = {row: Fraction(m) for row, m in zip(rows, multipliers, strict=True)}
     weights = _simple(system, given)
-    bounds = _from_bounds(system, weights)
+    least = least_in_box(system, list(weights), list(weights.values()))
+    assert least is not None  # or they would prove nothing
+    bounds = -least  # what the bounds add to what rows allow
     needs = _Side([row for row in rows if weights[row] < 0], max(-bounds, Fraction(0)))
     allows = _Side([row for row in rows if weights[row] > 0], max(bounds, Fraction(0)))
     totals = [side.total(system, weights) for side in (needs, allows)]
@@ -83,15 +86,12 @@ def certificate_words(
 def _simple(system: LinearSystem, multipliers: dict[int, Fraction]) -> dict[int, Fraction]:
     """The multipliers in units of the usual one; freed of rounding, in whole numbers, where that proves as much."""
     usual = Counter(float(f"{abs(float(m)):.9g}") for m in multipliers.values()).most_common(1)[0][0]
-    scaled = {row: m / Fraction(usual) for row, m in multipliers.items()}
-    near = {row: m.limit_denominator(_DENOMINATOR) for row, m in scaled.items()}
-    common = math.lcm(*(m.denominator for m in near.values()))
-    simple = {row: m * common for row, m in near.items()} if common <= _DENOMINATOR else near
-    try:
-        missing = _from_bounds(system, simple) + sum((_share(system, row, w) for row, w in simple.items()), Fraction(0))
-    except OverflowError:  # an infinite bound: only the exact multipliers cancel there
-        return scaled
-    return simple if all(simple.values()) and missing < 0 else scaled
+    scaled = {m: m / Fraction(usual) for m in set(multipliers.values())}
+    near = {m: share.limit_denominator(_DENOMINATOR) for m, share in scaled.items()}
+    common = math.lcm(*(share.denominator for share in near.values()))
+    simple = {row: near[m] * (common if common <= _DENOMINATOR else 1) for row, m in multipliers.items()}
+    gap = exact_gap(system, list(simple), list(simple.values())) if all(near.values()) else None
+    return simple if gap is not None and gap > 0 else {row: scaled[m] for row, m in multipliers.items()}
 
 
 class _Side:
@@ -128,25 +128,11 @@ class _Side:
         return parts
 
 
-def _share(system: LinearSystem, row: int, weight: Fraction) -> Fraction:
-    """A row's part of the sum: what it allows, or minus what it needs."""
-    side = system.row_lower[row] if weight < 0 else system.row_upper[row]
-    return weight * Fraction(float(side))
-
-
 def _amount(system: LinearSystem, rows: Sequence[int], weights: dict[int, Fraction]) -> Fraction:
-    return sum((_share(system, row, weights[row]) * (1 if weights[row] > 0 else -1) for row in rows), Fraction(0))
-
-
-def _from_bounds(system: LinearSystem, weights: dict[int, Fraction]) -> Fraction:
-    """How much more than the rows with positive weights allow, those with negative ones may reach within the bounds."""
-    combined: dict[int, Fraction] = {}
-    for row, weight in weights.items():
-        here = slice(system.matrix.indptr[row], system.matrix.indptr[row + 1])
-        for j, value in zip(system.matrix.indices[here].tolist(), system.matrix.data[here].tolist(), strict=True):
-            combined[j] = combined.get(j, Fraction(0)) - weight * Fraction(value)
-    ends = {j: system.upper[j] if v > 0 else system.lower[j] for j, v in combined.items() if v}
-    return sum((combined[j] * Fraction(float(end)) for j, end in ends.items()), Fraction(0))
+    """What the rows of one side allow, or need, together."""
+    total = allowed(system, rows, [weights[row] for row in rows])
+    assert total is not None  # or they would prove nothing
+    return -total if any(weights[row] < 0 for row in rows[:1]) else total
 
 
 def _text(value: Fraction, digits: int) -> str:

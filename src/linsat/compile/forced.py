@@ -1,22 +1,63 @@
-"""Presolve by a linear program: what every feasible point of one instance has in common, in terms of its rows."""
+"""Presolve by linear programs: what every feasible point of one instance has in common, in terms of its rows.
+
+Variables that are at an end of their box everywhere, and inequalities that always hold with equality, are found by
+HiGHS in the unit box of what single rows leave of each variable.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from linsat._array_namespace import Tensor, namespace, to_numpy
-from linsat._senses import GREATER, LESS
-from linsat.compile.implied import LARGEST_PROGRAM, Rows, implied
+from linsat._senses import EQUAL, GREATER, LESS
 from linsat.compile.presolve import row_sides
 from linsat.compile.problem import Presolved, StandardForm
-from linsat.compile.system import LinearSystem
+from linsat.compile.programs import least_violation, linear_program
+from linsat.compile.system import Deadline, LinearSystem
+
+Array = np.ndarray
 
 _HELD = 1e-10  # violation of a row that holds when all its variables are fixed, relative to its size
 _SMALLEST = 1e-12  # unit of a variable, relative to where it is
 _PASSES = 10  # over all rows, to tighten the bounds
+# Beyond this many coefficients and variables the program takes minutes; callers then go without and say so.
+_LARGEST_PROGRAM = 200_000
+_INFEASIBLE_BY = 1e-9  # violation of scaled rows that counts as infeasible
+_THICKNESS_SCALE = 1e6  # how far the cone of `_implied` may be stretched to show a thin interior
+_FORCED_BELOW = 1e-3  # stretched share below which a variable (or slack) counts as forced to its end
+_MOST_PROGRAMS = 20  # what these have not shown to be forced counts as free
+_SECONDS = 10.0  # for all of them together; after that nothing counts as forced
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """One instance in the unit box: ``matrix`` p (sense) ``side``, 0 <= p <= 1, rows of comparable size.
+
+    An end of the unit box that is no bound of the variable is none of p either.
+    """
+
+    matrix: sp.csr_array  # (k, l)
+    side: Array  # (k,)
+    senses: Array  # (k,) LESS, EQUAL, GREATER
+    has_lower: Array  # (l,) bool
+    has_upper: Array  # (l,) bool
+
+    @property
+    def size(self) -> int:
+        return int(self.matrix.nnz + sum(self.matrix.shape))
+
+
+@dataclass(frozen=True)
+class _Implied:
+    """What every feasible point has in common."""
+
+    at_lower: Array  # (l,) bool: share 0 everywhere
+    at_upper: Array  # (l,) bool: share 1 everywhere
+    tight: Array  # (k,) bool: inequality rows that always hold with equality
 
 
 def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved, instance: int) -> Presolved:
@@ -30,9 +71,9 @@ def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved
     system = _system(form, senses, here, instance)
     hard = ~to_numpy(form.soft)[0]
     rows = _unit_rows(system.take(np.flatnonzero(hard)), to_numpy(senses)[hard])
-    if rows.size > LARGEST_PROGRAM or not len(rows.side):
+    if rows.size > _LARGEST_PROGRAM or not len(rows.side):
         return here
-    found = implied(rows)
+    found = _implied(rows)
     if found is None:
         return replace(here, infeasible=xp.ones_like(here.infeasible))
     free = to_numpy(here.free)[0]
@@ -59,7 +100,7 @@ def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved
 def _system(form: StandardForm, senses: Tensor, here: Presolved, instance: int) -> LinearSystem:
     """The rows of one instance in the box that presolve has left, which is a point where a variable is fixed."""
 
-    def of(tensor: Tensor) -> np.ndarray:
+    def of(tensor: Tensor) -> Array:
         return to_numpy(tensor[min(instance, tensor.shape[0] - 1)])
 
     rows, sense, side = form.rows, to_numpy(senses), of(row_sides(form, senses))
@@ -75,7 +116,7 @@ def _system(form: StandardForm, senses: Tensor, here: Presolved, instance: int) 
     )
 
 
-def _unit_rows(system: LinearSystem, senses: np.ndarray) -> Rows:
+def _unit_rows(system: LinearSystem, senses: Array) -> _Rows:
     """The rows with every variable in units of what single rows leave of its box, as the linear programs want them.
 
     In a box that is far wider than what the rows allow, a share of the box would say nothing about what is forced.
@@ -96,10 +137,10 @@ def _unit_rows(system: LinearSystem, senses: np.ndarray) -> Rows:
     scale = np.where(scale > 0, scale, 1.0)
     side = np.where(senses == GREATER, system.row_lower, system.row_upper)
     side = (side - system.matrix @ base) / scale
-    return Rows(sp.csr_array(sp.diags(1 / scale) @ matrix), side, senses, has_lower, has_upper)
+    return _Rows(sp.csr_array(sp.diags(1 / scale) @ matrix), side, senses, has_lower, has_upper)
 
 
-def _tightened(system: LinearSystem) -> tuple[np.ndarray, np.ndarray]:
+def _tightened(system: LinearSystem) -> tuple[Array, Array]:
     """Bounds that follow from one row at a time, given the bounds of its other variables, in a few passes.
 
     Only their size counts: rounding makes them no worse a unit.
@@ -126,7 +167,7 @@ def _tightened(system: LinearSystem) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-def _others(terms: np.ndarray, row: np.ndarray, count: int) -> np.ndarray:
+def _others(terms: Array, row: Array, count: int) -> Array:
     """For each term the sum of the others of its row, infinite where one of those is."""
     finite = np.isfinite(terms)
     known = np.where(finite, terms, 0.0)
@@ -134,3 +175,77 @@ def _others(terms: np.ndarray, row: np.ndarray, count: int) -> np.ndarray:
     total = np.bincount(row, known, minlength=count)[row] - known
     others = infinite - np.where(finite, 0.0, np.sign(terms))
     return np.where(others == 0, total, np.inf * np.where(others == 0, 1.0, others))
+
+
+# scipy 1.11 has neither eye_array nor diags_array.
+def _diagonal(entries: Array) -> Any:
+    return sp.csr_array(sp.diags(entries))
+
+
+def _identity(size: int) -> Any:
+    return _diagonal(np.ones(size))
+
+
+def _is_feasible(rows: _Rows, deadline: Deadline) -> bool:
+    """Whether some point of the box satisfies all rows, up to rounding; True also where HiGHS gives no answer."""
+    low = np.where(rows.senses == LESS, -np.inf, rows.side)
+    high = np.where(rows.senses == GREATER, np.inf, rows.side)
+    box = np.where(rows.has_lower, 0.0, -np.inf), np.where(rows.has_upper, 1.0, np.inf)
+    found = least_violation(LinearSystem(rows.matrix, low, high, *box), deadline)
+    return found is None or not found.amount > _INFEASIBLE_BY
+
+
+def _implied(rows: _Rows) -> _Implied | None:
+    """Variables that every feasible point has at an end of the box, and rows it holds with equality; None: infeasible.
+
+    Over the cone of scaled points (P, alpha), P = alpha p, as many distances to the ends as possible are raised to one
+    at once: max sum t, t <= P, t <= alpha - P, t <= alpha b - a P, 0 <= t <= 1, alpha >= 1. What stays zero may be
+    forced, or may have lost a row's little room to others: it is asked again without them, until nothing new is raised.
+    The points found so far have a mean, in which everything is off its end that was so in one of them.
+    """
+    deadline = Deadline(_SECONDS)
+    k, l = rows.matrix.shape
+    equal = rows.senses == EQUAL
+    loose = np.flatnonzero(~equal)
+    sign = np.where(rows.senses == GREATER, -1.0, 1.0)
+    eye, none = _identity(l), sp.csr_array((l, l))
+    ones = sp.csr_array(np.ones((l, 1)))
+    blank = sp.csr_array((l, len(loose)))
+    # Columns: P (l), alpha (1), t_lower (l), t_upper (l), t_row (len(loose)).
+    to_lower = sp.csr_array(sp.hstack([-eye, sp.csr_array((l, 1)), eye, none, blank]))[rows.has_lower]
+    to_upper = sp.csr_array(sp.hstack([eye, -ones, none, eye, blank]))[rows.has_upper]
+    flipped = (_diagonal(sign) @ rows.matrix)[loose]
+    side = sp.csr_array(-(sign * rows.side)[loose][:, None])
+    to_row = sp.hstack([flipped, side, sp.csr_array((len(loose), 2 * l)), _identity(len(loose))])
+    upper = sp.vstack([to_lower, to_upper, to_row]) if len(loose) else sp.vstack([to_lower, to_upper])
+    exact = sp.hstack(
+        [
+            rows.matrix[equal],
+            sp.csr_array(-rows.side[equal][:, None]),
+            sp.csr_array((equal.sum(), 2 * l + len(loose))),
+        ]
+    )
+    distances = 2 * l + len(loose)
+    forced = np.concatenate([rows.has_lower, rows.has_upper, np.ones(len(loose), dtype=bool)])
+    ends = [(0.0 if has else None, None) for has in rows.has_lower]
+    for _ in range(_MOST_PROGRAMS):
+        solved = linear_program(
+            np.concatenate([np.zeros(l + 1), -forced.astype(float)]),
+            deadline,
+            A_ub=upper,
+            b_ub=np.zeros(upper.shape[0]),
+            A_eq=exact if equal.any() else None,
+            b_eq=np.zeros(int(equal.sum())) if equal.any() else None,
+            bounds=ends + [(1.0, _THICKNESS_SCALE)] + [(0.0, 1.0)] * distances,
+        )
+        if solved.status != 0:
+            return None if not _is_feasible(rows, deadline) else _Implied(*(np.zeros(n, dtype=bool) for n in (l, l, k)))
+        raised = forced & (solved.x[l + 1 :] >= _FORCED_BELOW)
+        forced &= ~raised
+        if not raised.any() or not forced.any():
+            break
+    else:
+        forced[:] = False
+    tight = np.zeros(k, dtype=bool)
+    tight[loose] = forced[2 * l :]
+    return _Implied(forced[:l], forced[l : 2 * l], tight)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
 
+from linsat._array_namespace import to_numpy
 from linsat._senses import GREATER, LESS
 from linsat.compile.problem import Problem, Tensor
 from linsat.compile.system import LinearSystem
@@ -19,10 +21,10 @@ def linear_system(problem: Problem, instance: int) -> LinearSystem:
     """The rows and the box of one instance as plain arrays, in the user's units."""
 
     def of(tensor: Tensor) -> np.ndarray:
-        return tensor[min(instance, tensor.shape[0] - 1)].detach().cpu().numpy()
+        return to_numpy(tensor[min(instance, tensor.shape[0] - 1)])
 
     rows = problem.rows
-    matrix = sp.csr_array((of(rows.values), (rows.row.cpu().numpy(), rows.col.cpu().numpy())), shape=rows.shape)
+    matrix = sp.csr_array((of(rows.values), (to_numpy(rows.row), to_numpy(rows.col))), shape=rows.shape)
     matrix.sum_duplicates()
     rhs, slack = of(problem.rhs), of(problem.slack)
     low, high = of(problem.dual_lower), of(problem.dual_upper)
@@ -34,24 +36,44 @@ def linear_system(problem: Problem, instance: int) -> LinearSystem:
 
 
 def hard_rows(problem: Problem, instance: int, x: np.ndarray | None = None) -> LinearSystem:
-    """The hard rows of one instance, for a verdict, loosened by what rounding may account for.
+    """The hard rows of one instance as they were stated, for a verdict, loosened by what rounding may account for.
 
-    The paper's slack states ``c x >= d`` as ``c x + S z = d + S``, and taking S away again does not give d back. Terms
-    of fixed variables, and all terms at a point ``x`` where one is given, cannot be added up any better either; but for
+    Terms of fixed variables, and all terms at a point ``x`` where one is given, cannot be added up any better; but for
     an x that has run off, far beyond what scores and right-hand sides ask for, because nothing else would do.
     """
 
     def of(tensor: Tensor) -> np.ndarray:
-        return tensor[min(instance, tensor.shape[0] - 1)].detach().cpu().numpy()
+        return to_numpy(tensor[min(instance, tensor.shape[0] - 1)])
 
-    system, rhs, slack = linear_system(problem, instance), np.abs(of(problem.rhs)), np.abs(of(problem.slack))
-    low, high = system.row_lower, system.row_upper
-    if problem.objective.entropic_slack and problem.senses is not None:
-        senses = problem.senses.cpu().numpy()
-        low, high = np.where(senses == LESS, -np.inf, low), np.where(senses == GREATER, np.inf, high)
+    assert problem.senses is not None
+    assert problem.side is not None
+    system, side, senses = linear_system(problem, instance), of(problem.side), to_numpy(problem.senses)
+    low, high = np.where(senses == LESS, -np.inf, side), np.where(senses == GREATER, np.inf, side)
     at = np.where(system.lower == system.upper, system.lower, 0.0) if x is None else np.abs(x)
     if x is not None:
-        asked = max(1.0, np.abs(of(problem.scores)).max(initial=0.0), (rhs / of(problem.scale)).max(initial=0.0))
-        at = np.minimum(at, _RUNS_OFF * asked)
-    lost = ROUNDING * (np.where(slack > 0, rhs + slack, 0.0) + abs(system.matrix) @ np.abs(at))
+        sides = np.where(np.isfinite(side), np.abs(side), 0.0)
+        asked = max(1.0, np.abs(of(problem.scores)).max(initial=0.0), (sides / of(problem.scale)).max(initial=0.0))
+        at = np.minimum(at, np.minimum(_RUNS_OFF * asked, np.maximum(np.abs(system.lower), np.abs(system.upper))))
+    lost = ROUNDING * (abs(system.matrix) @ np.abs(at))
     return replace(system, row_lower=low - lost, row_upper=high + lost).take(np.flatnonzero(~of(problem.soft)))
+
+
+def contradictory(problem: Problem, ask: Callable[[LinearSystem, int], bool], near: Tensor | None = None) -> np.ndarray:
+    """(N,) whether the hard rows of an instance contradict each other; the same numbers are asked about once.
+
+    By less than the rounding of their terms, for variables as large as the largest of the points ``near`` (N, l) where
+    these are given, they do not.
+    """
+    known: dict[bytes, bool] = {}
+    answers = []
+    for instance in range(problem.size):
+        x = None if near is None else to_numpy(near[instance])
+        if x is not None:  # the same power of two for most instances
+            x = np.full_like(x, np.exp2(np.ceil(np.log2(max(1.0, float(np.abs(x).max(initial=0.0)))))))
+        system = hard_rows(problem, instance, x)
+        parts = (system.matrix.data, system.row_lower, system.row_upper, system.lower, system.upper)
+        key = b"".join(part.tobytes() for part in parts)
+        if key not in known:
+            known[key] = ask(system, instance)
+        answers.append(known[key])
+    return np.array(answers, dtype=bool)

@@ -23,7 +23,9 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from linsat._array_namespace import Tensor, namespace
+import numpy as np
+
+from linsat._array_namespace import Tensor, namespace, to_numpy
 from linsat._senses import GREATER, LESS
 from linsat.objectives.base import Objective
 
@@ -49,6 +51,13 @@ class Presolved:
 
     def select(self, index: Tensor) -> Presolved:
         return Presolved(**{f.name: _select(getattr(self, f.name), index) for f in fields(self)})
+
+    def where(self, these: Tensor, other: Presolved) -> Presolved:
+        """This for some instances, (N,) bool, and ``other`` for the rest."""
+        xp = namespace(self.free)
+        parts = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+        which = {name: these[:, None] if own.ndim == 2 else these for name, (own, _) in parts.items()}
+        return Presolved(**{name: xp.where(which[name], own, rest) for name, (own, rest) in parts.items()})
 
     def expand(self, count: int) -> Presolved:
         """One for each of ``count`` instances, free to be changed."""
@@ -111,6 +120,7 @@ class StandardForm:
         presolved: Presolved,
         cache: dict[str, Any] | None = None,
         senses: Tensor | None = None,
+        side: Tensor | None = None,
     ) -> Problem:
         """The problem of scores (N, l) over these rows."""
         return Problem(
@@ -127,6 +137,7 @@ class StandardForm:
             presolved,
             cache,
             senses,
+            side,
         )
 
 
@@ -152,7 +163,9 @@ class Problem(StandardForm):
     objective: Objective
     presolved: Presolved
     cache: dict[str, Any] | None = None  # where a back end may keep what it derives from numbers that never change
-    senses: Tensor | None = None  # (k,) of the rows as written, for verdicts; an entropic slack does not show them
+    # Of the rows as written, for verdicts: an entropic slack does not show the senses, and rounds the sides.
+    senses: Tensor | None = None  # (k,)
+    side: Tensor | None = None  # (., k)
 
     @property
     def size(self) -> int:
@@ -164,6 +177,14 @@ class Problem(StandardForm):
         import torch
 
         return self if self.scores.dtype is torch.float64 else replace(self, scores=self.scores.to(torch.float64))
+
+    def in_numpy(self) -> Problem:
+        """The same as float64 arrays of the host, without gradients."""
+        form = self.with_tensors(tuple(map(to_numpy, self.tensors())))
+        presolved = Presolved(**{f.name: to_numpy(getattr(self.presolved, f.name)) for f in fields(Presolved)})
+        scores, objective = to_numpy(self.scores).astype(np.float64), self.objective.changed(to_numpy)
+        senses, side = (None if part is None else to_numpy(part) for part in (self.senses, self.side))
+        return form.problem(scores, objective, presolved, senses=senses, side=side)
 
     def in_single(self) -> Problem:
         """The same with every number in float32, for steps whose last digits do not matter."""
@@ -184,6 +205,7 @@ class Problem(StandardForm):
             presolved=self.presolved.select(index),
             cache=self.cache,
             senses=self.senses,
+            side=None if self.side is None else _select(self.side, index),
         )
 
     def dual_bounds(self) -> tuple[Tensor, Tensor]:
@@ -313,13 +335,14 @@ class Problem(StandardForm):
     def violation(self, x: Tensor) -> Tensor:
         """The worst violation of any hard row as written, relative to ``max(1, sum_j |a_ij x_j|)``, (N,).
 
-        Of rows that presolve has dropped, too. It needs the ``senses``.
+        Of rows that presolve has dropped, too. It needs ``senses`` and ``side``.
         """
         xp = namespace(x)
         if not self.rows.shape[0]:
             return xp.zeros((x.shape[0],), x)
+        assert self.side is not None
         below, above = self.senses == GREATER, self.senses == LESS
-        excess = self.rows.matvec(x) - xp.where(below, self.rhs - self.slack, self.rhs)
+        excess = self.rows.matvec(x) - self.side
         gap = xp.where(below, -excess, xp.where(above, excess, abs(excess)))
         return xp.amax(xp.where(self.soft | self.absent, 0.0, gap / xp.at_least(self.row_sizes(x), 1.0)))
 

@@ -18,7 +18,7 @@ _MARGIN = 1e-5  # how far from zero an entry of A'v has to be, for multipliers o
 class LeastViolation:
     """The point of the box whose worst scaled row violation is least, and the multipliers that show it is."""
 
-    amount: float  # of the rows divided by their largest coefficient
+    amount: float  # of the rows divided by their largest coefficient, and of multipliers with sum 1
     point: Array  # (l,)
     multipliers: Array  # (k,) of the rows in the user's units: > 0 on the upper end, < 0 on the lower end
 
@@ -39,11 +39,32 @@ def linear_program(cost: Array, deadline: Deadline | None = None, *, method: str
     return solved
 
 
-def least_violation(system: LinearSystem, deadline: Deadline, *, method: str = "highs-ds") -> LeastViolation | None:
+def any_point(system: LinearSystem, deadline: Deadline) -> Array | None:
+    """A point of the box that satisfies the rows to 1e-10; None where HiGHS finds none."""
+    equal = system.row_lower == system.row_upper
+    above = np.flatnonzero(np.isfinite(system.row_upper) & ~equal)
+    below = np.flatnonzero(np.isfinite(system.row_lower) & ~equal)
+    exact = np.flatnonzero(equal)
+    solved = linear_program(
+        np.zeros(len(system.lower)),
+        deadline,
+        A_ub=sp.csr_array(sp.vstack([system.matrix[above], -system.matrix[below]])),
+        b_ub=np.append(system.row_upper[above], -system.row_lower[below]),
+        A_eq=system.matrix[exact] if len(exact) else None,
+        b_eq=system.row_lower[exact] if len(exact) else None,
+        bounds=np.stack([system.lower, system.upper], axis=1),
+    )
+    return system.clip(solved.x) if solved.status == 0 else None
+
+
+def least_violation(
+    system: LinearSystem, deadline: Deadline, *, method: str = "highs-ds", of_all: bool = False
+) -> LeastViolation | None:
     """Minimise t subject to ``row_lower - t <= a x <= row_upper + t`` for scaled rows; None: HiGHS gave up.
 
     The dual maximises the gap that multipliers with sum 1 prove, so few rows carry a multiplier: a good start for a
-    minimal conflict. Rows are scaled by powers of two, which costs no rounding.
+    minimal conflict. Rows are scaled by powers of two, which costs no rounding. ``of_all``: every row has a t of its
+    own, and their sum is minimised: solved faster where there are thousands, but many rows may carry a multiplier.
     """
     scale = _row_scale(system.matrix)
     scaled = sp.csr_array(sp.diags(scale)) @ system.matrix
@@ -53,11 +74,13 @@ def least_violation(system: LinearSystem, deadline: Deadline, *, method: str = "
         return LeastViolation(0.0, system.clip(np.zeros(len(system.lower))), np.zeros(system.num_rows))
     used = np.flatnonzero(np.diff(scaled.tocsc().indptr))  # variables outside the rows stay where they are
     rows = scaled[:, used]
-    matrix = sp.hstack([sp.vstack([rows[above], -rows[below]]), sp.csr_array(np.full((len(ends), 1), -1.0))])
-    bounds = np.zeros((len(used) + 1, 2))
-    bounds[:-1, 0], bounds[:-1, 1], bounds[-1, 1] = system.lower[used], system.upper[used], np.inf
-    cost = np.zeros(len(used) + 1)
-    cost[-1] = 1.0
+    elastic = sp.diags(np.full(len(ends), -1.0)) if of_all else sp.csr_array(np.full((len(ends), 1), -1.0))
+    matrix = sp.hstack([sp.vstack([rows[above], -rows[below]]), elastic])
+    bounds = np.zeros((matrix.shape[1], 2))
+    bounds[: len(used)] = np.stack([system.lower[used], system.upper[used]], axis=1)
+    bounds[len(used) :, 1] = np.inf
+    cost = np.zeros(matrix.shape[1])
+    cost[len(used) :] = 1.0
     solved = linear_program(cost, deadline, method=method, A_ub=sp.csr_array(matrix), b_ub=ends, bounds=bounds)
     if solved.status != 0 or solved.x is None:
         return None
@@ -66,8 +89,9 @@ def least_violation(system: LinearSystem, deadline: Deadline, *, method: str = "
     multipliers[above] += weights[: len(above)]
     multipliers[below] -= weights[len(above) :]
     point = system.clip(np.zeros(len(system.lower)))
-    point[used] = solved.x[:-1]
-    return LeastViolation(float(solved.fun), system.clip(point), multipliers * scale)
+    point[used] = solved.x[: len(used)]
+    amount = float(solved.fun) / max(1.0, float(weights.sum()))
+    return LeastViolation(amount, system.clip(point), multipliers * scale)
 
 
 def interior_multipliers(system: LinearSystem, amount: float, deadline: Deadline) -> Array | None:

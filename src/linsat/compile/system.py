@@ -36,10 +36,14 @@ class LinearSystem:
         """The nearest point of the box."""
         return np.minimum(np.maximum(x, self.lower), self.upper)
 
+    def lacks(self, x: Array) -> Array:
+        """(k,) what each row lacks at a point, in its units, to hold; summed in extended precision."""
+        activity = np.asarray(self.matrix.astype(np.longdouble) @ x.astype(np.longdouble))
+        return (np.clip(activity, self.row_lower, self.row_upper) - activity).astype(np.float64)
+
     def outside(self, x: Array) -> Array:
         """(k,) by how much each row is violated at a point, in its units."""
-        activity = self.matrix @ x
-        return np.maximum(np.maximum(self.row_lower - activity, activity - self.row_upper), 0.0)
+        return np.abs(self.lacks(x))
 
     def violation(self, x: Array) -> float:
         """The worst violation of any row at a point of the box, each relative to ``max(1, sum_j |a_ij x_j|)``."""
@@ -51,7 +55,13 @@ class Deadline:
     """A time limit that several computations share."""
 
     def __init__(self, seconds: float | None = None) -> None:
-        self._end = np.inf if seconds is None else time.monotonic() + seconds
+        self._start = time.monotonic()
+        self._end = np.inf if seconds is None else self._start + seconds
+
+    @property
+    def used(self) -> float:
+        """Seconds since it was set."""
+        return time.monotonic() - self._start
 
     @property
     def remaining(self) -> float:

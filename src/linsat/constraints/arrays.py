@@ -207,12 +207,10 @@ def _check_missing(name: str, seen: Numbers, missing: float, rest: str) -> None:
 
 
 def namespace(*numbers: Numbers) -> Any:
-    """torch where one is a tensor, else numpy: for functions that both have under the same name."""
-    if not any(map(is_tensor, numbers)):
-        return np
-    import torch
-
-    return torch
+    """torch where one is a tensor, JAX's numpy where one is JAX's, else numpy: for functions of the same name."""
+    if any(map(is_tensor, numbers)):
+        return sys.modules["torch"]
+    return sys.modules["jax"].numpy if any(map(is_jax, numbers)) else np
 
 
 def to_tensor(numbers: Numbers, device: torch.device | str | None = None) -> Tensor:
@@ -233,6 +231,14 @@ def to_tensor(numbers: Numbers, device: torch.device | str | None = None) -> Ten
     return numbers.to(device or numbers.device, torch.float64).resolve_neg()
 
 
+def floating(tensor: Tensor) -> Tensor:
+    """The tensor as the solvers read it: float32 or float64, with its sign applied."""
+    import torch
+
+    tensor = tensor if tensor.dtype in (torch.float64, torch.float32) else tensor.to(torch.float64)
+    return tensor.resolve_neg()
+
+
 def given_tensor(value: Any) -> Tensor:
     """A tensor as it is; a number or any other array as float64 on the CPU, whatever torch's default device.
 
@@ -248,6 +254,27 @@ def given_tensor(value: Any) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64, device="cpu")
 
 
+def to_float64(value: Any, device: torch.device | None) -> Numbers | None:
+    """A number or array-like as a float64 array, or as a tensor on a device; None where it is complex.
+
+    Raises:
+        TypeError, ValueError, RuntimeError, OverflowError: the value holds no real numbers.
+    """
+    if device is not None:
+        tensor = given_tensor(value)
+        return None if tensor.is_complex() else to_tensor(tensor, device)
+    if is_jax(value):  # in the precision that JAX has
+        return None if value.dtype.kind == "c" else value.astype(namespace(value).zeros(0).dtype)
+    array = as_array(value)
+    return None if array.dtype.kind == "c" else array.astype(np.float64)
+
+
+def is_jax(value: Any) -> bool:
+    """Whether the value is an array of JAX, or a tracer that stands for one."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
+
+
 def alike(parts: Sequence[Numbers]) -> list[Numbers]:
     """All as arrays or, where one is a tensor, all as tensors on its device."""
     tensor = next((part for part in parts if is_tensor(part)), None)
@@ -258,7 +285,9 @@ def alike(parts: Sequence[Numbers]) -> list[Numbers]:
 
 def spread(numbers: Numbers, shape: Sequence[int]) -> Numbers:
     """The numbers broadcast to a shape, as a view."""
-    return numbers.expand(*shape) if is_tensor(numbers) else np.broadcast_to(numbers, tuple(shape))
+    return (
+        numbers.expand(tuple(shape)) if is_tensor(numbers) else namespace(numbers).broadcast_to(numbers, tuple(shape))
+    )
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> Shape:

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linsat._transforms import tracing
-from linsat.constraints.arrays import (
-    Numbers,
-    read_right_side,
-)
+from linsat.constraints.arrays import Numbers, picked, read_numbers, read_right_side
 from linsat.constraints.by_name import read_bound_of, right_sides_by_name
 from linsat.constraints.coefficients import Matrix
 from linsat.constraints.joining import joined
@@ -142,6 +139,16 @@ class Constraints(RowsAndBox):
             ConstraintError: no such row, or a price that is not positive and finite.
         """
         return self._derived(soft=softened(self, self._soft, rows, price))
+
+    def with_price(self, price: Any) -> Constraints:
+        """The same soft rows at another price: a number, one per soft row, or (batch..., soft rows or rows)."""
+        rows = np.flatnonzero(self._soft_mask())
+        if not len(rows):
+            raise ConstraintError("price was given but no row of the set is soft. Fix: cons.soften(rows, price=10.0).")
+        whole = read_numbers("price", price)
+        if whole.ndim and whole.shape[-1] == len(self) != len(rows):
+            whole = picked(whole, rows)
+        return self._derived(soft=softened(self, (), rows.tolist(), whole))
 
     def with_full_price(self, price: Numbers) -> Constraints:
         """The same rows, soft at prices (batch..., rows) where these are finite and hard elsewhere."""

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from linsat._optional import is_tensor
 from linsat._transforms import plain_tensors, tracing
-from linsat.constraints.arrays import Array, Numbers, as_array, followed, side_by_side, spread, to_tensor
+from linsat.constraints.arrays import (
+    Array,
+    Numbers,
+    as_array,
+    floating,
+    followed,
+    is_dense,
+    is_jax,
+    namespace,
+    picked,
+    positions_on,
+    side_by_side,
+    spread,
+    to_tensor,
+)
+from linsat.constraints.coefficients import Matrix
+from linsat.constraints.rounded import keep_dependencies, rounding_of
 from linsat.constraints.soft import full_price
 from linsat.constraints.statement import Statement
-from linsat.constraints.structure import SparsityPattern, Values
+from linsat.constraints.structure import BLOCKS, SparsityPattern, Values
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -38,6 +55,135 @@ def values_on(constraints: RowsAndBox, device: torch.device | str | None) -> Val
         upper=upper.to(device),
         price=None if price is None else to_tensor(price, device),
     )
+
+
+def slots_of(
+    constraints: RowsAndBox, width: int, batch: tuple[int, ...], given: Mapping[str, Numbers] | None = None
+) -> list[Numbers]:
+    """Coefficients, right-hand sides, lower and upper bounds, prices of all rows, over a flattened batch.
+
+    (1, .) where all instances share them, else (N, .): float64 arrays; tensors where torch follows them, or on another
+    device. Those ``given`` (`slots_given`) take the place of the set's own.
+    """
+    pattern = constraints.structure
+    sizes = (len(pattern.row), pattern.num_rows, width, width, pattern.num_rows)
+    kept = constraints._slots
+    slots = []
+    for name, size in zip(("values", "side", "lower", "upper", "price"), sizes, strict=True):
+        if given is not None and name in given:
+            slots.append(_flat(given[name], size, batch))
+            continue
+        key = name, width, batch
+        if key not in kept:
+            whole = _flat(_slot(constraints, name), size, batch)
+            if is_tensor(whole):
+                slots.append(whole)
+                continue
+            kept[key] = whole
+        slots.append(kept[key])
+    return slots
+
+
+def slots_given(constraints: RowsAndBox, given: Mapping[str, Any]) -> dict[str, Numbers] | None:
+    """The slots that numbers given with a call replace, (batch..., .), in their own library; None: `with_numbers` must.
+
+    For arrays and tensors in the shapes of what they replace. Nobody looks at the numbers: the solver does.
+    """
+    shapes = _plain_shapes(constraints)
+    for name, value in given.items():
+        if not _is_plain(value):
+            return None
+        if not any(tuple(value.shape[value.ndim - len(shape) :]) == shape for shape in shapes.get(name, ())):
+            return None
+    f = given.get("f")  # that of JAX is freed of rounding already
+    if f is not None and not is_jax(f) and rounding_of(f) and _has_dependencies(constraints, given):
+        return None
+    slots = {name: given[name] for name in ("lower", "upper") if name in given}
+    if "price" in given:
+        slots["price"] = _price_slot(constraints, given["price"])
+    matrices = constraints._matrices
+    if not matrices.keys().isdisjoint(given):
+        slots["values"] = _side_by_side([_block(matrix, given.get(name)) for name, matrix in matrices.items()])
+    if not constraints._right_sides.keys().isdisjoint(given):
+        sides = constraints._consistent_sides()
+        slots["side"] = _side_by_side([given.get(name, side) for name, side in sides.items()])
+    return slots
+
+
+def _plain_shapes(constraints: RowsAndBox) -> dict[str, list[tuple[int, ...]]]:
+    """In what shapes, after batch dimensions, each number of a set can be replaced as it comes."""
+    if "shapes" not in constraints._slots:
+        shapes: dict[str, list[tuple[int, ...]]] = {}
+        if constraints.num_variables is not None:
+            shapes |= {bound: [(constraints.num_variables,)] for bound in ("lower", "upper")}
+        soft = int(constraints._soft_mask().sum())
+        if soft:
+            shapes["price"] = [(soft,), (len(constraints),)]
+        for name, side, _ in BLOCKS:
+            matrix = constraints._matrices.get(name)
+            if matrix is None:
+                continue
+            shapes[side] = [matrix.shape[:1]]
+            if matrix.sparse or len(matrix.row) == math.prod(matrix.shape):  # else zeros may not become others
+                shapes[name] = [(len(matrix.row),) if matrix.sparse else matrix.shape]
+        constraints._slots["shapes"] = shapes
+    return constraints._slots["shapes"]
+
+
+def _price_slot(constraints: RowsAndBox, price: Numbers) -> Numbers:
+    """Prices (batch..., rows), infinite where a row is hard, from those of all rows or of the soft ones."""
+    soft = constraints._soft_mask()
+    xp, count = namespace(price), int(soft.sum())
+    if price.shape[-1] == count != len(soft):
+        price = picked(price, np.where(soft, np.cumsum(soft) - 1, 0))
+    return xp.where(positions_on(price, soft), price, xp.full_like(price, np.inf))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a number is a floating array or dense tensor on the CPU."""
+    if is_tensor(value):
+        return value.device.type == "cpu" and is_dense(value) and value.itemsize in (4, 8) and value.is_floating_point()
+    return (type(value) is np.ndarray or is_jax(value)) and value.dtype in (np.float64, np.float32)
+
+
+def _block(matrix: Matrix, value: Numbers | None) -> Numbers:
+    """Coefficients of a block, (batch..., nnz)."""
+    if value is None:
+        return matrix.values()
+    return value if matrix.sparse else value.reshape(*value.shape[:-2], len(matrix.row))
+
+
+def _has_dependencies(constraints: RowsAndBox, given: Mapping[str, Any]) -> bool:
+    """Whether sides of equalities may contradict each other by rounding alone."""
+    matrix = constraints._matrices["E"]
+    return "E" not in given and not matrix.live and getattr(matrix.kept, keep_dependencies(matrix)).shape[1] > 0
+
+
+def _slot(constraints: RowsAndBox, name: str) -> Numbers:
+    """All numbers of one kind, (batch..., .)."""
+    if name == "values":
+        return _side_by_side([matrix.values() for matrix in constraints._matrices.values()])
+    if name == "side":
+        return _side_by_side(list(constraints._consistent_sides().values()))
+    if name == "price":
+        price = full_price(constraints._soft, len(constraints))
+        return np.full(len(constraints), np.inf) if price is None else price
+    return constraints._bounds()[name]
+
+
+def _side_by_side(parts: Sequence[Numbers]) -> Numbers:
+    return side_by_side(parts) if parts else np.zeros(0)
+
+
+def _flat(numbers: Numbers, size: int, batch: tuple[int, ...]) -> Numbers:
+    """(batch..., size) or shared numbers as (N or 1, size), in float32 or float64."""
+    if numbers.ndim <= 1:
+        flat = spread(numbers, (1, size))
+    elif numbers.ndim == 2 and tuple(numbers.shape) == (*batch, size):
+        flat = numbers
+    else:
+        flat = spread(numbers, (*batch, size)).reshape(math.prod(batch), size)
+    return floating(flat) if is_tensor(flat) else flat
 
 
 def _bound_on(constraints: RowsAndBox, name: str, device: torch.device | str | None) -> Tensor:

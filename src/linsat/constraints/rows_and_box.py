@@ -181,6 +181,7 @@ class RowsAndBox:
         self.plans: dict[Any, Any] = {}
         self.calls: dict[Any, Any] = {}
         self.in_graphs = Kept()
+        self._slots: dict[Any, Any] = {}  # constants as solvers read them
         live = any(matrix.live for matrix in self._matrices.values())
         self._fixed = not live and not any(map(followed, numbers.values()))
         # Kept by reference: their numbers may change.
@@ -396,4 +397,4 @@ class RowsAndBox:
         return self._named_bounds
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "plans": {}, "calls": {}, "in_graphs": Kept(), "_bounds_on": {}}
+        return {**self.__dict__, "plans": {}, "calls": {}, "in_graphs": Kept(), "_bounds_on": {}, "_slots": {}}

@@ -49,7 +49,7 @@ def _left_side(constraints: RowsAndBox, index: int, instance: int | None, terms:
     columns = structure.col[here].tolist()
     own = _of_instance(constraints, present(constraints).values[..., here], instance)
     block = structure.default_names[index].removesuffix("]").replace("[", "[..., ")
-    shared = [_one_value(own[..., position]) for position in range(len(columns))]
+    shared = own.tolist() if own.ndim == 1 else [_one_value(own[..., position]) for position in range(len(columns))]
     # One that differs per instance is shown as the entry of the tensor that holds it.
     values = [f"{block}, {col}]" if value is None else value for value, col in zip(shared, columns, strict=True)]
     left = terms_text(values, columns, constraints.variable_name, terms)

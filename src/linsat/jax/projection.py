@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import warnings
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from linsat import numpy_door, projection
+from linsat.call import read_objective
 from linsat.constraints.constraint_set import Constraints
-from linsat.errors import ConstraintError, ConvergenceError, LinSATWarning
-from linsat.jax.arguments import Array, Call, Given, check_options, is_traced, read, read_objective
-from linsat.jax.native import Answer, answer, worst_violation
-from linsat.jax.numbers import repaired
-from linsat.jax.plan import Numbers, Plan, reject_infeasible
+from linsat.jax.arrays import worst_violation
+from linsat.jax.call import Array, Call, check, read
+from linsat.jax.core import Answers
 from linsat.objectives import Objective
 from linsat.solvers import Newton
 from linsat.status import Status
@@ -31,7 +29,7 @@ class Solution(NamedTuple):
         status: how each instance ended, as a position in `linsat.Status`: ``Status.of(int(code))``; 0 is converged.
         violation: the worst violation of any hard row or bound at x, relative to its size; see
             `linsat.Constraints.violation`.
-        steps: Newton steps taken.
+        steps: steps taken.
         duals: (batch..., rows) multipliers of the rows as written; differentiable, and a warm start for a later solve.
         adjusted: the largest relative change of a right-hand side that was given in less than float64, to free
             equalities of a contradiction that is rounding; 0 where sides are taken as given.
@@ -67,7 +65,6 @@ def project(
     solver: Newton | None = None,
     on_failure: OnFailure = "raise",
     start: Array = None,
-    backend: Literal["auto", "kernel"] = "auto",
 ) -> Any:
     """The point of the constraint set that fits the scores best: `linsat.project` in JAX.
 
@@ -77,7 +74,7 @@ def project(
         constraints: the rows and the box; a constant of the computation.
         tau: short for ``objective=linsat.Entropy(tau=tau)``, the paper's layer; default 0.1. A number or an array of
             the batch shape.
-        objective: `linsat.Entropy` or `linsat.Euclidean`; tau and weights may be JAX arrays.
+        objective: what is optimised, as in `linsat.project`; its numbers may be JAX arrays.
         b, d, f: right-hand sides in place of the set's own, (rows,) or (batch..., rows); a row whose b is inf, or d
             -inf, is absent.
         A, C, E: coefficients in place of the set's own, (batch..., rows, variables); where the set has zeros, the
@@ -89,31 +86,25 @@ def project(
             Where JAX traces (jit, grad, vmap) nothing can be raised: ``"raise"`` acts as ``"nan"``, ``"warn"`` as
             ``"ignore"``.
         start: duals of an earlier, similar solve (`Solution.duals`) to start from.
-        backend: ``"auto"``: in JAX, on any device. ``"kernel"``: by a callback to the compiled kernel of the torch
-            layer, on the CPU; reverse mode only, once, for scores, tau and b, d, f.
 
     Returns:
         x like y. Every number may be traced, mapped and differentiated, forwards and backwards, any number of times.
-        With ``jax_enable_x64`` everything is solved in float64; without, in float32, the rows then hold to 1e-6
-        relative to their size. Cost per step and instance: O(rows^2 variables) at most to assemble the Hessian,
-        O(rows^3 / 3) to factor it; the slowest instance of a batch decides how many steps are taken.
+        On the CPU the native core solves and gives the gradient, in float64 whatever the precision of JAX; elsewhere,
+        and for what is differentiated forwards or again, `lax` operations do, in the precision of JAX: without
+        ``jax_enable_x64`` rows then hold to 1e-6 relative to their size. Cost: see `linsat.Newton`.
 
     Raises:
         InfeasibleError: the rows of the set contradict each other; outside of traces, also those of an instance.
-        ConstraintError: malformed arguments; NaN scores where JAX does not trace, unless ``on_failure`` is ``"nan"`` or
-            ``"ignore"``.
-        ConvergenceError: with ``on_failure="raise"``, where JAX does not trace.
+        ConstraintError: malformed arguments; outside of traces, numbers that no solver could use.
+        ConvergenceError: with ``on_failure="raise"``, outside of traces.
     """
-    check_options(constraints, solver, on_failure)
-    given = Given(b, d, f, A, C, E, lower, upper, price)
-    if backend not in ("auto", "kernel"):
-        raise ConstraintError(f"backend is {backend!r}; expected 'auto' or 'kernel'.")
-    objective = read_objective(objective, tau)
-    call = read(y, constraints, objective, solver, start, given, on_failure)
-    if backend == "kernel":
-        return _by_kernel(call, constraints, objective, solver, on_failure)
-    found = answer(call.plan, call.numbers)
-    return call.restore(_reported(call, constraints, found, on_failure))
+    given = {"b": b, "d": d, "f": f, "A": A, "C": C, "E": E, "lower": lower, "upper": upper, "price": price}
+    given = {name: value for name, value in given.items() if value is not None}
+    arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
+    if _on_host(y, *arguments):
+        return _by_host(y, *arguments).x
+    call = read(y, *arguments)
+    return call.restored(_reported(call.solve(), on_failure))
 
 
 def solve(
@@ -139,88 +130,76 @@ def solve(
 
     As the status says which instances were not solved, the default is to warn.
     """
-    check_options(constraints, solver, on_failure)
-    given = Given(b, d, f, A, C, E, lower, upper, price)
-    call = read(y, constraints, read_objective(objective, tau), solver, start, given, on_failure)
-    found = answer(call.plan, call.numbers)
-    x = _reported(call, constraints, found, on_failure)
-    return Solution(
-        x=call.restore(x),
-        status=found.codes.reshape(call.batch),
-        violation=_violation(call.plan, call.numbers, x),
-        steps=found.steps.reshape(call.batch),
-        duals=found.mu.reshape(*call.batch, found.mu.shape[-1]),
-        adjusted=call.adjusted,
-    )
+    given = {"b": b, "d": d, "f": f, "A": A, "C": C, "E": E, "lower": lower, "upper": upper, "price": price}
+    given = {name: value for name, value in given.items() if value is not None}
+    arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
+    if _on_host(y, *arguments):
+        return _by_host(y, *arguments)
+    call = read(y, *arguments)
+    answers = call.solve()
+    x, batch = _reported(answers, on_failure), call.batch
+    codes, steps, _ = (count.reshape(batch) for count in answers.counts.T)
+    duals = answers.duals.reshape(*batch, answers.duals.shape[-1])
+    violation = _violation(call, x).reshape(batch)
+    return Solution(call.restored(x), codes, violation, steps, duals, call.adjusted)
 
 
-def _reported(call: Call, constraints: Constraints, found: Answer, on_failure: str) -> Array:
-    """x (batch..., l) in the dtype of the scores; raises, warns or puts NaN where an instance was not solved."""
-    failed = found.codes != Status.CONVERGED.code
-    x = found.x
-    if not is_traced(found.codes, found.x) and on_failure in ("raise", "warn") and bool(failed.any()):
-        _report(call, constraints, np.asarray(found.codes), on_failure)
-    elif on_failure in ("raise", "nan"):
-        x = jnp.where(failed[:, None], jnp.nan, x)
-    return x.reshape(*call.batch, x.shape[-1]).astype(call.dtype)
+def _on_host(
+    y: Any, constraints: Any, given: Any, objective: Objective, solver: Any, on_failure: Any, start: Any
+) -> bool:
+    """Whether every number is known and on the CPU: then the core can be called at once, and errors can be raised."""
+    for leaf in jax.tree.leaves((y, given, list(objective.parameters().values()), start)):
+        if isinstance(leaf, jax.core.Tracer):
+            return False
+        if isinstance(leaf, jax.Array) and any(device.platform != "cpu" for device in leaf.devices()):
+            return False
+    return True
 
 
-def _report(call: Call, constraints: Constraints, codes: np.ndarray, on_failure: str) -> None:
-    failed = np.flatnonzero(codes)
-    first = int(failed[0])
-    status = Status.of(int(codes[first]))
-    text = (
-        f"{len(failed)} of {len(codes)} instances were not solved; the first is instance {first}: {status}. "
-        f"{status.advice}"
-    )
-    if on_failure == "warn":
-        warnings.warn(text, LinSATWarning, stacklevel=4)
-        return
-    reject_infeasible(*_one_instance(call, constraints, first))
-    raise ConvergenceError(f'{text} To continue without such instances: on_failure="nan".')
-
-
-def _one_instance(call: Call, constraints: Constraints, instance: int) -> tuple[Constraints, int | None]:
-    """The set with the numbers of a call, and which of its instances an instance of the batch is."""
-    own = {name: np.asarray(array, np.float64) for name, array in call.own.items() if name != "price"}
-    stated = constraints
-    for names, change in ((("b", "d", "f"), "with_rhs"), (("A", "C", "E"), "with_coefficients")):
-        some = {name: own[name] for name in names if name in own}
-        stated = getattr(stated, change)(**some) if some else stated
-    some = {name: own[name] for name in ("lower", "upper") if name in own}
-    stated = stated.with_bounds(**some) if some else stated
-    if "held" in call.numbers:  # at their lower bounds, by scores of -inf
-        numbers, held = stated.statement(), np.asarray(call.numbers["held"])
-        upper = np.where(held.reshape(*call.batch, -1), numbers.lower, numbers.upper)
-        stated = stated.with_bounds(lower=numbers.lower, upper=upper)
-    shape = tuple(stated.batch_shape)
-    if not shape:
-        return stated, None
-    place = np.unravel_index(instance, call.batch)[-len(shape) :]
-    return stated, int(
-        np.ravel_multi_index([0 if n == 1 else int(i) for i, n in zip(place, shape, strict=True)], shape)
-    )
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _violation(plan: Plan, numbers: Numbers, x: Array) -> Array:
-    """The worst violation of any hard row or bound at x (batch..., l), of the batch shape."""
-    prepared = plan.prepare(repaired(plan, numbers)[0])
-    problem = plan.problem(prepared)
-    point = jax.lax.stop_gradient(x.reshape(problem.scores.shape).astype(problem.scores.dtype))
-    worst = worst_violation(plan, problem, point, plan.given_sides(prepared))
-    worst = jnp.where(jnp.isnan(point).any(-1), jnp.nan, worst)
-    return jax.lax.stop_gradient(worst).reshape(x.shape[:-1])
-
-
-def _by_kernel(
-    call: Call, constraints: Constraints, objective: Objective, solver: Newton | None, on_failure: str
-) -> Array:
-    from linsat.jax.callback import project_by_kernel
-
-    extra = [name for name in call.own if name not in ("b", "d", "f")] + ["start"] * ("start" in call.numbers)
-    if extra:
-        raise ConstraintError(
-            f'backend="kernel" takes no {extra[0]}=. Fix: leave backend out, or state the set with those numbers.'
+def _by_host(
+    y: Any, constraints: Constraints, given: Any, objective: Objective, solver: Any, on_failure: Any, start: Any
+) -> Solution:
+    """As numpy's arrays; rows, bounds and prices of the call in the precision of JAX, as they are when it traces."""
+    check(constraints, solver, on_failure)
+    scores, start = jax.tree.map(_to_numpy, (y, start))
+    numbers = {name: np.asarray(value) for name, value in given.items()}
+    objective = objective.changed(_to_numpy)
+    try:
+        call, answer, flat = numpy_door.attempt(scores, constraints, numbers, objective, solver, on_failure, start)
+    except numpy_door.NotHere:  # too large for the core, or an objective of one's own
+        solution = projection.solve(
+            scores, constraints, objective=objective, solver=solver, on_failure=on_failure, start=start, **numbers
         )
-    return project_by_kernel(call, constraints, objective, solver, on_failure)
+        fields = (solution.codes, solution.violation, solution.steps, solution.duals, solution.adjusted)
+        return Solution(jax.tree.map(jnp.asarray, solution.x), *map(jnp.asarray, fields))
+    batch = call.batch_shape
+    codes, steps, _ = (jnp.asarray(count.reshape(batch), np.int32) for count in answer.counts)
+    x = numpy_door.restored(call, answer.x, flat.dtype)
+    with np.errstate(invalid="ignore"):
+        violation = worst_violation(call.plan, call.numbers, answer.x.astype(np.float64)).reshape(batch)
+    return Solution(
+        jax.tree.map(jnp.asarray, x),
+        codes,
+        jnp.asarray(violation),
+        steps,
+        jnp.asarray(answer.duals.reshape(*batch, answer.duals.shape[-1])),
+        jnp.asarray(np.broadcast_to(constraints.adjustment() if "f" not in given else 0.0, batch)),
+    )
+
+
+def _to_numpy(leaf: Any) -> Any:
+    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
+
+
+def _reported(answers: Answers, on_failure: str) -> Array:
+    """x (N, l), NaN where an instance was not solved and the caller did not ask to see it."""
+    if on_failure in ("warn", "ignore"):
+        return answers.x
+    failed = answers.counts[:, :1] != Status.CONVERGED.code
+    return jnp.where(failed, jnp.nan, answers.x)
+
+
+def _violation(call: Call, x: Array) -> Array:
+    """The worst violation of any hard row or bound at x (N, l), (N,)."""
+    numbers = jax.lax.stop_gradient(call.kind.numbers(call.operands))
+    return worst_violation(call.kind.plan, numbers, jax.lax.stop_gradient(x).astype(numbers.values.dtype))

@@ -11,9 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from linsat._senses import EQUAL, GREATER, LESS
 from linsat.compile.problem import Problem
+from linsat.plan import Plan
 from linsat.solvers.linear_algebra import solve_refined
 
 Array = Any
@@ -23,13 +25,13 @@ _HOLDS = 1e-6  # relative violation of a row in single precision that counts as 
 _UPPER_HALF = 0xFFFFF000  # sign, exponent and the upper 11 bits of a float32
 
 
-def refine(problem: Problem, plan: Any, found: Any, sides: Array) -> tuple[Array, Array]:
+def refine(problem: Problem, plan: Plan, answer: Any, sides: Array) -> tuple[Array, Array]:
     """x corrected to satisfy the hard rows with sides as given, and whether it does; kept where a correction helps."""
-    x = found.x
-    u = problem.adjusted(found.mu)
+    x = answer.x
+    u = problem.adjusted(answer.mu)
     worst, gaps = _gaps(problem, plan, x, sides)
     for _ in range(_CORRECTIONS):
-        used = problem.presolved.active & ((gaps != 0) | (plan.senses == EQUAL))
+        used = problem.presolved.active & ((gaps != 0) | (plan.pattern.senses == EQUAL))
         curvature = problem.curvature(u, jnp.zeros_like(gaps), problem.objective, used)
         q = solve_refined(curvature.dense(), -gaps * curvature.inverse) * curvature.inverse
         trial = jnp.clip(x + curvature.weights * problem.rows.rmatvec(q), problem.lower, problem.upper)
@@ -40,20 +42,19 @@ def refine(problem: Problem, plan: Any, found: Any, sides: Array) -> tuple[Array
     return x, worst <= max(plan.solver.tol, _HOLDS)
 
 
-def _gaps(problem: Problem, plan: Any, x: Array, sides: Array) -> tuple[Array, Array]:
+def _gaps(problem: Problem, plan: Plan, x: Array, sides: Array) -> tuple[Array, Array]:
     """The worst violation of any hard row, relative to its size, (N,), and by how much each is violated, (N, k)."""
-    residual, size = residuals(problem, plan, x, sides)
-    gaps = jnp.where(plan.senses == LESS, jnp.maximum(residual, 0.0), residual)
-    gaps = jnp.where(plan.senses == GREATER, jnp.minimum(gaps, 0.0), gaps)
-    gaps = jnp.where(plan.soft, 0.0, gaps)
+    residual, size = residuals(plan, problem.rows.values, x, sides)
+    gaps = jnp.where(plan.pattern.senses == LESS, jnp.maximum(residual, 0.0), residual)
+    gaps = jnp.where(plan.pattern.senses == GREATER, jnp.minimum(gaps, 0.0), gaps)
+    gaps = jnp.where(problem.soft, 0.0, gaps)
     relative = abs(gaps) / jnp.maximum(size, 1.0)
     return relative.max(-1, initial=0.0), gaps
 
 
-def residuals(problem: Problem, plan: Any, x: Array, sides: Array) -> tuple[Array, Array]:
+def residuals(plan: Plan, values: Array, x: Array, sides: Array) -> tuple[Array, Array]:
     """A x - sides and sum_j |a_ij x_j|, (N, k) each; summed in two floats. Sides of absent rows are infinite."""
-    table, columns = plan.pattern.padded
-    values: Array = problem.rows.values
+    table, columns = _padded(plan)
     padded = jnp.concatenate([values, jnp.zeros((len(values), 1), values.dtype)], -1)[:, table]  # (., k, m)
     high, low = _product(padded, x[:, columns])
     size = abs(high).sum(-1)
@@ -67,6 +68,19 @@ def residuals(problem: Problem, plan: Any, x: Array, sides: Array) -> tuple[Arra
         total, lost = _sum(high[..., :half], high[..., half:])
         high, low = _sum(total, lost + (low[..., :half] + low[..., half:]))
     return jnp.where(absent, -sides, (high + low)[..., 0]), size
+
+
+def _padded(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the coefficients of each row, (k, m), padded with one behind the last; and their variables."""
+    cache, row, col = plan.rows.cache, plan.pattern.row, plan.pattern.col
+    if "padded" not in cache:
+        counts = np.bincount(row, minlength=plan.pattern.num_rows)
+        table = np.full((len(counts), max(1, int(counts.max(initial=1)))), len(row), np.int32)
+        order = np.argsort(row, kind="stable")
+        within = np.arange(len(order)) - (np.cumsum(counts) - counts)[row[order]]
+        table[row[order], within] = order
+        cache["padded"] = table, np.append(col, 0).astype(np.int32)[table]
+    return cache["padded"]
 
 
 def _sum(a: Array, b: Array) -> tuple[Array, Array]:

@@ -17,6 +17,7 @@ enum {
     MOST_VARIABLES = INT32_MAX - 8,
     MOST_OTHER_ROWS = 256,       /* outside of the leading group, whose factor is dense */
     MOST_OTHER_ROWS_FULL = 4096, /* the same where most of that factor is not zero anyway */
+    FEW_OTHER_ROWS = 1000,
     MOST_TABLES = 4000000,       /* pairs kept one by one */
     MOST_PAIRS = 64000000,       /* pairs in runs */
     SHORTEST_RUN = 3,            /* mean length from which runs are faster than single entries */
@@ -25,7 +26,9 @@ enum {
     USUAL_TILES = 64,            /* a tile of many variables is larger; there may be twice as many, of uneven sizes */
 };
 enum { NOBODY = INT32_MIN }; /* leads: no row is in this group */
-static const double full_share = 0.2; /* of pairs of rows with a variable in common: their matrix counts as full */
+/* Of pairs of rows with a variable in common: their matrix counts as full; and where there are more than FEW_OTHER_ROWS,
+ * whose dense factor takes longer than a sparse one of half the entries. */
+static const double full_share = 0.2, full_share_of_many = 0.5;
 
 /* A pattern, and what is known of it while its layout is made; the arrays are in one block. */
 typedef struct {
@@ -349,7 +352,8 @@ static int measure(Pattern *p, Layout *a, int32_t *leader, int32_t *tile_start, 
     for (int32_t g = 1; g < a->groups && !a->dense; g++) *leader = sizes[g] > sizes[*leader] ? g : *leader;
     a->leading = a->dense ? 0 : sizes[*leader];
     const int64_t others = a->rows - a->leading, larger = others > a->leading ? others : a->leading;
-    const int full = (double)a->pairs > full_share * (double)others * (double)larger;
+    const double share = others > FEW_OTHER_ROWS ? full_share_of_many : full_share;
+    const int full = (double)a->pairs > share * (double)others * (double)larger;
     if (others > MOST_OTHER_ROWS && (others > MOST_OTHER_ROWS_FULL || !full))
         return refuse(refused, LAYOUT_OTHER_ROWS, others, MOST_OTHER_ROWS);
     if (a->groups > CONSTANTS.most_groups) a->groups = 0;

@@ -1,58 +1,59 @@
-"""The binding of the native core (linsat.h): its structures, the library, and the reason why there is none."""
+"""The binding of the native core (linsat.h): its structures, the library, and the reason why there is none.
+
+Structures are packed, not built: a call of a small set takes microseconds, and so would a ctypes structure.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import os
+import struct
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any
 
 from linsat.errors import ConstraintError
 
-_ABI = 7  # raised together with LINSAT_ABI whenever the meaning of an argument changes
+_ABI = 9  # raised together with LINSAT_ABI whenever the meaning of an argument changes
 _ON, _OFF = ("on", "1", "yes", ""), ("off", "0", "no")  # values of LINSAT_KERNEL, and
 _INSTRUCTIONS = ("plain", "avx2", "avx512")  # the most that it may use, by its number in linsat.h
 OBJECTIVES = ("entropy", "euclidean", "kl", "tsallis", "quadratic")  # by their number in linsat.h
 PARAMETERS = 2  # numbers, or arrays of them, that an objective has at most
 _NO_MEMORY = -1
 
-_Whole, _Real, _Address = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+_WHOLE, _REAL, _ADDRESS = "q", "d", "P"  # as `struct` calls them
 
 
-def _structure(name: str, *groups: tuple[Any, str]) -> type[ctypes.Structure]:
-    """A structure of the core from groups of fields of one type; tests/test_native.py compares it with the header."""
-    pairs = [(field, kind) for kind, names in groups for field in names.split()]
-    return type(name, (ctypes.Structure,), {"_fields_": pairs})
+class Record:
+    """A structure of the core: ``pack`` takes its fields in order, those of structures within it one after another."""
+
+    def __init__(self, *groups: tuple[str | Record, str]) -> None:
+        """From groups of fields of one type; tests/test_native.py compares them with the header."""
+        self.fields = [(name, kind) for kind, names in groups for name in names.split()]
+        self.format: str = "".join(kind.format if isinstance(kind, Record) else kind for _, kind in self.fields)
+        packer = struct.Struct(self.format)
+        self.pack, self.size = packer.pack, packer.size
 
 
-Numbers = _structure("Numbers", (_Address, "at"), (_Whole, "step stride single"))
-Parameters = Numbers * PARAMETERS
-Statement = _structure(
-    "Statement",
-    (_Whole, "objective entropic_slack"),
-    (Numbers, "values side lower upper price"),
-    (Parameters, "parameters"),
-    (_Real, "gamma_shift"),
+NUMBERS = Record((_ADDRESS, "at"), (_WHOLE, "step stride single"))
+STATEMENT = Record(
+    (_WHOLE, "objective entropic_slack"),
+    (NUMBERS, "values side lower upper price " + "parameters " * PARAMETERS),
+    (_REAL, "gamma_shift"),
 )
-Solve = _structure(
-    "Solve",
-    (_Whole, "count single max_steps threads"),
-    (_Real, "tol"),
-    (_Address, "scores start known x duals decided status steps solver unsolved"),
+SOLVE = Record(
+    (_WHOLE, "count single max_steps threads"),
+    (_REAL, "tol"),
+    (_ADDRESS, "scores start known x duals decided status steps solver unsolved"),
 )
-Gradient = _structure("Gradient", (_Address, "at"), (_Whole, "step"))
-ParameterGradients = Gradient * PARAMETERS
-Pull = _structure(
-    "Pull",
-    (_Whole, "count single threads"),
-    (_Address, "scores grad_x duals grad_duals status decided"),
-    (_Whole, "decided_step"),
-    (_Address, "grad_scores"),
-    (Gradient, "values side lower upper price"),
-    (ParameterGradients, "parameters"),
+GRADIENT = Record((_ADDRESS, "at"), (_WHOLE, "step"))
+PULL = Record(
+    (_WHOLE, "count single threads"),
+    (_ADDRESS, "scores grad_x duals grad_duals status decided"),
+    (_WHOLE, "decided_step"),
+    (_ADDRESS, "grad_scores"),
+    (GRADIENT, "values side lower upper price " + "parameters " * PARAMETERS),
 )
 
 
@@ -63,17 +64,17 @@ class Core:
     functions: ctypes.CDLL
     instructions: str  # the instruction set it runs with here
 
-    def solve(self, layout: int, statement: ctypes.Structure, call: ctypes.Structure) -> None:
+    def solve(self, layout: int, statement: bytes, call: bytes) -> None:
         """`linsat_solve`.
 
         Raises:
             MemoryError: there is no memory for work arrays.
         """
-        _check(self.functions.linsat_solve(layout, ctypes.byref(statement), ctypes.byref(call)))
+        _check(self.functions.linsat_solve(layout, statement, call))
 
-    def pull_back(self, layout: int, statement: ctypes.Structure, call: ctypes.Structure) -> None:
+    def pull_back(self, layout: int, statement: bytes, call: bytes) -> None:
         """`linsat_pull_back`, likewise."""
-        _check(self.functions.linsat_pull_back(layout, ctypes.byref(statement), ctypes.byref(call)))
+        _check(self.functions.linsat_pull_back(layout, statement, call))
 
 
 def _check(code: int) -> None:
@@ -110,16 +111,22 @@ def load() -> Core | str:
         functions = ctypes.CDLL(str(path))
         differs = _differs(functions)
         if wanted in _INSTRUCTIONS:
-            functions.linsat_limit_instructions(_Whole(_INSTRUCTIONS.index(wanted)))
+            functions.linsat_limit_instructions(ctypes.c_int64(_INSTRUCTIONS.index(wanted)))
     except (OSError, AttributeError) as error:
         return f"its library cannot be loaded ({error}); reinstall linsat"
     if differs:
         return "its library was compiled from another version of linsat; reinstall linsat"
+    whole, real, address, packed = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p, ctypes.c_char_p
     for function in (functions.linsat_solve, functions.linsat_pull_back):
-        function.argtypes = (_Address,) * 3
-    functions.linsat_layout.argtypes = (*(_Whole,) * 3, *(_Address,) * 5)
-    functions.linsat_layout_free.argtypes = (_Address,)
-    functions.linsat_instructions.restype = ctypes.c_char_p
+        function.argtypes = (address, packed, packed)
+    functions.linsat_layout.argtypes = (*(whole,) * 3, *(address,) * 5)
+    functions.linsat_layout_free.argtypes = (address,)
+    functions.linsat_analyse.argtypes = (whole, address, address, real, address, address)
+    functions.linsat_factor.argtypes = (*(address,) * 4, real, *(address,) * 3)
+    functions.linsat_refine.argtypes = (address, address, real, whole, address, address)
+    functions.linsat_refine.restype = real
+    functions.linsat_analysis_free.argtypes = (address,)
+    functions.linsat_instructions.restype = packed
     return Core(functions, functions.linsat_instructions().decode())
 
 
@@ -136,7 +143,7 @@ def _path(folder: Path) -> Path | None:
 
 def _differs(functions: ctypes.CDLL) -> bool:
     """Whether the library disagrees with this file about what it is called with."""
-    own = [_ABI, *(ctypes.sizeof(kind) for kind in (Numbers, Statement, Solve, Gradient, Pull))]
-    sizes = (_Whole * len(own))()
+    own = [_ABI, *(record.size for record in (NUMBERS, STATEMENT, SOLVE, GRADIENT, PULL))]
+    sizes = (ctypes.c_int64 * len(own))()
     functions.linsat_abi(sizes)
     return list(sizes) != own

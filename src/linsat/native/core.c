@@ -38,6 +38,8 @@
 #include "platform.h"
 #include "team.h"
 #include "workers.h"
+#include "ordering.h"
+#include "analysis.h"
 
 #define INLINE static inline __attribute__((always_inline, unused))
 
@@ -238,6 +240,60 @@ EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, co
     return failed;
 }
 
+static int64_t moment_in(double seconds) { return seconds < 1e9 ? nanoseconds() + (int64_t)(1e9 * seconds) : INT64_MAX; }
+
+/* Numbers at work while a matrix is factored. */
+static int64_t factor_room(const Analysis *a) {
+    const int64_t ld = rounded_up(a->front + 3);
+    return ld * ld + 2 * ld * PANEL + a->stack + 8;
+}
+
+EXPORT int linsat_analyse(int64_t size, const int64_t *start, const int32_t *index, double seconds, Analysis **made,
+                          int64_t *sizes) {
+    const int code = analyse(size, start, index, moment_in(seconds), made);
+    if (code) return code;
+    sizes[0] = (*made)->factor;
+    sizes[1] = equations_room(*made);
+    sizes[2] = factor_room(*made);
+    return 0;
+}
+
+EXPORT void linsat_analysis_free(Analysis *analysis) { analysis_free(analysis); }
+
+typedef int (*FactorTask)(const Analysis *, const double *, const Fronts *, double *);
+typedef double (*RefineTask)(const Analysis *, const double *, const Equations *, double, int64_t);
+
+EXPORT int linsat_factor(const Analysis *a, const double *values, const double *diagonal, const double *weight,
+                         double seconds, double *factor, double *room, int64_t *pivots) {
+    const int64_t ld = rounded_up(a->front + 3), front = ld * ld, panel = ld * PANEL;
+    const Equations to = equations_in(a, room);
+    double *numbers = aligned_block(64, factor_room(a) * sizeof(double));
+    int32_t *lists = filled(a->size + a->fronts, sizeof(int32_t));
+    int code = -1;
+    memset(pivots, 0, 3 * sizeof(int64_t));
+    for (int64_t e = 0; e < a->entries; e++) to.values[e] = values[a->entry[e]];
+    for (int64_t i = 0; i < a->size; i++) {
+        to.diagonal[i] = diagonal[a->order[i]];
+        to.weight[i] = weight[a->order[i]];
+    }
+    if (numbers && lists) {
+        const Fronts work = {numbers, numbers + front, numbers + front + panel, numbers + front + 2 * panel,
+                             lists, lists + a->size, moment_in(seconds), pivots};
+        code = ((FactorTask)BY_ONES(factor_fronts, instructions_in_use()))(a, to.values, &work, factor);
+    }
+    free_block(numbers);
+    free(lists);
+    return code;
+}
+
+EXPORT double linsat_refine(const Analysis *a, const double *factor, double target, int64_t most, double *room, double *x) {
+    const Equations w = equations_in(a, room);
+    for (int64_t i = 0; i < a->size; i++) w.rhs[i] = x[a->order[i]];
+    const double share = ((RefineTask)BY_ONES(refine, instructions_in_use()))(a, factor, &w, target, most);
+    for (int64_t i = 0; i < a->size; i++) x[a->order[i]] = w.v[i];
+    return share;
+}
+
 EXPORT void linsat_limit_instructions(int64_t level) {
     if (level < instructions_in_use()) __atomic_store_n(&known, level < PLAIN ? PLAIN : (int)level, __ATOMIC_RELAXED);
 }
@@ -259,6 +315,7 @@ EXPORT void linsat_abi(int64_t *sizes) {
 }
 
 #include "arrange.h"
+#include "xla.h"
 
 #else /* LINSAT_VARIANT: what follows is compiled once per instruction set */
 
@@ -287,6 +344,7 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #include "fold.h"
 #include "verdict.h"
 #include "iterate.h"
+#include "fronts.h"
 #include "step_system.h"
 #include "interior.h"
 #include "hand_over.h"

@@ -77,6 +77,7 @@ static int V(hand_over)(Work *w, const Solve *call, int64_t n, int64_t *steps, i
     }
     *steps += method.steps;
     if (polished) return CONVERGED;
+    if (method.contradictory && !(reached <= tol)) V(interior_hint)(&method, duals);
     memcpy(w->d, x, a->variables * sizeof(double));
     for (int64_t i = 0; i < a->rows; i++) {
         const int32_t from = a->order[i];

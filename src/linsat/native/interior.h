@@ -774,3 +774,9 @@ static void V(interior_answer)(const Interior *a, double *x, double *duals) {
         duals[i] = duals[i] < low ? low : duals[i] > high ? high : duals[i];
     }
 }
+
+/* Of rows that the method takes for contradictory, the duals that say so: a hint for who can prove it. */
+static void V(interior_hint)(const Interior *a, double *duals) {
+    memset(duals, 0, a->layout->rows * sizeof(double));
+    for (int64_t i = 0; i < a->rows; i++) duals[a->row[i]] = a->now.mu[i] * a->row_scale[i];
+}

@@ -12,8 +12,8 @@
 
 #include <stdint.h>
 
-enum { LINSAT_ABI = 7 };
-enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE }; /* how an instance ended */
+enum { LINSAT_ABI = 9 };
+enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE, TIME_LIMIT, UNBOUNDED }; /* how an instance ended */
 enum { NEWTON, INTERIOR_POINT };                                 /* who solved it */
 enum { ENTROPY, EUCLIDEAN, KL, TSALLIS, QUADRATIC };             /* Omega */
 enum { LESS = -1, EQUAL = 0, GREATER = 1 };                      /* the sense of a row */
@@ -42,7 +42,7 @@ typedef struct {
     const double *start;    /* (count, rows) duals of an earlier solve, or NULL */
     const uint8_t *known;   /* what is decided for all instances, as in `decided`; NULL: presolve decides for each */
     void *x;                /* (count, variables) */
-    double *duals;          /* (count, rows) */
+    double *duals;          /* (count, rows); of rows that seem to contradict each other, weights that may refute them */
     uint8_t *decided;       /* (count, 2 variables + 2 rows) free, at the upper bound; active, tight; or NULL */
     int64_t *status, *steps, *solver; /* (count) each */
     int64_t *unsolved;      /* one number: how many have not converged */
@@ -73,6 +73,22 @@ void linsat_layout_free(Layout *layout);
 
 int linsat_solve(const Layout *layout, const Statement *statement, const Solve *call);
 int linsat_pull_back(const Layout *layout, const Statement *statement, const Pull *call);
+
+/* L D L' of a sparse symmetric matrix, for interior-point steps on large programs. An `Analysis` is what follows from the
+ * pattern of the upper triangle by columns (their diagonals included): a fill-reducing order, and where everything goes. Any
+ * values in that pattern have a factor of sizes[0] numbers, with sizes[1] of `room` for solves; sizes[2] more are at work
+ * while it is made. `pivots` counts the positive, the negative and those dropped because they were zero. Both return 0,
+ * -1 without memory, -2 out of time.
+ * Solves are for the same values with another diagonal, which the factor need not have: x, a right-hand side, becomes the
+ * solution, refined until its weighted residual is the share `target` of what it was, by at most so many further solves; the
+ * share that is left is returned. */
+typedef struct Analysis Analysis;
+int linsat_analyse(int64_t size, const int64_t *start, const int32_t *index, double seconds, Analysis **made, int64_t *sizes);
+void linsat_analysis_free(Analysis *analysis);
+int linsat_factor(const Analysis *analysis, const double *values, const double *diagonal, const double *weight,
+                  double seconds, double *factor, double *room, int64_t *pivots);
+double linsat_refine(const Analysis *analysis, const double *factor, double target, int64_t most, double *room, double *x);
+
 void linsat_limit_instructions(int64_t level); /* from now on, of what the processor has; PLAIN is what all have */
 const char *linsat_instructions(void);  /* of the variant in use */
 void linsat_abi(int64_t *sizes);        /* LINSAT_ABI and the size of each structure above, in order */

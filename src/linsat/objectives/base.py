@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from linsat._array_namespace import Tensor, namespace
 from linsat._optional import is_tensor
+from linsat.constraints.arrays import spread, to_float64
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ class Objective:
     """What a projection optimises; subclasses are frozen dataclasses whose tensor fields may be learned.
 
     Attributes:
+        native: what the native core calls it, in linsat.h; None: it runs on arrays only.
+        per_instance, per_variable: which of its numbers are one for each instance, or one for each variable; the
+            others may be either.
         finite_box: whether every variable needs two finite bounds.
         finite_lower: whether every variable needs a finite lower bound.
         interior: whether x only tends to its lower bound and never reaches it, so that variables which the rows force
@@ -63,11 +66,18 @@ class Objective:
         entropic_slack: whether an inequality row has a slack with an entropy term, as in the paper.
     """
 
+    native: ClassVar[str | None] = None
+    per_instance: ClassVar[tuple[str, ...]] = ()
+    per_variable: ClassVar[tuple[str, ...]] = ()
     finite_box = False
     finite_lower = False
     interior = False
-    multiplies: str | None = None
-    ranges: Mapping[str, Range] = MappingProxyType({})
+    multiplies: ClassVar[str | None] = None
+    ranges: ClassVar[Mapping[str, Range]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """A subclass may compute something else: only what says so itself is native."""
+        cls.native = vars(cls).get("native")
 
     @property
     def entropic_slack(self) -> bool:
@@ -109,20 +119,30 @@ class Objective:
         others = [f.name for f in fields(self) if f.name not in numbers]  # type: ignore[arg-type]
         return type(self), tuple((name, constant_field(getattr(self, name))) for name in others), numbers
 
-    def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Objective:
-        """The same objective with its numbers as float64 tensors over the flattened batch, (N, 1) or (N or 1, l).
+    def spread(self, batch_shape: Sequence[int], num_variables: int, device: torch.device | None = None) -> Objective:
+        """The same objective with its numbers in float64 over the flattened batch, (1 or N, 1) or (1 or N, l).
 
-        By default a number is one for all, (variables,), or (batch..., 1 or variables).
+        Tensors on a device, or arrays of numpy where that is None. A number is one for all, (variables,), or (batch...,
+        1 or variables); one for each instance has the batch shape.
 
         Raises:
             ConstraintError: a number of another shape.
         """
-        own = {name: _spread_one(self, name, batch_shape, num_variables, device) for name in self.parameters()}
+        shape = tuple(batch_shape)
+        own = {name: _spread_one(self, name, shape, num_variables, device) for name in self.parameters()}
+        return replace(self, **own) if own else self  # type: ignore[type-var]
+
+    def changed(self, change: Callable[[Any], Any]) -> Objective:
+        """The same objective with every number changed."""
+        own = {name: change(value) for name, value in self.parameters().items()}
         return replace(self, **own) if own else self  # type: ignore[type-var]
 
     def flat(self, layout: Layout) -> Objective:
         """The same objective, its numbers per variable in one vector where they came in the shape of a variable."""
-        return self
+        given = {name: getattr(self, name) for name in self.per_variable}
+        shaped = {name: layout.flattened(value) for name, value in given.items() if hasattr(value, "ndim")}
+        own = {name: flat[0] for name, flat in shaped.items() if flat is not None}
+        return replace(self, **own) if own else self  # type: ignore[type-var]
 
     def check_bounds(self, constraints: Any) -> None:
         """Reject a set without the bounds that this objective needs."""
@@ -131,7 +151,7 @@ class Objective:
 
     @property
     def held(self) -> Tensor | None:
-        """(N or 1, l) bool, of an objective that has been spread: variables that its numbers hold at their lower bound."""
+        """(N or 1, l) bool, of an objective that has been spread: variables that its numbers hold at their bound."""
         return None
 
     def linear(self, y: Tensor) -> Tensor:
@@ -152,79 +172,55 @@ class Objective:
 
 
 def _spread_one(
-    objective: Objective, name: str, batch: torch.Size, num_variables: int, device: torch.device
-) -> torch.Tensor:
+    objective: Objective, name: str, batch: tuple[int, ...], width: int, device: torch.device | None
+) -> Any:
     """One number of an objective over the flattened batch."""
-    import torch
-
-    value, name = objective.parameters()[name], f"{name} of {type(objective).__name__}"
+    number, count = _read_number(objective, name, device), math.prod(batch)
     try:
-        tensor = value if is_tensor(value) else torch.as_tensor(value, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
+        if not number.ndim:
+            return spread(number, (1, width if name in objective.per_variable else 1))
+        if name in objective.per_instance:
+            return spread(number, batch).reshape(count, 1)
+        if number.shape[-1] == 1 and name not in objective.per_variable:
+            return spread(number, (*batch, 1)).reshape(count, 1)
+        shape = (1, width) if number.ndim == 1 else (*batch, width)
+        return spread(number, shape).reshape(-1, width)
+    except (RuntimeError, ValueError):
         raise ConstraintError(
-            f"{name} is {type(value).__name__}; expected a number or a tensor. Fix: a float, or a tensor of floats."
-        ) from None
-    tensor = tensor.to(device, torch.float64)
-    try:
-        if not tensor.shape or tensor.shape[-1] == 1:
-            return tensor.reshape(tensor.shape or (1,)).expand(*batch, 1).reshape(batch.numel(), 1)
-        shape = (num_variables,) if tensor.dim() == 1 else (*batch, num_variables)
-        return tensor.expand(shape).reshape(-1, num_variables)
-    except RuntimeError:
-        raise ConstraintError(
-            f"{name} has shape {tuple(tensor.shape)}; expected one number, ({num_variables},), or the batch shape "
-            f"{tuple(batch)} and 1 or {num_variables}. Fix: one of these shapes, or a `spread` of its own."
+            f"{_called(objective, name)} has shape {tuple(number.shape)}; expected "
+            f"{_shapes(objective, name, batch, width)}."
         ) from None
 
 
-def spread_temperature(name: str, value: Any, batch_shape: torch.Size, device: torch.device) -> torch.Tensor:
-    """A number for each instance, (N, 1), from one or from those of the batch."""
-    import torch
-
-    from linsat.constraints.arrays import given_tensor
-
+def _read_number(objective: Objective, name: str, device: torch.device | None) -> Any:
+    """One number of an objective as a float64 array, or as a tensor on a device."""
+    value = objective.parameters()[name]
     try:
-        tensor = given_tensor(value)
+        number = to_float64(value, device)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ConstraintError(
-            f"{name} is {repr(value)[:40]}; expected a positive number or tensor. Fix: for example {name}=0.1."
+            f"{_called(objective, name)} is {repr(value)[:40]}; expected {_shapes(objective, name, (), None)}."
         ) from None
-    if tensor.is_complex():
-        raise ConstraintError(f"{name} has dtype {tensor.dtype}; expected a positive real number.")
-    tensor = tensor.to(device, torch.float64)
-    try:
-        return tensor.expand(batch_shape).reshape(math.prod(batch_shape), 1)
-    except RuntimeError:
-        raise ConstraintError(
-            f"{name} has shape {tuple(tensor.shape)}; expected a scalar or the batch shape {tuple(batch_shape)}."
-        ) from None
+    if number is None:
+        raise ConstraintError(f"{_called(objective, name)} has dtype {value.dtype}; expected real numbers.")
+    return number
 
 
-def spread_each(
-    name: str, value: Any, batch_shape: torch.Size, num_variables: int, device: torch.device, fix: str = ""
-) -> torch.Tensor:
-    """A number for each variable, (1 or N, l), from one, one per variable, or those of each instance."""
-    import torch
-
-    from linsat.constraints.arrays import given_tensor
-
-    try:
-        tensor = given_tensor(value).to(device, torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise ConstraintError(f"{name} is {type(value).__name__}; expected numbers, one per variable.") from None
-    try:
-        shape = (num_variables,) if tensor.dim() <= 1 else (*batch_shape, num_variables)
-        return tensor.expand(shape).reshape(-1, num_variables)
-    except RuntimeError:
-        wanted = f"expected ({num_variables},)" + (f" or {(*batch_shape, num_variables)}" if batch_shape else "")
-        fix = fix or f"one number of {name} for each variable"
-        raise ConstraintError(f"{name} has shape {tuple(tensor.shape)}; {wanted}. Fix: {fix}.") from None
+def _called(objective: Objective, name: str) -> str:
+    """A number as messages call it: those of linsat's objectives are arguments that everybody knows."""
+    return name if objective.native is not None else f"{name} of {type(objective).__name__}"
 
 
-def flat_number(value: Any, layout: Layout) -> Any:
-    """Numbers in the shape of a variable in one vector; others as they are."""
-    shaped = layout.flattened(value) if hasattr(value, "ndim") else None
-    return value if shaped is None else shaped[0]
+def _shapes(objective: Objective, name: str, batch: tuple[int, ...], width: int | None) -> str:
+    """What a number may be, and the fix."""
+    each = f"({width},)" if width else "one per variable"
+    if name in objective.per_instance:
+        shapes = f"a scalar or the batch shape {batch}" if batch else "a positive number or tensor"
+        return f"{shapes}. Fix: for example {name}=0.1"
+    if name in objective.per_variable:
+        shapes = f"{each} or {(*batch, width)}" if batch else each
+        return f"{shapes}. Fix: one number for each variable"
+    return f"one number, {each}, or the batch shape {batch} and 1 or {width}. Fix: one of these shapes"
 
 
 def check_spread(given: Objective, made: Objective, count: int) -> None:
@@ -259,11 +255,6 @@ def _is_learned(value: Any) -> bool:
         return any(map(_is_learned, value))
     modules = sys.modules.get("torch.nn")
     return modules is not None and isinstance(value, modules.Module) and any(map(_is_learned, value.parameters()))
-
-
-def native_code(objective: Objective) -> int | None:
-    """The number of an objective of linsat in native/linsat.h; None for one's own, also one derived from these."""
-    return vars(type(objective)).get("code")
 
 
 def of_kind(kind: Kind, numbers: Sequence[Any]) -> Objective:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from linsat._array_namespace import Tensor, namespace
 from linsat.errors import ConstraintError
-from linsat.objectives.base import POSITIVE_TAU, Objective, spread_temperature
-
-if TYPE_CHECKING:
-    import torch
+from linsat.objectives.base import POSITIVE_TAU, Objective
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +28,12 @@ class Entropy(Objective):
     tau: Any = 0.1
     slack: Literal["entropic", "none"] = "entropic"
 
-    code = 0
+    native = "entropy"
+    per_instance = ("tau",)
     finite_box = True
     interior = True
     multiplies = "odds"
-    ranges = MappingProxyType({"tau": POSITIVE_TAU})
+    ranges = {"tau": POSITIVE_TAU}  # noqa: RUF012
 
     def __post_init__(self) -> None:
         if self.slack not in ("entropic", "none"):
@@ -64,13 +60,6 @@ class Entropy(Objective):
     def parameters(self) -> dict[str, Any]:
         return {"tau": self.tau}
 
-    def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Entropy:
-        from linsat._transforms import tracing
-
-        if type(self.tau) is float and type(self) is Entropy and not tracing():
-            return _spread_number(self.slack, self.tau, batch_shape.numel(), device)
-        return replace(self, tau=spread_temperature("tau", self.tau, batch_shape, device))
-
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         width = upper - lower
         return lower * u + self.tau * namespace(u).softplus(width * u / self.tau)
@@ -83,14 +72,3 @@ class Entropy(Objective):
         width = upper - lower
         p = namespace(u).sigmoid(width * u / self.tau)
         return width**2 * p * (1 - p) / self.tau
-
-
-@functools.lru_cache(maxsize=64)
-def _spread_number(slack: Any, tau: float, count: int, device: torch.device) -> Entropy:
-    """The objective at one temperature for ``count`` instances; kept, because most programs use a few over and over."""
-    import torch
-
-    from linsat._transforms import plain_tensors
-
-    with plain_tensors():
-        return Entropy(torch.full((1, 1), tau, dtype=torch.float64, device=device).expand(count, 1), slack)

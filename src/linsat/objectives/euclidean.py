@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.objectives.base import Objective, Range, flat_number, spread_each
-
-if TYPE_CHECKING:
-    import torch
-
-    from linsat.constraints.layout import Layout
+from linsat.objectives.base import Objective, Range
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +25,9 @@ class Euclidean(Objective):
 
     weights: Any = None
 
-    code = 1
-    ranges = MappingProxyType({"weights": Range(0.0, "positive numbers. Fix: for example weights=1.0.")})
+    native = "euclidean"
+    per_variable = ("weights",)
+    ranges = {"weights": Range(0.0, "positive numbers. Fix: for example weights=1.0.")}  # noqa: RUF012
 
     def probe(self, like: Tensor) -> Euclidean:
         return Euclidean()
@@ -43,20 +38,6 @@ class Euclidean(Objective):
 
     def parameters(self) -> dict[str, Any]:
         return {} if self.weights is None else {"weights": self.weights}
-
-    def flat(self, layout: Layout) -> Euclidean:
-        return replace(self, weights=flat_number(self.weights, layout))
-
-    def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Euclidean:
-        if self.weights is None:
-            return self
-        fix = "one weight for each variable"
-        if tuple(getattr(self.weights, "shape", ())[-2:]) == (num_variables, num_variables):
-            fix = (
-                "weights=Q.diagonal(); with a whole matrix Q = L L', project L' y in the variables z = L' x, whose "
-                "rows are A @ inv(L'), the bounds of x among them, and take x = inv(L') z"
-            )
-        return replace(self, weights=spread_each("weights", self.weights, batch_shape, num_variables, device, fix))
 
     def linear(self, y: Tensor) -> Tensor:
         return y if self.weights is None else self.weights * y

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.objectives.base import POSITIVE_TAU, Objective, Range, flat_number, spread_each, spread_temperature
-
-if TYPE_CHECKING:
-    import torch
-
-    from linsat.constraints.layout import Layout
+from linsat.objectives.base import POSITIVE_TAU, Objective, Range
 
 _PRIOR = "numbers that are positive, or 0 for a variable that stays at its lower bound. Fix: for example prior=1.0."
 _LARGEST = 700.0  # power of e that float64 still holds
@@ -26,9 +20,9 @@ class KL(Objective):
     Args:
         tau: temperature, a positive number or a tensor of the batch shape, which may be learned. Small values give
             nearly discrete answers, large ones stay close to the prior.
-        prior: what x - lower is where neither scores nor rows push: a number, (variables,), (batch..., variables), or in
-            the shape of the set's variable; may be learned. Default: all one. Where it is 0 the variable stays at its
-            lower bound, as with a score of -inf.
+        prior: what x - lower is where neither scores nor rows push: a number, (variables,), (batch..., variables), or
+            in the shape of the set's variable; may be learned. Default: all one. Where it is 0 the variable stays at
+            its lower bound, as with a score of -inf.
 
     The softmax on the simplex, the limit of Sinkhorn's iteration on doubly stochastic matrices, the plan of entropic
     optimal transport. A row does nothing until it binds. x lies strictly above its lower bound, which must be finite,
@@ -39,11 +33,13 @@ class KL(Objective):
     tau: Any = 1.0
     prior: Any = None
 
-    code = 2
+    native = "kl"
+    per_instance = ("tau",)
+    per_variable = ("prior",)
     finite_lower = True
     interior = True
     multiplies = "shares"
-    ranges = MappingProxyType({"tau": POSITIVE_TAU, "prior": Range(0.0, _PRIOR, zero=True)})
+    ranges = {"tau": POSITIVE_TAU, "prior": Range(0.0, _PRIOR, zero=True)}  # noqa: RUF012
 
     @property
     def temperature(self) -> Any:
@@ -61,15 +57,6 @@ class KL(Objective):
 
     def parameters(self) -> dict[str, Any]:
         return {"tau": self.tau} | ({} if self.prior is None else {"prior": self.prior})
-
-    def flat(self, layout: Layout) -> KL:
-        return replace(self, prior=flat_number(self.prior, layout))
-
-    def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> KL:
-        tau = spread_temperature("tau", self.tau, batch_shape, device)
-        if self.prior is None:
-            return replace(self, tau=tau)
-        return replace(self, tau=tau, prior=spread_each("prior", self.prior, batch_shape, num_variables, device))
 
     @property
     def held(self) -> Tensor | None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.objectives.base import POSITIVE_TAU, Objective, Range, spread_temperature
-
-if TYPE_CHECKING:
-    import torch
+from linsat.objectives.base import POSITIVE_TAU, Objective, Range
 
 _ALPHA = "a number above 1. Fix: for example alpha=1.5; alpha=1 is linsat.KL."
 
@@ -34,9 +30,10 @@ class Tsallis(Objective):
     alpha: Any = 1.5
     tau: Any = 1.0
 
-    code = 3
+    native = "tsallis"
+    per_instance = ("alpha", "tau")
     finite_lower = True
-    ranges = MappingProxyType({"tau": POSITIVE_TAU, "alpha": Range(1.0, _ALPHA)})
+    ranges = {"tau": POSITIVE_TAU, "alpha": Range(1.0, _ALPHA)}  # noqa: RUF012
 
     @property
     def temperature(self) -> Any:
@@ -52,10 +49,6 @@ class Tsallis(Objective):
 
     def parameters(self) -> dict[str, Any]:
         return {"tau": self.tau, "alpha": self.alpha}
-
-    def spread(self, batch_shape: torch.Size, num_variables: int, device: torch.device) -> Tsallis:
-        alpha, tau = (spread_temperature(name, getattr(self, name), batch_shape, device) for name in ("alpha", "tau"))
-        return Tsallis(alpha, tau)
 
     def _cut(self, u: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x - lower, v (1 where x is at a bound), and whether x is strictly between its bounds, or at the upper one."""

@@ -84,6 +84,8 @@ class Newton:
         backend: ``"auto"`` runs the fused kernel on the CPU and the Triton kernels on a GPU where they can, and torch
             operations everywhere else; ``"torch"`` always the latter; ``"kernel"`` and ``"triton"`` raise where that
             one cannot be used; ``"interior_point"`` goes to that method at once.
+        seconds: time limit of the interior-point method on large sparse sets, for all instances of a call together,
+            kept inside its steps; what is not solved by then has the status ``time_limit``. None: no limit.
 
     Cost per step and instance: O(pairs of rows sharing a variable) to assemble the Hessian and O(rows^3 / 3) to factor
     it; typically 5 to 30 steps. Memory O(variables + rows^2) per instance, whatever the number of steps. Beyond 2,000
@@ -96,12 +98,17 @@ class Newton:
     tol: float = 1e-9
     max_steps: int = 200
     backend: Literal["auto", "torch", "kernel", "triton", "interior_point"] = "auto"
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.tol < 1:
             raise ConstraintError(f"tol is {self.tol}; expected a number between 0 and 1, such as 1e-9.")
         if not isinstance(self.max_steps, int) or self.max_steps < 1:
             raise ConstraintError(f"max_steps is {self.max_steps}; expected a positive integer.")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ConstraintError(
+                f"seconds is {self.seconds}; expected a positive number, or None. Fix: for example seconds=10."
+            )
         if self.backend not in ("auto", "torch", "kernel", "triton", "interior_point"):
             raise ConstraintError(
                 f"backend is {self.backend!r}; expected 'auto', 'torch', 'kernel', 'triton' or 'interior_point'."

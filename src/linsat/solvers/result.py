@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from linsat._array_namespace import Tensor, namespace
 from linsat.compile.problem import Problem
 from linsat.status import Status
@@ -44,13 +46,11 @@ class SolverResult:
 
     @classmethod
     def empty(cls, problem: Problem, solver: str) -> SolverResult:
-        import torch
-
-        scores, count = problem.scores, problem.size
-
-        counts = torch.zeros((3, count), dtype=torch.int64, device=scores.device)
+        xp, count = namespace(problem.scores), problem.size
+        counts = xp.from_numpy(np.zeros((3, count), dtype=np.int64), problem.scores)
         counts[0], counts[2] = Status.STEP_LIMIT.code, SOLVERS.index(solver)
-        return cls(scores.new_zeros((count, problem.rows.shape[0])), torch.zeros_like(scores), counts)
+        scores = problem.scores
+        return cls(xp.zeros((count, problem.rows.shape[0]), scores), xp.zeros_like(scores), counts)
 
     def put(self, index: Tensor, part: SolverResult) -> None:
         """Take over the results of the instances of ``index``."""

@@ -23,6 +23,6 @@ def rows_hold(problem: Problem, x: Tensor, tol: float) -> Tensor:
 def confirm(problem: Problem, result: SolverResult, solver: Newton | Sinkhorn) -> None:
     """Take back that an instance has converged where its rows, as given, do not hold at x, to tolerance."""
     xp = namespace(problem.rhs)
-    lost = ~rows_hold(problem, result.x.detach(), solver.holds) & (result.codes == Status.CONVERGED.code)
+    lost = ~rows_hold(problem, xp.constant(result.x), solver.holds) & (result.codes == Status.CONVERGED.code)
     result.codes[:] = xp.where(lost, Status.STALLED.code, result.codes)
     result.known_solved = False

@@ -11,16 +11,17 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._recent import MadeFrom
-from linsat._transforms import plain_tensors, unwrapped
-from linsat.call import solve_or_settle
+from linsat._transforms import plain_tensors, transforms_allowed, unwrapped
 from linsat.compile.problem import Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.structure import BLOCKS, SparsityPattern
-from linsat.gradient.implicit import Solved, gradients
-from linsat.gradient.operator import Answers, Arguments
-from linsat.gradient.options import Options, read
 from linsat.objectives import Objective
-from linsat.plan import Numbers, Plan, pack
+from linsat.plan import Numbers, Plan
+from linsat.torch.arrays import packed
+from linsat.torch.call import TensorCall, as_tensors, tensors_of
+from linsat.torch.implicit import Solved, gradients, solve_flat
+from linsat.torch.operator import Answers, Arguments
+from linsat.torch.options import Options, read
 
 _KEPT = 32  # patterns and sets
 _patterns: MadeFrom[SparsityPattern] = MadeFrom(_KEPT)
@@ -42,13 +43,23 @@ def project(arguments: Arguments) -> Answers:
     """The operator itself; what it returns shares no memory with anything that is kept."""
     plan, objective, options = _plan(arguments)
     numbers, scores = plan.numbers or Numbers(*arguments.numbers), arguments.scores
-    shared = all(tensor.shape[0] == 1 for tensor in numbers)
-    answer = solve_or_settle(
-        plan, numbers, scores, objective, arguments.start, options.on_failure, lambda i: 0 if shared else i
+    count, start = scores.shape[0], arguments.start
+    call = TensorCall.of(
+        plan,
+        numbers,
+        objective,
+        scores.device,
+        on_failure=options.on_failure,
+        start=None if start is None else start.contiguous(),
+        batch_shape=(count,),
+        arrangement="flat",
+        owner=plan.owner,
     )
+    answer = as_tensors(solve_flat(call, scores))
     decided = answer.decided
     if plan.constant and bool(torch.isneginf(scores).any()):  # which the set as it is knows nothing of
-        decided = pack(plan.problem(numbers, scores, objective, decided).presolved, len(scores))
+        problem = plan.problem(call.tensors(), scores, objective, plan.decided())
+        decided = packed(problem.presolved, count)
     return Answers(
         x=answer.x.to(scores.dtype).contiguous(),
         duals=answer.duals.contiguous(),
@@ -61,7 +72,7 @@ def project(arguments: Arguments) -> Answers:
 
 def pull_back(arguments: Arguments, point: Point, grads: Gradients, needed: Sequence[bool]) -> list[Tensor]:
     """Gradients to scores, numbers and parameters, those that are needed."""
-    with torch.no_grad():
+    with torch.no_grad(), transforms_allowed():
         found = gradients(_solved(arguments, point), grads[1], grads[0], tuple(needed))
     wanted = [(g, t) for g, t, wants in zip(found, _tensors(arguments), needed, strict=True) if wants]
     return [torch.zeros_like(t) if g is None else g.to(t.dtype).reshape(t.shape).contiguous() for g, t in wanted]
@@ -119,7 +130,8 @@ def _solved(arguments: Arguments, point: Point) -> Solved:
     plan, objective, _ = _plan(arguments)
     tensors = _tensors(arguments)
     if plan.numbers is not None:  # which it knows by identity
-        tensors = arguments.scores, *plan.numbers, *arguments.parameters
+        kept = tensors_of(plan, plan.numbers, arguments.scores.device)
+        tensors = arguments.scores, *kept, *arguments.parameters
     return Solved(plan, objective, tensors, point.duals, point.codes, point.decided, own=True)
 
 
@@ -141,7 +153,7 @@ def _plan(arguments: Arguments) -> tuple[Plan, Objective, Options]:
 def _new_plan(arguments: Arguments, options: Options) -> Plan:
     """As `linsat.plan.plan_of`, from tensors."""
     row, col, senses = arguments.pattern
-    width, device = arguments.scores.shape[1], row.device
+    width = arguments.scores.shape[1]
 
     def stacked() -> SparsityPattern:
         names = options.names or [f"row {i}" for i in range(len(senses))]
@@ -153,9 +165,9 @@ def _new_plan(arguments: Arguments, options: Options) -> Plan:
     numbers = Numbers(*arguments.numbers)
     owner = functools.lru_cache(functools.partial(_constraints, numbers, arguments.pattern, width, options.names))
     objective = options.build_objective(arguments.parameters)
-    made = Plan(pattern, width, device, objective, options.build_solver(), owner)
+    made = Plan(pattern, width, objective, options.build_solver(), owner)
     if options.constant:
-        made.constant, made.numbers = True, numbers
+        made.numbers = Numbers(*(tensor.detach().cpu().numpy() for tensor in numbers))
     return made
 
 

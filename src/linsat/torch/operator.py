@@ -34,7 +34,7 @@ class Arguments(NamedTuple):
     numbers: list[Tensor]  # (1 or N, .) each
     parameters: list[Tensor]  # (1 or N, .) each
     start: Tensor | None  # (N, k)
-    options: str  # see `linsat.gradient.options.Options`
+    options: str  # see `linsat.torch.options.Options`
 
     @property
     def decided_shape(self) -> tuple[Any, int]:
@@ -99,7 +99,7 @@ def _faked(arguments: Arguments) -> Arguments:
 
 
 def _rebuilt() -> Any:
-    from linsat.gradient import rebuilt
+    from linsat.torch import rebuilt
 
     return rebuilt
 

@@ -8,7 +8,7 @@ their bound. So for a loss L(x, lambda), with H the derivative of r and D = dx/d
 A bound that depends on theta, the price of a soft row that is broken, takes its multiplier along: x, r and the duals
 depend on it like on any other number.
 
-Forward mode is the same linear map, transposed (`linsat.gradient.rebuilt.push_forward`): one solve with H_FF as well.
+Forward mode is the same linear map, transposed (`linsat.torch.rebuilt.push_forward`): one solve with H_FF as well.
 
 No iterate is kept: memory is O(variables + rows^2) per instance, whatever the number of steps. The rule holds for
 scores, coefficients, right-hand sides, bounds, prices and the numbers of the objective alike. The native core has it in
@@ -31,73 +31,76 @@ from typing import Any
 import torch
 
 from linsat._forks import one_thread_after_a_fork
-from linsat._transforms import forward_mode, transforming
+from linsat._transforms import transforming
 from linsat.backends.triton import TritonBackend
-from linsat.call import Call
 from linsat.compile.problem import Problem, Tensor
-from linsat.gradient.exact_solve import solve_exactly
-from linsat.gradient.operator import Arguments, apply
-from linsat.gradient.options import describe
-from linsat.native import tensors as native
+from linsat.native import batch as native
+from linsat.native.batch import Answer
 from linsat.native.layout import NativeLayout
 from linsat.objectives import Objective
-from linsat.plan import Answer, Numbers, Plan
+from linsat.plan import Numbers, Plan
 from linsat.status import Status
+from linsat.torch.arrays import solve as solve_on_arrays
+from linsat.torch.call import TensorCall, as_tensors, tensors_of
+from linsat.torch.exact_solve import solve_exactly
 
 _TRITON = TritonBackend()
 _NUMBERS = len(Numbers._fields)
+_READ = (torch.float64, torch.float32)  # by the native core
 
 
-def point(call: Call, scores: Tensor) -> Tensor:
+def solve_flat(call: TensorCall, scores: Tensor) -> Answer:
+    """Scores (N, l) solved, without gradients; x in their dtype, or in float32 where the core does not read it."""
+    if call.statement is None:
+        return solve_on_arrays(call, scores)
+    readable = _readable(scores)
+    try:
+        x = torch.empty_like(readable)
+    except RuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        raise native.too_large(scores.shape[0], scores.shape[1], call.plan.pattern.num_rows) from None
+    answer = call.solve(readable, x)
+    if readable.dtype is not scores.dtype and not call.objective.finite_box:
+        # An x beyond the range of its dtype is no answer; what finite bounds allow is checked before.
+        beyond = ~torch.isfinite(x.to(scores.dtype)).all(-1).numpy() & (answer.codes == Status.CONVERGED.code)
+        if beyond.any():
+            answer.codes[beyond] = Status.NOT_FINITE.code
+            call.report(answer, readable.numpy())
+    return answer
+
+
+def point(call: TensorCall, scores: Tensor) -> Tensor:
     """x for scores (batch..., l), in their shape and dtype, with gradients to every tensor that wants them."""
-    if call.traced or transforming() or forward_mode():
-        return _like(apply(_arguments(call, scores)).x, scores)
     learned = _learned(call) if torch.is_grad_enabled() else ()
     if learned or (scores.requires_grad and torch.is_grad_enabled()):
         tensors = _tensors(call) if learned else ()
         return Projection.apply(call, (learned, None), scores, *(tensors[i] for i in learned))
-    return _like(call.solve(_flat(scores)).x, scores)
+    return _like(solve_flat(call, flat_scores(scores)).x, scores)
 
 
-def point_and_duals(call: Call, scores: Tensor) -> Answer:
-    """The same with the duals, which have gradients too, and how each instance ended; x as in `point`."""
-    if call.traced or transforming() or forward_mode():
-        found = apply(_arguments(call, scores))
-        return Answer(found.x, found.duals, torch.stack([found.codes, found.steps, found.solved_by]), found.decided)
+def point_and_duals(call: TensorCall, scores: Tensor) -> Answer:
+    """The same with the duals, which have gradients too, and how each instance ended; all as tensors."""
     learned = _learned(call) if torch.is_grad_enabled() else ()
     if learned or (scores.requires_grad and torch.is_grad_enabled()):
         tensors = _tensors(call)
         solved: list[Answer] = []
         x, duals = Projection.apply(call, (learned, solved), scores, *(tensors[i] for i in learned))
-        return replace(solved[0], x=x, duals=duals)
-    return call.solve(_flat(scores))
+        return replace(as_tensors(solved[0]), x=x, duals=duals)
+    return as_tensors(solve_flat(call, flat_scores(scores)))
 
 
-def _tensors(call: Call) -> tuple[Tensor, ...]:
+def _tensors(call: TensorCall) -> tuple[Any, ...]:
     """Everything but the scores that may carry a gradient."""
     return *call.numbers, *call.objective.parameters().values()
 
 
-def _learned(call: Call) -> tuple[int, ...]:
+def _learned(call: TensorCall) -> tuple[int, ...]:
     """Positions among these of those that carry a gradient."""
-    if call.plan.constant and not any(number.requires_grad for number in call.objective.parameters().values()):
+    parameters = call.objective.parameters().values()
+    if call.plan.constant and not any(number.requires_grad for number in parameters):
         return ()
-    return tuple([i for i, tensor in enumerate(_tensors(call)) if tensor.requires_grad])
-
-
-def _arguments(call: Call, scores: Tensor) -> Arguments:
-    """The call, as the operator takes it."""
-    plan = call.plan
-    text = describe(
-        call.objective,
-        plan.solver,
-        on_failure=call.on_failure,
-        constant=plan.constant,
-        names=plan.constraints.given_names,
-    )
-    pattern = [*plan.pattern.on(plan.device)]
-    numbers, parameters = [*call.numbers], [*call.objective.parameters().values()]
-    return Arguments(_flat(scores), pattern, numbers, parameters, call.start, text)
+    return tuple([i for i, t in enumerate(_tensors(call)) if isinstance(t, torch.Tensor) and t.requires_grad])
 
 
 class Projection(torch.autograd.Function):
@@ -108,37 +111,39 @@ class Projection(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: Call, how: tuple[tuple[int, ...], list[Answer] | None], *given: Tensor
+        ctx: Any, call: TensorCall, how: tuple[tuple[int, ...], list[Answer] | None], *given: Tensor
     ) -> Tensor | tuple[Tensor, Tensor]:
         ctx.learned, solved = how
         scores = given[0]
-        answer = call.solve(_flat(scores))
-        ctx.call, ctx.decided, ctx.counts, ctx.stated = call, answer.decided, answer.counts, answer.stated
-        ctx.save_for_backward(*given, answer.duals)
+        answer = solve_flat(call, flat_scores(scores))
+        ctx.call, ctx.answer = call, answer
         ctx.set_materialize_grads(False)
         x = _like(answer.x, scores)
         if solved is None:
+            ctx.save_for_backward(*given)
             return x
         solved.append(answer)
-        return x, answer.duals
+        duals = as_tensors(answer).duals
+        ctx.save_for_backward(*given, duals)  # as an output, so that second derivatives reach it
+        return x, duals
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        scores, *learned, duals = ctx.saved_tensors
+        scores, *learned = ctx.saved_tensors
         grad_x, grad_duals = grads if len(grads) == 2 else (grads[0], None)
-        if ctx.stated is not None and not torch.is_grad_enabled() and not _transformed(grad_x, grad_duals):
+        duals = learned.pop() if len(grads) == 2 else None
+        call, answer = ctx.call, ctx.answer
+        if answer.statement is not None and not torch.is_grad_enabled() and not _transformed(grad_x, grad_duals):
             # By far the most frequent case, with nothing in its way: the core has the numbers already.
-            wanted: list[Tensor | None] = [None] * (_NUMBERS + len(ctx.call.objective.parameters()))
+            wanted: list[Tensor | None] = [None] * (_NUMBERS + len(call.objective.parameters()))
             for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
                 wanted[position] = tensor if wants else None
-            layout = ctx.call.plan.layout()
-            to_scores, others = native.pull_back(
-                layout, ctx.stated, _flat(scores), duals, ctx.counts, ctx.decided, grad_x, grad_duals, wanted
-            )
+            to_scores, others = _by_core(call.plan, answer, flat_scores(scores), grad_x, grad_duals, wanted)
             return None, None, to_scores.view(scores.shape), *(others[i] for i in ctx.learned)
-        if torch.is_grad_enabled() and len(grads) == 1:  # for second derivatives the duals are functions of all too
-            known = (ctx.learned, ctx.decided, ctx.counts, duals)
-            duals = Duals.apply(ctx.call, known, scores, *learned)
+        if duals is None and torch.is_grad_enabled():  # for second derivatives the duals are functions of all too
+            duals = Duals.apply(call, (ctx.learned, answer), scores, *learned)
+        elif duals is None:
+            duals = as_tensors(answer).duals
         return _pull_back(ctx, (scores, *learned), duals, grad_x, grad_duals)
 
 
@@ -146,32 +151,54 @@ class Duals(torch.autograd.Function):
     """(scores, learned tensors) -> duals that are known already: `Projection` without solving."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, known: tuple[tuple[int, ...], Tensor, Tensor, Tensor], *given: Tensor) -> Tensor:
-        ctx.call, (ctx.learned, ctx.decided, ctx.counts, duals) = call, known
-        copy = duals.clone()
-        ctx.save_for_backward(*given, copy)
-        return copy
+    def forward(ctx: Any, call: TensorCall, known: tuple[tuple[int, ...], Answer], *given: Tensor) -> Tensor:
+        ctx.call, (ctx.learned, ctx.answer) = call, known
+        ctx.save_for_backward(*given)
+        return as_tensors(ctx.answer).duals.clone()
 
     @staticmethod
     def backward(ctx: Any, grad_duals: Tensor) -> tuple[Tensor | None, ...]:
-        *given, duals = ctx.saved_tensors
-        return _pull_back(ctx, tuple(given), duals, None, grad_duals)
+        return _pull_back(ctx, ctx.saved_tensors, as_tensors(ctx.answer).duals, None, grad_duals)
+
+
+def _by_core(
+    plan: Plan,
+    answer: Answer,
+    scores: Tensor,
+    grad_x: Tensor | None,
+    grad_duals: Tensor | None,
+    wanted: Sequence[Tensor | None],
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The gradient to scores (N, l), and those like the tensors ``wanted``, by the native core."""
+    layout, readable = plan.layout(), _readable(scores)
+    assert isinstance(layout, NativeLayout)
+    given = None if grad_x is None else _dense(flat_scores(grad_x).to(readable.dtype))
+    to_duals = None if grad_duals is None else _dense(grad_duals.to(torch.float64))
+    to_scores = torch.empty_like(readable)
+    shapes = [None if like is None else tuple(like.shape) for like in wanted]
+    made = native.pull_back(layout, answer, readable, to_scores, given, to_duals, shapes)
+    others = [
+        None if gradient is None or like is None else torch.from_numpy(gradient).to(like.device, like.dtype)
+        for gradient, like in zip(made, wanted, strict=False)
+    ]
+    return to_scores if to_scores.dtype is scores.dtype else to_scores.to(scores.dtype), others
 
 
 def _pull_back(
     ctx: Any, given: tuple[Tensor, ...], duals: Tensor, grad_x: Tensor | None, grad_duals: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """Gradients to (call, how, scores, learned tensors)."""
-    call: Call = ctx.call
+    call: TensorCall = ctx.call
     scores, *learned = given
-    tensors = [_flat(scores), *_tensors(call)]
+    tensors = [flat_scores(scores), *call.tensors(), *call.objective.parameters().values()]
     needed = [ctx.needs_input_grad[2], *[False] * (len(tensors) - 1)]
     for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
         tensors[1 + position], needed[1 + position] = tensor, wants
-    solved = Solved(call.plan, call.objective, tuple(tensors), duals, ctx.counts, ctx.decided)
-    found = gradients(solved, grad_duals, None if grad_x is None else _flat(grad_x), tuple(needed))
-    to_scores = None if found[0] is None else found[0].reshape(scores.shape)
-    return None, None, to_scores, *(found[1 + i] for i in ctx.learned)
+    counts, decided = (as_tensors(ctx.answer).counts, as_tensors(ctx.answer).decided)
+    solved = Solved(call.plan, call.objective, tuple(tensors), duals, counts, decided)
+    gradient = gradients(solved, grad_duals, None if grad_x is None else flat_scores(grad_x), tuple(needed))
+    to_scores = None if gradient[0] is None else gradient[0].reshape(scores.shape)
+    return None, None, to_scores, *(gradient[1 + i] for i in ctx.learned)
 
 
 def _transformed(*tensors: Tensor | None) -> bool:
@@ -185,11 +212,21 @@ def _like(x: Tensor, scores: Tensor) -> Tensor:
     return x if x.dtype is scores.dtype else x.to(scores.dtype)
 
 
-def _flat(tensor: Tensor) -> Tensor:
+def flat_scores(tensor: Tensor) -> Tensor:
     """(batch..., l) as (N, l)."""
     if tensor.dim() == 2:
         return tensor
     return tensor[None] if tensor.dim() == 1 else tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
+
+
+def _readable(scores: Tensor) -> Tensor:
+    """The scores as the core reads them; float32 holds every shorter dtype exactly."""
+    return _dense(scores if scores.dtype in _READ else scores.to(torch.float32))
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    tensor = tensor.resolve_neg()  # memory knows nothing of a sign that torch has yet to apply
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
 @dataclass(frozen=True)
@@ -207,10 +244,11 @@ class Solved:
     @property
     def numbers(self) -> Numbers:
         own = self.tensors[1 : 1 + _NUMBERS]
-        kept = self.plan.numbers
-        # The plan knows its own numbers by identity, and what follows from them.
-        if kept is not None and all(a is b for a, b in zip(own, kept, strict=True)):
-            return kept
+        if self.plan.numbers is not None:
+            kept = tensors_of(self.plan, self.plan.numbers, own[0].device)
+            # The plan knows its own numbers by identity, and what follows from them.
+            if all(a is b for a, b in zip(own, kept, strict=True)):
+                return kept
         return Numbers(*own)
 
     def objective(self) -> Objective:
@@ -250,20 +288,16 @@ def gradients(
     solved: Solved, grad_duals: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
 ) -> Sequence[Tensor | None]:
     """Gradients to scores, `Numbers` and the numbers of the objective, where needed, from those of duals and of x."""
-    scores = solved.tensors[0]
-    parts = grad_x, grad_duals, solved.duals
-    if not torch.is_grad_enabled() and not _transformed(*parts):
-        objective = solved.objective()
-        core = solved.plan.native(objective, scores)
-        if core is not None:
-            layout, count = solved.plan.layout(), scores.shape[0]
-            assert isinstance(layout, NativeLayout)
-            stated = solved.plan.stated(solved.numbers, objective, count)
-            wanted = [t if wants else None for t, wants in zip(solved.tensors[1:], needed[1:], strict=True)]
-            to_scores, others = native.pull_back(
-                layout, stated, scores, solved.duals, solved.counts, solved.decided, grad_x, grad_duals, wanted
-            )
-            return to_scores, *others
+    plan, scores = solved.plan, solved.tensors[0]
+    by_core = not torch.is_grad_enabled() and not _transformed(grad_x, grad_duals, solved.duals)
+    if by_core and plan.native(scores.device.type):
+        own = solved.tensors[1:]
+        statement = plan.state(Numbers(*own[:_NUMBERS]), own[_NUMBERS:], scores.shape[0])
+        duals, counts, decided = (_dense(part).numpy() for part in (solved.duals, solved.counts, solved.decided))
+        wanted = [tensor if wants else None for tensor, wants in zip(own, needed[1:], strict=True)]
+        answer = Answer(None, duals, counts, decided, False, statement)
+        to_scores, others = _by_core(plan, answer, scores, grad_x, grad_duals, wanted)
+        return to_scores, *others
     return _on_arrays(solved.usable(), grad_duals, grad_x, needed)
 
 

@@ -1,1 +1,0 @@
-"""Gradients of a projection: the only place that knows autograd."""

@@ -1,0 +1,226 @@
+"""The arguments of a call that JAX traces: shapes are checked, numbers are left to the solver and its status."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from linsat.call import DEFAULT, check_options, joint_batch, read_start
+from linsat.compile.diagnosis import reject_infeasible
+from linsat.compile.presolve import has_even_interior
+from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import Arrangement, flatten
+from linsat.constraints.modelling import not_a_set
+from linsat.constraints.numbers import slots_given, slots_of
+from linsat.errors import ConstraintError
+from linsat.jax.core import Answers, Kind, Operands, operands_of, solve, unavailable
+from linsat.jax.rounded import consistent
+from linsat.objectives import Objective
+from linsat.plan import Numbers, Plan, plan_of
+from linsat.solvers.newton import Newton
+
+Array = Any  # a jax.Array, or a tracer that stands for one
+_BLOCKS = {"A": "b", "C": "d", "E": "f"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, ready to be solved."""
+
+    kind: Kind
+    operands: Operands
+    adjusted: Array  # (batch...) the largest relative change that freed right-hand sides of rounding
+    batch: tuple[int, ...]
+    dtype: Any  # of the scores, and so of x
+    arrangement: Arrangement
+    constraints: Constraints
+
+    def solve(self) -> Answers:
+        return solve(self.kind, self.operands)
+
+    def restored(self, x: Array) -> Any:
+        """x (N, l) in the shape (or dict of shapes) and dtype of the scores."""
+        x = x.reshape(*self.batch, x.shape[-1]).astype(self.dtype)
+        layout = self.constraints.layout
+        return x if layout is None or self.arrangement == "flat" else layout.restored(x, self.arrangement)
+
+
+def check(constraints: Any, solver: Any, on_failure: Any) -> None:
+    """Reject what is no set of constants, no solver for JAX, and unknown ways to handle failure."""
+    if not isinstance(constraints, Constraints):
+        raise not_a_set(constraints)
+    check_options(solver, on_failure)
+    if not constraints.fixed:
+        constraints.statement()  # says why such a set cannot be a constant of the computation
+    if solver is not None and not isinstance(solver, Newton):
+        raise ConstraintError(f"solver is {solver!r}; linsat.jax has linsat.Newton(...) only.")
+
+
+def read(
+    y: Any,
+    constraints: Constraints,
+    given: Mapping[str, Any],
+    objective: Objective,
+    solver: Any,
+    on_failure: str,
+    start: Any,
+) -> Call:
+    """Everything a call says, or a `ConstraintError` that names the argument."""
+    check(constraints, solver, on_failure)
+    if constraints.layout is not None:
+        objective = objective.flat(constraints.layout)
+    scores, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, _scores)
+    numbers = {name: _floating(name, value) for name, value in given.items()}
+    adjusted = constraints.adjustment()
+    if "f" in numbers:
+        dtype = _known(jnp.asarray, given["f"]).dtype
+        numbers["f"], adjusted = consistent(numbers["f"], dtype, None if "E" in numbers else constraints)
+    slots = _slots(constraints, numbers, scores.shape[-1])
+    if not {"lower", "upper"} & slots.keys():
+        objective.check_bounds(constraints)
+    batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
+    for name, slot in slots.items():
+        batch = _joint(batch, slot.shape[:-1], name)
+    width = scores.shape[-1]
+    plan = plan_of(constraints, objective, solver or DEFAULT, width, given=bool(slots))
+    if plan.constant:
+        _require_consistent(plan, constraints)
+    own = slots_of(constraints, width, batch if constraints.batch_shape or slots else (), slots)
+    parameters = objective.spread(batch, width).parameters().values()
+    kind = _kind(plan, own, slots)
+    mine = Numbers(*(None if kept is not None else array for kept, array in zip(kind.constants, own, strict=True)))
+    count, work = math.prod(batch), jax.dtypes.canonicalize_dtype(np.float64)
+    flat = jnp.broadcast_to(scores, (*batch, width)).reshape(count, width)
+    flat = flat if flat.dtype in (np.float32, np.float64) else flat.astype(np.float32)
+    begin = read_start(start, (*batch, len(constraints)), lambda s: _floating("start", s), look=False)
+    begin = None if begin is None else jax.lax.stop_gradient(begin)
+    operands = operands_of(kind, flat, mine, [jnp.asarray(number, work) for number in parameters], begin)
+    return Call(kind, operands, jnp.broadcast_to(adjusted, batch), batch, scores.dtype, arrangement, constraints)
+
+
+def _kind(plan: Plan, numbers: list[Any], slots: Mapping[str, Any]) -> Kind:
+    """What is static in the call; the same object for calls of one kind, by which JAX knows what it has compiled."""
+    names = Numbers._fields
+    constants = tuple(None if name in slots else array for name, array in zip(names, numbers, strict=True))
+    key = "jax", tuple(map(id, constants))
+    if key not in plan.kept:
+        native = plan.objective.native is not None and unavailable() is None and plan.native()
+        plan.kept[key] = Kind(plan, constants, native)
+    return plan.kept[key]
+
+
+def _require_consistent(plan: Plan, constraints: Constraints) -> None:
+    """Raise `InfeasibleError` where the rows of the set itself contradict each other; looked at once."""
+    if "consistent" in plan.kept:
+        return
+    assert plan.numbers is not None
+    plan.decided()
+    form = plan.form(plan.numbers)
+    bounded = bool(np.isfinite(form.upper - form.lower).all())
+    if not (bounded and has_even_interior(form, plan.senses(form.rows))):
+        reject_infeasible(constraints)
+    plan.kept["consistent"] = True
+
+
+# ------------------------------------------------------------------ single arguments
+
+
+def _known(function: Any, value: Any) -> Any:
+    """function(value), worked out now where the value is known, also while JAX traces something else."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
+        return function(value)
+    with jax.ensure_compile_time_eval():
+        return function(value)
+
+
+def _scores(name: str, y: Any) -> Array:
+    scores = _known(jnp.asarray, y)
+    if not jnp.issubdtype(scores.dtype, jnp.floating):
+        raise ConstraintError(f"{name} has dtype {scores.dtype}; expected floating scores. Fix: {name}.astype(float).")
+    return scores
+
+
+def _floating(name: str, value: Any) -> Array:
+    """A number of a call in the precision of JAX."""
+    try:
+        array = _known(jnp.asarray, value)
+    except (TypeError, ValueError):
+        raise ConstraintError(f"{name} is a {type(value).__name__}; expected an array of numbers.") from None
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise ConstraintError(f"{name} has dtype {array.dtype}; expected real numbers.")
+    return array.astype(jax.dtypes.canonicalize_dtype(np.float64))
+
+
+def _slots(constraints: Constraints, numbers: dict[str, Array], width: int) -> dict[str, Array]:
+    """The numbers of a call by what they replace, shapes checked."""
+    if not numbers:
+        return {}
+    numbers = {name: _in_shape(constraints, name, array, width) for name, array in numbers.items()}
+    slots = slots_given(constraints, numbers)
+    assert slots is not None  # shapes fit
+    return dict(slots)
+
+
+def _in_shape(constraints: Constraints, name: str, array: Array, width: int) -> Array:
+    """An array as `slots_given` takes it: for each row, for each variable, or for each coefficient of the set."""
+    if name in ("lower", "upper"):
+        if array.ndim == 0:
+            return jnp.broadcast_to(array, (width,))
+        return flatten(name, array, constraints.layout, width, lambda _, whole: whole)[0]
+    if name == "price":
+        return _price(constraints, array)
+    block = name if name in _BLOCKS else next(matrix for matrix, side in _BLOCKS.items() if side == name)
+    if block not in constraints.blocks:
+        raise ConstraintError(f"{name} was given but the set has no rows of that kind. Fix: leave {name} out.")
+    matrix = constraints.blocks[block]
+    rows, count = matrix.shape[0], len(matrix.row)
+    if name != block:
+        if array.ndim == 0 or array.shape[-1] != rows:
+            raise ConstraintError(
+                f"{name} has shape {array.shape}; expected (..., {rows}), one right-hand side per row."
+            )
+        return array
+    full = array.ndim >= 2 and array.shape[-2:] == matrix.shape
+    if full and count < math.prod(matrix.shape):
+        raise ConstraintError(
+            f"{name} may have non-zeros where the set has zeros. Fix: give the {count} values of the set's "
+            f"non-zeros, row by row, (..., {count}); or state the set with numbers everywhere."
+        )
+    if not full and not (array.ndim and array.shape[-1] == count):
+        raise ConstraintError(
+            f"{name} has shape {array.shape}; expected (..., {rows}, {matrix.shape[1]}), or (..., {count}): one value "
+            f"for each non-zero of the set, row by row."
+        )
+    if matrix.sparse == full:
+        shape = (*array.shape[:-2], count) if full else (*array.shape[:-1], *matrix.shape)
+        array = array.reshape(shape)
+    return array
+
+
+def _price(constraints: Constraints, price: Array) -> Array:
+    """Prices (batch..., soft rows or all rows)."""
+    rows, count = len(constraints), int(constraints._soft_mask().sum())
+    if not count:
+        raise ConstraintError("price was given but no row of the set is soft. Fix: cons.soften(rows, price=10.0).")
+    if price.ndim and price.shape[-1] not in (1, rows, count):
+        raise ConstraintError(
+            f"price has shape {price.shape}; expected a number, (..., {count}) for the soft rows, or (..., {rows}) for "
+            f"all rows, where those of hard rows are not used. Fix: one price per soft row."
+        )
+    return jnp.broadcast_to(price, (*price.shape[:-1], count)) if not price.ndim or price.shape[-1] == 1 else price
+
+
+def _joint(batch: tuple[int, ...], shape: tuple[int, ...], name: str) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(batch, shape)
+    except ValueError:
+        raise ConstraintError(
+            f"the batch dimensions {tuple(shape)} of {name} do not broadcast with {batch}. "
+            f"Fix: one per instance, or shared."
+        ) from None

@@ -1,0 +1,205 @@
+"""`project` and `solve` of numpy arrays by the native core; neither torch nor JAX is needed."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from linsat._array_namespace import to_numpy
+from linsat._optional import torch_installed
+from linsat.backends.interior_point import unsupported
+from linsat.call import DEFAULT, Call, check_options, check_range, joint_batch, read_start, takes_given, with_numbers
+from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import flatten
+from linsat.constraints.modelling import not_a_set
+from linsat.constraints.numbers import slots_given, slots_of
+from linsat.errors import ConstraintError
+from linsat.native.batch import Answer
+from linsat.objectives import Objective
+from linsat.plan import Numbers, Plan, plan_of
+from linsat.solution import Solution
+from linsat.solvers.newton import Newton
+from linsat.status import Status
+
+Array = np.ndarray
+_RECENT = 64  # calls of one set
+
+
+class NotHere(Exception):  # noqa: N818 - no error: the call goes to another door
+    """The native core does not take the call; the text says why."""
+
+
+def project(
+    y: Any,
+    constraints: Constraints,
+    given: Mapping[str, Any],
+    objective: Objective,
+    solver: Any,
+    on_failure: str,
+    start: Any,
+) -> Any:
+    """See `linsat.project`.
+
+    Raises:
+        NotHere: before anything was solved.
+    """
+    key = _key(y, constraints, given, objective, solver, on_failure) if start is None else None
+    kept = None if key is None else constraints.calls.get(key)
+    if kept is not None:
+        x = np.empty_like(y)
+        (kept.with_given(constraints, given) if given else kept).solve(_flat(y), _flat(x))
+        return x
+    call, scores = _read(y, constraints, given, objective, solver, on_failure, start)
+    x = _solve(call, scores).x
+    plain = key is not None and call.arrangement == "flat" and call.batch_shape == y.shape[:-1] and x.dtype == y.dtype
+    if plain and (takes_given(call, constraints, given) if given else call.plan.constant):
+        if len(constraints.calls) >= _RECENT:
+            constraints.calls.clear()
+        constraints.calls[key] = call
+    return restored(call, x, scores.dtype)
+
+
+def _key(y: Any, constraints: Any, given: Mapping[str, Any], objective: Objective, solver: Any, on_failure: str) -> Any:
+    """What a call depends on besides the numbers in y and those given, where all of that is plain; else None."""
+    numbers = objective.constant_key
+    if type(y) is not np.ndarray or type(constraints) is not Constraints or numbers is None:
+        return None
+    if not y.flags.c_contiguous or not (solver is None or type(solver) is Newton):
+        return None
+    key: tuple[Any, ...] = y.shape, y.dtype, numbers, solver, on_failure
+    for name, value in given.items():
+        if type(value) is not np.ndarray:
+            return None
+        key += name, value.shape, value.dtype
+    return key
+
+
+def solve(
+    y: Any,
+    constraints: Constraints,
+    given: Mapping[str, Any],
+    objective: Objective,
+    solver: Any,
+    on_failure: str,
+    start: Any,
+) -> Solution:
+    """See `linsat.solve`; raises as `project` does."""
+    call, answer, scores = attempt(y, constraints, given, objective, solver, on_failure, start)
+    codes, steps, solver_codes = (count.reshape(call.batch_shape) for count in answer.counts)
+    duals = answer.duals.reshape(*call.batch_shape, len(constraints))
+    x = restored(call, answer.x, scores.dtype)
+    return Solution(x, steps, duals, codes, solver_codes, call.constraints)
+
+
+def attempt(y: Any, *arguments: Any) -> tuple[Call, Answer, Array]:
+    """The call of these arguments of `project`, its answer, and the scores (N, l) as they came."""
+    call, scores = _read(y, *arguments)
+    return call, _solve(call, scores), scores
+
+
+def _flat(scores: Array) -> Array:
+    """(batch..., l) as (N, l)."""
+    return scores if scores.ndim == 2 else scores.reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
+
+
+def _read(
+    y: Any,
+    constraints: Constraints,
+    given: Mapping[str, Any],
+    objective: Objective,
+    solver: Any,
+    on_failure: str,
+    start: Any,
+) -> tuple[Call, Array]:
+    """The call, and the scores (N, l) in the dtype in which they came."""
+    if not isinstance(constraints, Constraints):
+        raise not_a_set(constraints)
+    check_options(solver, on_failure)
+    solver = DEFAULT if solver is None else solver
+    if objective.native is None or not isinstance(solver, Newton):
+        raise NotHere(f"{type(objective).__name__} with {type(solver).__name__} runs on torch operations")
+    objective = objective if constraints.layout is None else objective.flat(constraints.layout)
+    like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read_scores)
+    if like.dtype.itemsize < 8:
+        check_range(like.dtype, float(np.finfo(like.dtype).max), constraints)
+    slots = slots_given(constraints, given) if given else {}
+    if slots is None:
+        constraints, slots = with_numbers(constraints, given), {}
+    own = constraints.batch_shape
+    if slots:
+        own = np.broadcast_shapes(own, *(slot.shape[:-1] for slot in slots.values()))
+    width = like.shape[-1]
+    batch = joint_batch(like.shape[:-1], own)
+    plan = plan_of(constraints, objective, solver, width, given=bool(slots))
+    core = _by_core(plan)
+    numbers = plan.numbers
+    if numbers is None:
+        numbers = Numbers(*map(to_numpy, slots_of(constraints, width, batch if own else (), slots)))
+    count = math.prod(batch)
+    objective = objective.spread(batch, width)
+    call = Call(
+        plan=plan,
+        numbers=numbers,
+        objective=objective,
+        on_failure=on_failure,
+        start=read_start(start, (*batch, len(constraints)), _floats),
+        batch_shape=batch,
+        arrangement=arrangement,
+        owner=functools.partial(with_numbers, constraints, given if slots else {}),
+        statement=plan.state(numbers, tuple(objective.parameters().values()), count) if core else None,
+    )
+    if like.shape[:-1] != batch:
+        like = np.broadcast_to(like, (*batch, width))
+    return call, like.reshape(count, width)
+
+
+def _by_core(plan: Plan) -> bool:
+    """Whether the core solves it; else the interior-point method can, which is the way for large sparse rows.
+
+    Raises:
+        NotHere: torch has more to offer.
+    """
+    if plan.native():
+        return True
+    asked = plan.solver.backend if isinstance(plan.solver, Newton) else ""
+    sparse = plan.rows.sparse and asked == "auto"
+    if unsupported(plan.objective) is not None or not (sparse or (asked == "auto" and not torch_installed())):
+        raise NotHere("the native core does not take the set, or the solver asks for another back end")
+    return False
+
+
+def _solve(call: Call, scores: Array) -> Answer:
+    """Scores (N, l) solved; x in float32 or float64."""
+    dtype = scores.dtype if scores.dtype in (np.float32, np.float64) else np.dtype(np.float32)
+    readable = np.ascontiguousarray(scores, dtype)
+    answer = call.solve(readable, np.empty_like(readable))
+    if dtype != scores.dtype and not call.objective.finite_box:
+        with np.errstate(over="ignore"):
+            beyond = ~np.isfinite(answer.x.astype(scores.dtype)).all(-1) & (answer.codes == Status.CONVERGED.code)
+        if beyond.any():
+            answer.codes[beyond] = Status.NOT_FINITE.code
+            call.report(answer, scores)
+    return answer
+
+
+def restored(call: Call, x: Array, dtype: np.dtype) -> Any:
+    """x (N, l) in the shape (or dict of shapes) and dtype of the scores."""
+    x = x.reshape(*call.batch_shape, x.shape[-1]).astype(dtype, copy=False)
+    layout = None if call.arrangement == "flat" else call.constraints.layout
+    return x if layout is None else layout.restored(x, call.arrangement)
+
+
+def read_scores(name: str, y: Any) -> Array:
+    """Scores as a floating array of native byte order."""
+    array = np.asarray(y)
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+        raise ConstraintError(f"{name} has dtype {array.dtype}; expected floating scores. Fix: {name}.astype(float).")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _floats(value: Any) -> Array:
+    return np.array(to_numpy(value), dtype=np.float64)

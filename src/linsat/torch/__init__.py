@@ -1,0 +1,1 @@
+"""The torch door: scores that are tensors, gradients by autograd, operators for graphs, the layer."""

@@ -1,0 +1,145 @@
+"""`project` and `solve` of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from linsat._forks import one_thread_after_a_fork
+from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
+from linsat.call import takes_given, with_numbers
+from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.numbers import slots_given
+from linsat.errors import ConstraintError
+from linsat.native.batch import Answer
+from linsat.objectives import Objective
+from linsat.plan import Solver
+from linsat.solution import Solution
+from linsat.solvers import Newton
+from linsat.solvers.sinkhorn import Sinkhorn
+from linsat.torch.arrays import unrolled
+from linsat.torch.call import Reading, TensorCall, numbers_in_graphs
+from linsat.torch.implicit import flat_scores, point, point_and_duals
+from linsat.torch.operator import Answers, Arguments, apply
+from linsat.torch.options import describe
+
+_RECENT = 64  # calls of one set
+
+
+@recorded
+@one_thread_after_a_fork
+def project(
+    y: Any,
+    constraints: Constraints,
+    given: Mapping[str, Any],
+    objective: Objective,
+    solver: Solver | None,
+    on_failure: str,
+    start: Any,
+) -> Any:
+    """See `linsat.project`."""
+    plain = _plain()
+    key = None
+    if plain and start is None:
+        key = _key(y, constraints, given, objective, solver, on_failure)
+    call = None if key is None else constraints.calls.get(key)
+    if call is not None:
+        return point(call.with_given(constraints, given) if given else call, y)
+    slots = slots_given(constraints, given) if given and plain else None
+    if given and slots is None:
+        constraints = with_numbers(constraints, given)
+    reading = Reading.of(y, constraints, objective, solver, on_failure, start, given if slots else {}, slots)
+    scores = reading.scores
+    if _unrolls(reading.solver):
+        return reading.answer(_unrolled(reading).x)
+    if not plain or tracing(scores):
+        return reading.answer(apply(arguments_of(reading)).x)
+    call = reading.call()
+    x = point(call, scores)
+    if key is not None and scores is y and (takes_given(call, constraints, given) if given else call.plan.constant):
+        _keep(constraints.calls, key, call)
+    return reading.answer(x)
+
+
+@recorded
+@one_thread_after_a_fork
+def solve(
+    y: Any,
+    constraints: Constraints,
+    objective: Objective,
+    solver: Solver | None,
+    on_failure: str,
+    start: Any,
+) -> Solution:
+    """See `linsat.solve`."""
+    reading = Reading.of(y, constraints, objective, solver, on_failure, start)
+    answer: Answers | Answer
+    if _unrolls(reading.solver):
+        answer = _unrolled(reading)
+    elif not _plain() or tracing(reading.scores):
+        found = apply(arguments_of(reading))
+        return reading.solution(found.x, found.duals, (found.codes, found.steps, found.solved_by))
+    else:
+        answer = point_and_duals(reading.call(), reading.scores)
+    return reading.solution(answer.x, answer.duals, tuple(answer.counts))
+
+
+def _plain() -> bool:
+    """Whether neither a graph, nor a function transform, nor forward mode is at work."""
+    return not (tracing() or transforming() or forward_mode() or torch._C._is_tracing())
+
+
+def arguments_of(reading: Reading) -> Arguments:
+    """The call, as the operator takes it."""
+    constraints, scores = reading.constraints, reading.scores
+    text = describe(
+        reading.objective,
+        reading.solver,
+        on_failure=reading.on_failure,
+        constant=constraints.fixed and not constraints.batch_shape,
+        names=constraints.given_names,
+    )
+    numbers = numbers_in_graphs(reading)
+    pattern = [*constraints.structure.on(numbers.values.device)]
+    parameters = [*reading.objective.parameters().values()]
+    return Arguments(flat_scores(scores), pattern, [*numbers], parameters, reading.start, text)
+
+
+def _key(y: Any, constraints: Any, given: Mapping[str, Any], objective: Objective, solver: Any, on_failure: Any) -> Any:
+    """What a call depends on besides the numbers in y and those given, where all of that is plain; else None.
+
+    A call with the key of an earlier one needs no reading and no checks of anything but these numbers.
+    """
+    numbers = objective.constant_key
+    if numbers is None or type(y) is not torch.Tensor or type(constraints) is not Constraints:
+        return None
+    if type(on_failure) is not str or not (solver is None or type(solver) is Newton):
+        return None
+    key: tuple[Any, ...] = y.shape, y.dtype, y.device, y.layout, numbers, solver, on_failure
+    for name, value in given.items():
+        if not isinstance(value, torch.Tensor) or value.is_neg():
+            return None
+        key += name, value.shape, value.dtype, value.device, value.layout
+    return key
+
+
+def _keep(calls: dict[Any, TensorCall], key: Any, call: TensorCall) -> None:
+    if len(calls) >= _RECENT:
+        calls.clear()
+    calls[key] = call
+
+
+def _unrolls(solver: Solver) -> bool:
+    return isinstance(solver, Sinkhorn) and solver.gradient == "unrolled"
+
+
+@outside_graphs
+def _unrolled(reading: Reading) -> Answer:
+    if tracing(reading.scores):
+        raise ConstraintError(
+            "Sinkhorn(gradient='unrolled') looks at numbers to know when to stop, and a graph has none. "
+            "Fix: gradient='implicit', or linsat.Newton()."
+        )
+    return unrolled(reading.call(), flat_scores(reading.scores))
