@@ -213,6 +213,8 @@ typedef struct {
     vec value, size, product;
 } Terms;
 
+INLINE Terms V(no_terms)(void) { return (Terms){{0}, {0}, V(all)(1.0)}; }
+
 /* ---- p, psi, d ---- */
 
 /* v of TSALLIS */

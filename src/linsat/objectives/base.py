@@ -172,6 +172,13 @@ class Objective:
         """psi''(u), how fast x moves with u."""
         raise NotImplementedError
 
+    def excess(self, u: Tensor, t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """psi(u) + omega(t) - u t >= 0 of a point t of the box: its part of a Fenchel-Young loss.
+
+        Only asked for by `linsat.fenchel_young_loss`, which takes the objectives that define it themselves.
+        """
+        raise NotImplementedError
+
 
 def _spread_one(
     objective: Objective, name: str, batch: tuple[int, ...], width: int, device: torch.device | None
@@ -257,6 +264,12 @@ def _is_learned(value: Any) -> bool:
         return any(map(_is_learned, value))
     modules = sys.modules.get("torch.nn")
     return modules is not None and isinstance(value, modules.Module) and any(map(_is_learned, value.parameters()))
+
+
+def times_log(t: Tensor) -> Tensor:
+    """t log t, 0 at 0."""
+    xp = namespace(t)
+    return t * xp.log(xp.where(t > 0, t, 1.0))
 
 
 def of_kind(kind: Kind, numbers: Sequence[Any]) -> Objective:
