@@ -6,7 +6,7 @@ machine only adds to them; the ratio is what to read.
 
     OMP_NUM_THREADS=1 XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c 0 python benchmarks/jax_speed.py
 
-XLA lends the core as many threads as it has processors; `taskset` gives both sides as many. With ``--arrays`` the same in
+XLA lends the core as many threads as it has processors; `taskset` gives both as many. With ``--arrays`` the same in
 `lax` operations, and with ``--ott`` the Sinkhorn iterations of OTT, stopped at the same violation of the rows.
 """
 
@@ -104,8 +104,9 @@ def compare(case: str, name: str, dtype: str, *, arrays: bool, ott: bool, rounds
     bits = "same bits" if (answers["jax"] == answers["torch"]).all() else f"differ by {apart:.0e}"
     for which, least in times.items():
         print(
-            f"{case:12} {name:13} {dtype}  {which:11} {1e3 * least:9.2f} ms  {least / times['torch']:7.2f} times torch  "
-            f"first call {first[which]:6.2f} s{'  ' + bits if which == 'jax' else ''}{reached if which == 'ott' else ''}"
+            f"{case:12} {name:13} {dtype}  {which:11} {1e3 * least:9.2f} ms  {least / times['torch']:7.2f} times torch"
+            f"  first call {first[which]:6.2f} s"
+            f"{'  ' + bits if which == 'jax' else ''}{reached if which == 'ott' else ''}"
         )
 
 

@@ -114,7 +114,7 @@ class TestWarmStart:
         warm = self.layer(warm_start=True)
         warm(y)
         shapes, duals = warm._last  # type: ignore[misc]
-        assert shapes == y.shape
+        assert shapes == [y.shape]
         again = linsat.solve(y + 1e-4, self.cons, tau=0.02, start=duals)
         assert int(again.steps.max()) <= int(first.steps.max()) // 2
 
@@ -126,7 +126,7 @@ class TestWarmStart:
         mapped = torch.vmap(warm)(y)
         torch.testing.assert_close(mapped, self.layer()(y), rtol=0, atol=1e-8)
         assert warm._last is not None
-        assert warm._last[0] == (2, 64)
+        assert warm._last[0] == [(2, 64)]
 
     def test_duals_are_not_part_of_the_state(self) -> None:
         warm = self.layer(warm_start=True)

@@ -133,9 +133,11 @@ class LinSAT(nn.Module):
         }
         numbers = {"A": A, "C": C, "E": E, "b": b, "d": d, "f": f, "lower": lower, "upper": upper}
         numbers |= {"price": price, "rhs": rhs}
-        if not self.warm_start or start is not None or transforming() or tracing(y):
+        parts = [*y.values()] if isinstance(y, Mapping) else [y]
+        plain = all(isinstance(part, torch.Tensor) and not tracing(part) for part in parts) and not transforming()
+        if not self.warm_start or start is not None or not plain:
             return project(y, constraints, start=start, **options, **numbers)
-        shapes = {n: t.shape for n, t in y.items()} if isinstance(y, Mapping) else y.shape
+        shapes = [part.shape for part in parts]
         start = self._last[1] if self._last is not None and self._last[0] == shapes else None
         solution = solve(y, constraints, start=start, **options, **numbers)
         duals = solution.duals.detach()

@@ -32,11 +32,9 @@ _own = threading.local()  # whether this thread is checking
 
 def trusted(solver: Solver, device: torch.device) -> Solver:
     """The solver; torch operations in its place where the back end that it asks for fails the check on the device."""
-    checks = isinstance(solver, Newton) and solver.backend == "triton"
-    if not checks or getattr(_own, "checking", False):
+    if not isinstance(solver, Newton) or solver.backend != "triton" or getattr(_own, "checking", False):
         return solver
-    fault = fault_of(solver.backend, device)
-    return solver if fault is None else replace(solver, backend="arrays")
+    return solver if fault_of(solver.backend, device) is None else replace(solver, backend="arrays")
 
 
 def fault_of(backend: str, device: torch.device) -> str | None:
