@@ -1,12 +1,13 @@
 """JAX beside torch on the CPU: a gradient of many projections, both by the native core, in one run and interleaved.
 
 Jitted `jax.grad` against `backward` of torch, with the same scores, threads and precision; the first call of each (JAX
-compiles there), and whether the gradients are the same. Times are the least of many rounds, because other work on the
-machine only adds to them; the ratio is what to read.
+compiles there), and whether the gradients are the same. Times are those of the process (all threads), the least of many
+rounds, because other work on the machine hardly changes them; first calls are those of the clock. The ratio is what to
+read.
 
-    OMP_NUM_THREADS=1 XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c 0 python benchmarks/jax_speed.py
+    taskset -c 0 python benchmarks/jax_speed.py
 
-XLA lends the core as many threads as it has processors; `taskset` gives both as many. With ``--arrays`` the same in
+XLA lends the core as many threads as it has processors, and torch is given as many. With ``--arrays`` the same in
 `lax` operations, and with ``--ott`` the Sinkhorn iterations of OTT, stopped at the same violation of the rows.
 """
 
@@ -97,9 +98,9 @@ def compare(case: str, name: str, dtype: str, *, arrays: bool, ott: bool, rounds
         first[which] = time.perf_counter() - start
     for _ in range(rounds):
         for which, run in runs.items():
-            start = time.perf_counter()
+            start = time.process_time()
             run()
-            times[which] = min(times.get(which, np.inf), time.perf_counter() - start)
+            times[which] = min(times.get(which, np.inf), time.process_time() - start)
     apart = abs(answers["jax"] - answers["torch"]).max()
     bits = "same bits" if (answers["jax"] == answers["torch"]).all() else f"differ by {apart:.0e}"
     for which, least in times.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -221,6 +222,12 @@ def test_info_says_of_each_back_end_whether_it_can_be_used(capsys, monkeypatch, 
     assert shown["kernel"].startswith("available (" if usable else f"not available: {kernel}")
     assert shown["arrays"].startswith("available on cpu")
     assert shown["interior_point"] == "available"
+    if importlib.util.find_spec("jax") is None:
+        assert shown["xla"].startswith("not available: linsat.jax needs jax")
+    elif isinstance(binding.load(), str):
+        assert shown["xla"].startswith("not available, JAX runs lax operations: ")
+    else:
+        assert shown["xla"] == "available: JAX runs the kernel"
 
 
 def test_warmup_projects_with_every_objective_and_says_where(capsys):

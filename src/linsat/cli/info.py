@@ -46,7 +46,17 @@ def describe_backends() -> list[tuple[str, str]]:
         on_gpu = backend.name == "triton" and torch.cuda.is_available()  # the problem is on the CPU
         reason = unavailable(torch.device("cuda")) if on_gpu else backend.supports(problem)
         found.append((backend.name, reason or f"available{details.get(backend.name, '')}"))
-    return found
+    return [*found, ("xla", _within_jax())]
+
+
+def _within_jax() -> str:
+    """Whether XLA runs the kernel, as a custom call."""
+    try:
+        from linsat.jax.core import unavailable
+    except ImportError as error:
+        return f"not available: {error}"
+    reason = unavailable()
+    return "available: JAX runs the kernel" if reason is None else f"not available, JAX runs lax operations: {reason}"
 
 
 def _devices() -> list[str]:

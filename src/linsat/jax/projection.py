@@ -107,9 +107,15 @@ def project(
     given = {"b": b, "d": d, "f": f, "A": A, "C": C, "E": E, "lower": lower, "upper": upper, "price": price}
     given = {name: value for name, value in given.items() if value is not None}
     arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
-    at_once = _on_host(y, *arguments)
-    if at_once is not None:
-        return at_once.x
+    host = _on_host(y, *arguments)
+    if host is not None:
+        with jax.default_device(host.device):
+            try:
+                return jax.tree.map(jnp.asarray, numpy_door.project(*host.arguments))
+            except numpy_door.NotHere:
+                solution = _by_torch(*host.arguments)
+                if solution is not None:
+                    return solution.x
     call = read(y, *arguments)
     return call.restored(_settled(call, call.solve(), given).x)
 
@@ -140,9 +146,15 @@ def solve(
     given = {"b": b, "d": d, "f": f, "A": A, "C": C, "E": E, "lower": lower, "upper": upper, "price": price}
     given = {name: value for name, value in given.items() if value is not None}
     arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
-    at_once = _on_host(y, *arguments)
-    if at_once is not None:
-        return at_once
+    host = _on_host(y, *arguments)
+    if host is not None:
+        with jax.default_device(host.device):
+            try:
+                return _by_core(*host.arguments)
+            except numpy_door.NotHere:
+                solution = _by_torch(*host.arguments)
+                if solution is not None:
+                    return solution
     call = read(y, *arguments)
     answers, batch = _settled(call, call.solve(), given), call.batch
     codes, steps, _ = (count.reshape(batch) for count in answers.counts.T)
@@ -151,32 +163,36 @@ def solve(
     return Solution(call.restored(answers.x), codes, violation, steps, duals, call.adjusted)
 
 
+class _Host(NamedTuple):
+    """The arguments of a call as numpy's, and the device they come from; None: the default one."""
+
+    arguments: tuple[Any, ...]
+    device: Any
+
+
 def _on_host(
     y: Any, constraints: Constraints, given: Any, objective: Objective, solver: Any, on_failure: Any, start: Any
-) -> Solution | None:
-    """The solution by the core at once, where every number is known and on one device, a CPU; else None.
+) -> _Host | None:
+    """Where every number is known and on one device, a CPU, and the core knows the objective; else None.
 
     Rows, bounds and prices of the call are in the precision of JAX, as they are when it traces.
     """
-    leaves = jax.tree.leaves((y, given, list(objective.parameters().values()), start))
-    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in arrays):
-        return None
-    devices = {device for leaf in arrays for device in leaf.devices()}
-    if len(devices) > 1 or any(device.platform != "cpu" for device in devices):
-        return None
+    device = None
+    for leaf in jax.tree.leaves((y, given, tuple(objective.parameters().values()), start)):
+        if isinstance(leaf, jax.core.Tracer):
+            return None
+        if isinstance(leaf, jax.Array):
+            devices = leaf.devices()
+            own = next(iter(devices))
+            if len(devices) > 1 or own.platform != "cpu" or own is not (device or own):
+                return None
+            device = own
     check(constraints, solver, on_failure)
     if objective.native is None or (solver is not None and solver.backend == "arrays"):
         return None
-    scores, start = jax.tree.map(_to_numpy, (y, start))
+    scores, start = (part if part is None else jax.tree.map(_to_numpy, part) for part in (y, start))
     numbers = {name: np.asarray(value) for name, value in given.items()}
-    objective = objective.changed(_to_numpy)
-    arguments = constraints, numbers, objective, solver, on_failure, start
-    with jax.default_device(next(iter(devices), None)):
-        try:
-            return _by_core(scores, *arguments)
-        except numpy_door.NotHere:  # too large for it
-            return _by_torch(scores, *arguments)
+    return _Host((scores, constraints, numbers, objective.changed(_to_numpy), solver, on_failure, start), device)
 
 
 def _by_core(scores: Any, constraints: Constraints, given: Any, *others: Any) -> Solution:
