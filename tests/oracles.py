@@ -280,9 +280,9 @@ def kl_optimum(
 def tsallis_optimum(
     system: System, scores: np.ndarray, tau: float, price: np.ndarray | None = None, alpha: float = 1.5
 ) -> np.ndarray | None:
-    """max <y, x> - tau sum (t^alpha - t) / (alpha (alpha - 1)), t = x - lower, by Clarabel; None if it does not vouch.
+    """max <y, x> - tau sum (t^alpha - t) / (alpha (alpha - 1)), t = x - lower, by Clarabel.
 
-    s >= t^alpha is (s, 1, t) in the power cone of 1 / alpha.
+    None where it does not vouch. s >= t^alpha is (s, 1, t) in the power cone of 1 / alpha.
     """
     share = tau / (alpha * (alpha - 1))
     places = [(0, "cost", -1.0), (2, "share", -1.0)]

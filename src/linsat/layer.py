@@ -188,7 +188,7 @@ def _compile_ahead(constraints: Constraints, objective: Objective) -> None:
     """
     if constraints.batch_shape or constraints.num_variables is None:
         return
-    shared = objective.changed(lambda _: torch.ones((), dtype=torch.float64, device="cpu"))
     with torch.no_grad():
         scores = torch.zeros(constraints.num_variables, dtype=torch.float64, device="cpu")
+        shared = objective.probe(scores).changed(lambda number: number.reshape(()))
         solve(scores, constraints, objective=shared, on_failure="ignore")

@@ -94,8 +94,9 @@ class Objective:
 
     def probe(self, like: Tensor) -> Objective:
         """An objective of this kind for one instance at scores 0, ``like`` a tensor of its dtype and device."""
-        ones = namespace(like).zeros((1, 1), like) + 1.0
-        numbers = dict.fromkeys(self.parameters(), ones)
+        zero = namespace(like).zeros((1, 1), like)
+        least = {name: self.ranges[name].above if name in self.ranges else 0.0 for name in self.parameters()}
+        numbers = {name: zero + above + 1.0 for name, above in least.items()}
         return replace(self, **numbers) if numbers else self  # type: ignore[type-var]
 
     def parameters(self) -> dict[str, Any]:

@@ -11,8 +11,9 @@ curve per bound,
 which the method follows as  t z + a t (log(t / w) - 1) = nu  with nu -> 0: a linear program's complementarity, bent by
 the entropy. So cold and wide problems are solved as the linear programs that they nearly are. A two-sided entropy has
 the curve at both bounds, w being the width; the 1 cancels between them and keeps z above zero. One at the lower bound
-alone has it there, w being the prior; then z may have any sign, and the 1 is taken from c. Mehrotra's predictor and
-corrector with Gondzio's further ones; rows and columns equilibrated; each step one sparse LDL' factorisation of
+alone has it there, w being the prior; the 1 is taken from c, and where t may exceed w, z may have any sign. Mehrotra's
+predictor and corrector with Gondzio's further ones; rows and columns equilibrated; each step one sparse LDL'
+factorisation of
 
     [ P + D   A' ]
     [ A      -E  ]      D = q + sum over bounds of (z + a log(t / w)) / t,   E the same of the slacks, inverted,
