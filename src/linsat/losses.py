@@ -265,12 +265,7 @@ def _reject_forbidden(t: Tensor, reading: Reading, held: Tensor | None = None) -
         where = "y is -inf" if held is None else "y is -inf or the prior 0"
         raise ConstraintError(
             f"target of instance {instance} has {constraints.variable_name(variable)} = "
-<<<<<<< HEAD
-            f"{float(t[instance, variable]):g} where y is -inf"
-            f"{'' if held is None else ' or the prior 0'}, so the loss is infinite; expected the lower bound, "
-=======
             f"{float(t[instance, variable]):g} where {where}, so the loss is infinite; expected the lower bound, "
->>>>>>> objectives
             f"{float(lower[instance, variable]):g}. Fix: a finite score there, or a target that respects the mask."
         )
 
