@@ -122,7 +122,6 @@ def _read(
     solver = DEFAULT if solver is None else solver
     if objective.native is None or not isinstance(solver, Newton):
         raise NotHere(f"{type(objective).__name__} with {type(solver).__name__} runs on torch operations")
-    objective = objective if constraints.layout is None else objective.flat(constraints.layout)
     like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read_scores)
     if like.dtype.itemsize < 8:
         check_range(like.dtype, float(np.finfo(like.dtype).max), constraints)
@@ -134,6 +133,7 @@ def _read(
         own = np.broadcast_shapes(own, *(slot.shape[:-1] for slot in slots.values()))
     width = like.shape[-1]
     batch = joint_batch(like.shape[:-1], own)
+    objective = objective.read(constraints.layout, batch, width)
     plan = plan_of(constraints, objective, solver, width, given=bool(slots))
     core = _by_core(plan)
     numbers = plan.numbers
@@ -167,6 +167,8 @@ def _by_core(plan: Plan) -> bool:
         return True
     asked = plan.solver.backend if isinstance(plan.solver, Newton) else ""
     sparse = plan.rows.sparse and asked == "auto"
+    if plan.objective.couples:
+        return False
     if unsupported(plan.objective) is not None or not (sparse or (asked == "auto" and not torch_installed())):
         raise NotHere("the native core does not take the set, or the solver asks for another back end")
     return False

@@ -34,7 +34,7 @@ from linsat.errors import ConstraintError
 from linsat.native import batch as native
 from linsat.native.batch import Answer, Array, Statement
 from linsat.native.binding import Core, load
-from linsat.native.layout import NativeLayout, make_layout
+from linsat.native.layout import NativeLayout, fits_dense, make_layout
 from linsat.objectives import Objective
 from linsat.solvers.newton import STEPS_BEFORE_INTERIOR, Newton
 from linsat.status import Status
@@ -119,7 +119,11 @@ class Plan:
         if device != "cpu":
             return f"the kernel runs on the CPU, not on {device}"
         layout = self.layout()
-        return f"the set is too large for the kernel: {layout}" if isinstance(layout, str) else None
+        if isinstance(layout, str):
+            return f"the set is too large for the kernel: {layout}"
+        if self.objective.couples and not fits_dense(layout.rows, self.width):
+            return f"{layout.rows} rows and {self.width} variables are too many for its dense factors of a full matrix"
+        return None
 
     def layout(self) -> NativeLayout | str:
         """How the native core arranges the pattern, or why it does not; kept with the pattern."""
@@ -146,7 +150,7 @@ class Plan:
         layout, solver = self.layout(), self.solver
         assert isinstance(layout, NativeLayout)
         assert isinstance(solver, Newton)
-        known = self.decided() if self.numbers is not None else None
+        known = self.known()
         return native.solve(
             layout, statement, scores, x, tol=solver.tol, max_steps=solver.max_steps, start=start, known=known
         )
@@ -223,6 +227,10 @@ class Plan:
         return Presolved(free, at_upper, active, tight, share, free[:, 0] & ~free[:, 0])
 
     # ------------------------------------------------------------------ constant numbers: decided once
+
+    def known(self) -> np.ndarray | None:
+        """What is decided for all instances of a call; None: each has its own, as bounds that bind in `Quadratic`."""
+        return self.decided() if self.constant and not self.objective.couples else None
 
     def decided(self) -> np.ndarray:
         """What every call with constant numbers can rely on, (1, .); worked out at the first.

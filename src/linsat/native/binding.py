@@ -15,9 +15,9 @@ from pathlib import Path
 
 from linsat.errors import ConstraintError
 
-_ABI = 8  # raised together with LINSAT_ABI whenever the meaning of an argument changes
+_ABI = 9  # raised together with LINSAT_ABI whenever the meaning of an argument changes
 _ON, _PLAIN, _OFF = ("on", "1", "yes", ""), ("plain",), ("off", "0", "no")  # values of LINSAT_KERNEL
-OBJECTIVES = ("entropy", "euclidean", "kl", "tsallis", "quadratic")  # as in the header
+OBJECTIVES = ("entropy", "euclidean", "kl", "tsallis", "quadratic", "metric")  # as in the header
 PARAMETERS = 2  # numbers, or arrays of them, that an objective has at most
 _NO_MEMORY = -1
 

@@ -76,7 +76,8 @@ static int interior_takes(const Layout *a) {
 }
 
 enum { PARAMETERS = 2, GRADIENTS = 5 + PARAMETERS }; /* of an objective; that a call may ask for, but for that of the scores */
-static int takes_objective(const Statement *s);
+static int takes_objective(const Layout *a, const Statement *s);
+static int is_full(const Statement *s);
 static int64_t size_of_parameter(const Layout *a, const Statement *s, int p);
 
 /* The gradients that are asked for, but for that of the scores, and their sizes. */
@@ -157,14 +158,14 @@ static int works_together(const Layout *layout, int64_t count) {
 }
 
 EXPORT int linsat_solve(const Layout *layout, const Statement *statement, const Solve *call) {
-    if (!takes_objective(statement)) return -2;
+    if (!takes_objective(layout, statement)) return -2;
     const Team team = {.together = works_together(layout, call->count)};
     const int64_t threads = threads_for(layout, &team, call->count, call->threads, USUAL_STEPS);
-    return run_shared(VARIANT(forward), layout, statement, call, team, threads);
+    return run_shared(is_full(statement) ? VARIANT(forward_quadratic) : VARIANT(forward), layout, statement, call, team, threads);
 }
 
 EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, const Pull *call) {
-    if (!takes_objective(statement)) return -2;
+    if (!takes_objective(layout, statement)) return -2;
     const Wanted asked = list_gradients(layout, statement, call);
     const Gradient *wanted = asked.of;
     const int64_t *sizes = asked.sizes;
@@ -182,7 +183,7 @@ EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, co
     for (int g = 0; g < GRADIENTS; g++)
         if (wanted[g].at && !wanted[g].step) memset(wanted[g].at, 0, sizes[g] * sizeof(double));
     const int failed =
-        run_shared(VARIANT(backward), layout, statement, call, team, threads_for(layout, &team, team.blocks, call->threads, 2 * team.block));
+        run_shared(is_full(statement) ? VARIANT(backward_quadratic) : VARIANT(backward), layout, statement, call, team, threads_for(layout, &team, team.blocks, call->threads, 2 * team.block));
     for (int64_t t = 0, at = 0; t < team.blocks && team.partial_size; t++)
         for (int g = 0; g < GRADIENTS; g++) {
             if (!wanted[g].at || wanted[g].step) continue;
@@ -300,6 +301,7 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #include "hand_over.h"
 #include "solve.h"
 #include "pull_back.h"
+#include "quadratic.h"
 #include "lanes.h"
 #include "tiny.h"
 
@@ -329,6 +331,7 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #undef System
 #undef Point
 #undef Interior
+#undef Quadratic
 #undef Group
 #undef LanePoint
 #undef WOLFE

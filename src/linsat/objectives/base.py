@@ -64,6 +64,7 @@ class Objective:
             Sinkhorn's is a good start.
         ranges: numbers that must exceed something, by name.
         entropic_slack: whether an inequality row has a slack with an entropy term, as in the paper.
+        couples: whether Omega is no sum of terms of single variables, so that there is no psi.
     """
 
     native: ClassVar[str | None] = None
@@ -73,6 +74,7 @@ class Objective:
     finite_lower = False
     interior = False
     multiplies: ClassVar[str | None] = None
+    couples: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -143,6 +145,13 @@ class Objective:
         shaped = {name: layout.flattened(value) for name, value in given.items() if hasattr(value, "ndim")}
         own = {name: flat[0] for name, flat in shaped.items() if flat is not None}
         return replace(self, **own) if own else self  # type: ignore[type-var]
+
+    def read(self, layout: Layout | None, batch_shape: Sequence[int], num_variables: int) -> Objective:
+        """The objective of scores of a shape over a set with, or without, variables of shapes of their own."""
+        return self if layout is None else self.flat(layout)
+
+    def check(self) -> None:
+        """Reject numbers, once spread, for which `ranges` has no words."""
 
     def check_bounds(self, constraints: Any) -> None:
         """Reject a set without the bounds that this objective needs."""

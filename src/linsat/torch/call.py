@@ -65,7 +65,6 @@ class Reading:
         check_options(solver, on_failure)
         _reject_scripts()
         solver = DEFAULT if solver is None else solver
-        objective = objective if constraints.layout is None else objective.flat(constraints.layout)
         like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read_scores)
         if tracing(like):
             _reject_onnx()
@@ -77,6 +76,7 @@ class Reading:
         for slot in (slots or {}).values():
             batch_shape = _joint_batch(batch_shape, slot.shape[:-1])
         width = constraints.num_variables or like.shape[-1]  # which a graph may not know
+        objective = objective.read(constraints.layout, batch_shape, width)
         scores = like if like.device == device else like.to(device)
         if batch_shape != scores.shape[:-1]:
             scores = scores.expand(*batch_shape, width)
