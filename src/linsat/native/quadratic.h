@@ -12,8 +12,8 @@
  *     (P + shift) dx = r + M' d,     r = c - P x + M' lambda,     low <= M (x + dx) + LIFT d <= high,    lambda + d complementary
  *
  * which has exactly one. Hard equalities are eliminated once; of the others those that bind are guessed, one system
- * T_WW d_W = ... is solved, and what is wrong in the guess is exchanged, all at once while ever fewer are wrong, else one at
- * a time, which ends for a definite T (Judice and Pires, Comput. Oper. Res. 21 (1994)). Where P is definite the shift is 0,
+ * T_WW d_W = ... is solved, and what is wrong in the guess is exchanged, all at once while ever fewer are wrong; else they are
+ * added one by one (Goldfarb and Idnani, Math. Program. 27 (1983)). Where P is definite the shift is 0,
  * and the second round is but a refinement: what it leaves is rounding. Where P is singular the shift is small, and rounds go
  * on until x rests. A variable whose bound binds is set to it.
  *
@@ -32,9 +32,9 @@
 #ifndef LINSAT_QUADRATIC
 #define LINSAT_QUADRATIC
 enum { IDLE = 0, AT_LOW = 1, AT_HIGH = -1, AT_PRICE_UP = 2, AT_PRICE_DOWN = -2 }; /* what a constraint does; UP: lambda = price */
-enum { ROUNDS = 60, PATIENT_EXCHANGES = 10, MOST_EXCHANGES = 400, SADDLE_ROUNDS = 8 };
+enum { ROUNDS = 60, PATIENT_EXCHANGES = 2, MOST_EXCHANGES = 4000, SADDLE_ROUNDS = 8 };
 #define LIFT 1e-9          /* on the diagonal of T, whose entries are 1 */
-#define SMALL_SHIFT 1e-6   /* of the largest diagonal entry of a singular P */
+#define SMALL_SHIFT 1e-4   /* of the largest diagonal entry of a singular P */
 #define NEGATIVE 1e-8      /* of that: an eigenvalue may be so far below 0 by rounding */
 #define NEARLY_SINGULAR 1e-11
 #define EXCHANGED 1e-11    /* beyond its end, or of the wrong sign, by more */
@@ -319,12 +319,175 @@ INLINE int8_t V(corrected)(const Quadratic *q, int64_t g, double lambda, double 
     }
 }
 
+/* ---- the dual method: one constraint after another ---- */
+
+/* The factor of the list with one more constraint, at its end. */
+static void V(append)(Quadratic *q, int32_t g) {
+    const int64_t count = q->bind++, m = q->m;
+    const double *row = q->R + g * m;
+    double pivot = row[g], *W = q->W;
+    for (int64_t e = 0; e < count; e++) q->rhs[e] = row[q->list[e]];
+    for (int64_t e = 0; e < count; e++) {
+        const double value = q->rhs[e] * q->W_inverse[e];
+        V(add_product)(q->rhs + e + 1, q->rhs + e + 1, W + e * m + e + 1, -value, count - e - 1);
+        W[e * m + count] = value;
+        pivot -= value * value;
+    }
+    pivot = pivot > 0.1 * LIFT ? pivot : 0.1 * LIFT;
+    W[count * m + count] = sqrt(pivot);
+    q->W_inverse[count] = 1.0 / sqrt(pivot);
+    q->list[count] = g;
+}
+
+/* The factor without its constraint number p: rotations make it triangular again. */
+static void V(remove_one)(Quadratic *q, int64_t p) {
+    const int64_t count = --q->bind, m = q->m;
+    double *W = q->W;
+    for (int64_t e = p; e < count; e++) q->list[e] = q->list[e + 1];
+    for (int64_t e = 0; e <= count; e++) memmove(W + e * m + (e > p ? e - 1 : p), W + e * m + (e > p ? e : p + 1), (count - (e > p ? e - 1 : p)) * sizeof(double));
+    for (int64_t e = p; e < count; e++) {
+        double *upper = W + e * m, *below = upper + m;
+        const double length = hypot(upper[e], below[e]), c = upper[e] / length, d = below[e] / length;
+        for (int64_t h = e; h < count; h++) {
+            const double first = upper[h], second = below[h];
+            upper[h] = c * first + d * second;
+            below[h] = c * second - d * first;
+        }
+        q->W_inverse[e] = 1.0 / upper[e];
+    }
+}
+
+/* rhs becomes R_WW^-1 rhs */
+static void V(solve_listed)(const Quadratic *q) {
+    const int64_t count = q->bind, m = q->m;
+    double *y = q->rhs;
+    for (int64_t e = 0; e < count; e++) {
+        y[e] *= q->W_inverse[e];
+        V(add_product)(y + e + 1, y + e + 1, q->W + e * m + e + 1, -y[e], count - e - 1);
+    }
+    for (int64_t e = count - 1; e >= 0; e--) y[e] = (y[e] - V(dot)(q->W + e * m + e + 1, y + e + 1, count - e - 1)) * q->W_inverse[e];
+}
+
+/* By how much a constraint that is not in the list lies beyond its end; the sign is the way its multiplier is to go. */
+INLINE double V(beyond)(const Quadratic *q, int64_t g, double value) {
+    const double low = q->low[g], high = q->high[g];
+    switch (q->state[g]) {
+    case IDLE: return value < low ? low - value : value > high ? high - value : 0.0;
+    case AT_PRICE_UP: return value > low ? low - value : 0.0;
+    case AT_PRICE_DOWN: return value < high ? high - value : 0.0;
+    default: return 0.0;
+    }
+}
+
+/* How far the multiplier of g, going this way, is from where it has to stop: at its price, at 0, or nowhere. */
+INLINE double V(way_to_go)(const Quadratic *q, int64_t g, double lambda, double way) {
+    const int8_t state = q->state[g];
+    const int either = q->low[g] == q->high[g], up = state == AT_LOW, down = state == AT_HIGH;
+    const double most = either || up || state == IDLE ? q->most[g] : 0.0, least = either || down || state == IDLE ? q->least[g] : 0.0;
+    const double room = way > 0 ? most - lambda : lambda - least;
+    return room > 0 ? room / fabs(way) : 0.0;
+}
+
+/* Goldfarb and Idnani's: the constraint that is farthest beyond its end gets a multiplier, and others lose theirs on the way
+ * when they reach 0 or their price. Every step increases the dual, so it ends. */
+static int V(add_one_by_one)(Quadratic *q, int64_t most, int64_t *steps) {
+    const int64_t equal = q->equal, count = q->count;
+    double *value = q->value, *change = q->z;
+    q->bind = 0;
+    memcpy(value + equal, q->base + equal, (q->m - equal) * sizeof(double));
+    for (int64_t g = equal; g < count; g++) {
+        const int always = q->low[g] == q->high[g];
+        q->state[g] = always ? AT_LOW : IDLE;
+        q->d[g] = always ? 0.0 : -q->lambda[g];
+        if (always) V(append)(q, (int32_t)g);
+        else if (q->d[g] != 0.0) V(add_constraint)(q, value, g, q->d[g]);
+    }
+    for (int64_t e = 0; e < q->bind; e++) q->rhs[e] = q->low[q->list[e]] - value[q->list[e]];
+    V(solve_listed)(q);
+    for (int64_t e = 0; e < q->bind; e++) {
+        q->d[q->list[e]] = q->rhs[e];
+        V(add_constraint)(q, value, q->list[e], q->rhs[e]);
+    }
+    for (int64_t e = q->bind - 1; e >= 0; e--) { /* a soft row that holds only beyond its price does not */
+        const int64_t g = q->list[e];
+        const double lambda = q->lambda[g] + q->d[g], kept = lambda > q->most[g] ? q->most[g] : lambda < q->least[g] ? q->least[g] : lambda;
+        if (kept == lambda) continue;
+        V(add_constraint)(q, value, g, kept - lambda);
+        q->d[g] = kept - q->lambda[g];
+        q->state[g] = kept > 0 ? AT_PRICE_UP : AT_PRICE_DOWN;
+        V(remove_one)(q, e);
+    }
+    for (int64_t turn = 0; turn < most; turn++) {
+        int64_t worst = -1;
+        double far = 0.0;
+        for (int64_t e = 0; e < q->bind; e++) { /* what prices have moved */
+            const int64_t g = q->list[e];
+            const double end = q->state[g] == AT_HIGH ? q->high[g] : q->low[g];
+            if (turn == 0 && fabs(end - value[g]) > EXCHANGED * (1.0 + fabs(end))) return 0;
+        }
+        for (int64_t g = equal; g < count; g++) {
+            const double off = V(beyond)(q, g, value[g]), end = off > 0 ? q->low[g] : q->high[g];
+            if (off != 0.0 && fabs(off) > EXCHANGED * (1.0 + fabs(end)) && fabs(off) > far) far = fabs(off), worst = g;
+        }
+        if (worst < 0) break;
+        const double end = V(beyond)(q, worst, value[worst]) > 0 ? q->low[worst] : q->high[worst];
+        const double way = end > value[worst] ? 1.0 : -1.0;
+        for (int blocked = 1; blocked; ++*steps) {
+            if (*steps > most) return 0;
+            const double *row = q->R + worst * q->m;
+            for (int64_t e = 0; e < q->bind; e++) q->rhs[e] = -way * row[q->list[e]];
+            V(solve_listed)(q);
+            memset(change + equal, 0, (q->m - equal) * sizeof(double));
+            V(add_constraint)(q, change, worst, way);
+            for (int64_t e = 0; e < q->bind; e++) V(add_constraint)(q, change, q->list[e], q->rhs[e]);
+            double step = (end - value[worst]) / change[worst];
+            if (!(way * change[worst] > 0) || !isfinite(step)) return 0;
+            int64_t stops = -1; /* number in the list, or `bind`: its own price */
+            const double own = V(way_to_go)(q, worst, q->lambda[worst] + q->d[worst], way);
+            if (q->state[worst] == IDLE ? own < step : 0) step = own, stops = q->bind;
+            if (q->state[worst] == AT_PRICE_UP || q->state[worst] == AT_PRICE_DOWN) { /* back from its price, at most to 0 */
+                const double back = fabs(q->lambda[worst] + q->d[worst]);
+                if (q->low[worst] != q->high[worst] && back < step) step = back, stops = q->bind;
+            }
+            for (int64_t e = 0; e < q->bind; e++) {
+                const int64_t g = q->list[e];
+                const double room = V(way_to_go)(q, g, q->lambda[g] + q->d[g], q->rhs[e]);
+                if (q->rhs[e] != 0.0 && room < step) step = room, stops = e;
+            }
+            V(add_product)(value + equal, value + equal, change + equal, step, q->m - equal);
+            q->d[worst] += way * step;
+            for (int64_t e = 0; e < q->bind; e++) q->d[q->list[e]] += step * q->rhs[e];
+            blocked = stops >= 0 && stops < q->bind;
+            if (blocked) {
+                const int64_t g = q->list[stops];
+                const double lambda = q->lambda[g] + q->d[g];
+                const int priced = q->rhs[stops] > 0 ? q->most[g] < INFINITY && lambda > 0 : q->least[g] > -INFINITY && lambda < 0;
+                const double kept = !priced ? 0.0 : lambda > 0 ? q->most[g] : q->least[g];
+                q->d[g] = kept - q->lambda[g];
+                q->state[g] = !priced ? IDLE : lambda > 0 ? AT_PRICE_UP : AT_PRICE_DOWN;
+                V(remove_one)(q, stops);
+            } else if (stops >= 0) {
+                const int8_t was = q->state[worst];
+                q->state[worst] = was != IDLE ? IDLE : way > 0 ? AT_PRICE_UP : AT_PRICE_DOWN;
+                q->d[worst] = (was != IDLE ? 0.0 : way > 0 ? q->most[worst] : q->least[worst]) - q->lambda[worst];
+            } else {
+                const double lambda = q->lambda[worst] + q->d[worst];
+                q->state[worst] = q->low[worst] == q->high[worst] || end == q->low[worst] ? AT_LOW : AT_HIGH;
+                if (q->low[worst] != q->high[worst] && lambda * (q->state[worst] == AT_LOW ? 1 : -1) < 0) q->state[worst] = IDLE;
+                V(append)(q, (int32_t)worst);
+            }
+        }
+    }
+    q->bind = -1; /* its factor has another shape */
+    return 1;
+}
+
 /* d such that every constraint does what it should; returns whether that was found. */
 static int V(exchange_binding)(Quadratic *q, int64_t most, int64_t *steps) {
     const int64_t equal = q->equal, count = q->count;
     int64_t fewest = count + 1;
     int patience = PATIENT_EXCHANGES, factored = q->bind >= 0 && !memcmp(q->state, q->before, q->m);
-    for (int64_t turn = 0; turn < most; turn++) {
+    for (;;) {
         if (!factored) V(factor_binding)(q), ++*steps;
         factored = 0;
         double *value = q->value; /* M x is in base already */
@@ -344,19 +507,16 @@ static int V(exchange_binding)(Quadratic *q, int64_t most, int64_t *steps) {
             const double size = fabs(q->lambda[at] + q->d[at]);
             reach = size > reach ? size : reach;
         }
-        if (!isfinite(reach)) return 0;
-        int64_t wrong = 0, last = -1;
+        int64_t wrong = 0;
         for (int64_t g = equal; g < count; g++)
-            if (V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach) != q->state[g]) wrong++, last = g;
-        if (!wrong) return 1;
-        if (wrong < fewest) {
-            fewest = wrong;
-            patience = PATIENT_EXCHANGES;
-        } else patience--;
-        for (int64_t g = patience >= 0 ? equal : last; g <= last; g++)
+            wrong += V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach) != q->state[g];
+        if (!wrong && isfinite(reach)) return 1;
+        patience = wrong < fewest ? PATIENT_EXCHANGES : patience - 1;
+        fewest = wrong < fewest ? wrong : fewest;
+        if (patience < 0 || !isfinite(reach)) return V(add_one_by_one)(q, most, steps);
+        for (int64_t g = equal; g < count; g++)
             q->state[g] = V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach);
     }
-    return 0;
 }
 
 /* ---- one instance ---- */
@@ -431,7 +591,7 @@ static int V(run_rounds)(Quadratic *q, int64_t most, int64_t *steps) {
         V(begin_system)(q, q->low);
         const int64_t before = *steps;
         /* `z` holds the equalities' part until `end_system`, beyond that it is free */
-        if (!V(exchange_binding)(q, most - *steps, steps)) return 0;
+        if (!V(exchange_binding)(q, most, steps)) return 0;
         V(end_system)(q);
         for (int64_t j = 0; j < q->layout->variables; j++) q->x[j] += q->y[j];
         for (int64_t g = 0; g < q->count; g++) q->lambda[g] += q->d[g];
@@ -537,7 +697,7 @@ static void V(forward_one_quadratic)(Quadratic *q, const Statement *s, const Sol
     int status = V(state_quadratic)(q, s, scores, n, first);
     if (!status && !V(read_linear)(q, scores)) status = NOT_FINITE;
     if (!status) {
-        const int64_t most = call->max_steps < MOST_EXCHANGES ? call->max_steps : MOST_EXCHANGES;
+        const int64_t most = call->max_steps < CONSTANTS.steps_before_interior ? call->max_steps : MOST_EXCHANGES;
         V(read_ends)(q);
         V(begin_rounds)(q, call->start ? call->start + n * a->rows : NULL);
         const int ended = V(run_rounds)(q, most, &steps);
