@@ -51,6 +51,25 @@ def decided(problem: Problem, x: Array, duals: Array) -> Array:
     return np.concatenate([np.broadcast_to(part, (len(x), part.shape[1])) for part in parts], -1).astype(np.uint8)
 
 
+def point(problem: Problem, objective: Matrix, duals: Array, binds: Array) -> Array:
+    """x (N, l) again, from what binds."""
+    l, k, pattern = problem.rows.shape[1], problem.rows.shape[0], problem.rows
+    x = np.zeros_like(problem.scores)
+
+    def of(array: Array, n: int) -> Array:
+        return array[min(n, array.shape[0] - 1)]
+
+    for n in range(len(x)):
+        P, y = objective.of_instance(n, l), problem.scores[n]
+        A = sp.csr_array((of(pattern.values, n), (pattern.row, pattern.col)), shape=(k, l))
+        free, upper, active = binds[n, :l] > 0, binds[n, l : 2 * l] > 0, binds[n, 2 * l : 2 * l + k] > 0
+        x[n] = np.where(free, 0.0, np.where(upper, of(problem.upper, n), of(problem.lower, n)))
+        c = (P @ y if isinstance(objective, Metric) else y) + A.T @ np.where(active, 0.0, duals[n])
+        side = np.where(active, of(problem.rhs, n), 0.0)
+        x[n] += _adjoint(P, A, free, active, c - P @ x[n], A @ x[n] - side)[0]
+    return x
+
+
 def pull_back(
     problem: Problem,
     objective: Matrix,

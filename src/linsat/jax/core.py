@@ -148,7 +148,8 @@ def operands_of(
         for kept, array in zip(kind.constants, given, strict=True)
     ]
     places = (part.astype(np.int32) for part in (pattern.row, pattern.col))
-    known = plan.decided() if plan.constant else np.zeros((0, 0), np.uint8)
+    known = plan.known()
+    known = np.zeros((0, 0), np.uint8) if known is None else known
     start = _NONE if start is None else start
     others = [*parameters, *[_NONE] * (PARAMETERS - len(parameters))]
     return Operands(scores, *places, pattern.senses, *numbers, *others, start, known)
