@@ -38,6 +38,7 @@ enum { ROUNDS = 60, PATIENT_EXCHANGES = 2, MOST_EXCHANGES = 4000, SADDLE_ROUNDS 
 #define NEGATIVE 1e-8      /* of that: an eigenvalue may be so far below 0 by rounding */
 #define NEARLY_SINGULAR 1e-11
 #define EXCHANGED 1e-11    /* beyond its end, or of the wrong sign, by more */
+#define SETTLED 2e-14      /* what is left of the equations is rounding */
 #define AT_BOUND 1e-14     /* a variable as close to its bound is there */
 #endif
 
@@ -586,7 +587,8 @@ static double V(left_over)(const Quadratic *q) {
 static int V(run_rounds)(Quadratic *q, int64_t most, int64_t *steps) {
     double last = INFINITY;
     int tired = 0;
-    V(remainder)(q, q->c, q->x, q->lambda);
+    memcpy(q->r, q->c, q->n * sizeof(double)); /* x and lambda are 0 */
+    memset(q->value, 0, q->m * sizeof(double));
     for (int round = 0; round < ROUNDS; round++) {
         V(begin_system)(q, q->low);
         const int64_t before = *steps;
@@ -603,7 +605,7 @@ static int V(run_rounds)(Quadratic *q, int64_t most, int64_t *steps) {
         V(remainder)(q, q->c, q->x, q->lambda);
         const double left = V(left_over)(q);
         if (!isfinite(left)) return 0;
-        if (left <= 8 * DBL_EPSILON) return 1;
+        if (left <= SETTLED) return 1;
         const int rests = *steps - before <= 1;
         tired = rests && !(left < 0.3 * last) ? tired + 1 : 0;
         if (tired && left < 1e-12) return 1;
@@ -647,7 +649,17 @@ static int V(is_optimal)(Quadratic *q, double tol) {
     const Layout *a = q->layout;
     const Instance *it = &q->it;
     double gap = 0.0, size = 1.0;
-    V(values_at)(a, it, q->x, INFINITY, q->values, q->sizes);
+    for (int64_t i = 0; i < a->rows; i++) {
+        const double *row = q->A + i * q->n;
+        vec sum = {0}, size_of_terms = {0};
+        for (int64_t j = 0; j < q->n; j += LANES) {
+            const vec term = V(load)(row + j) * V(load)(q->x + j);
+            sum += term;
+            size_of_terms += V(size_of)(term);
+        }
+        q->values[i] = V(sum_of)(sum);
+        q->sizes[i] = V(sum_of)(size_of_terms);
+    }
     for (int64_t i = 0; i < a->rows; i++) {
         const Ends ends = ends_of(it, i);
         const double dual = q->duals[i], off = V(outside)(&ends, q->values[i]);
@@ -739,11 +751,18 @@ static void V(solve_saddle)(Quadratic *q, const double *g, const double *target,
     double last = INFINITY;
     memset(to, 0, q->n * sizeof(double));
     memset(q->lambda, 0, (m + 8) * sizeof(double));
+    memcpy(q->r, g, q->n * sizeof(double));
+    memset(q->value, 0, m * sizeof(double));
     for (int round = 0; round < SADDLE_ROUNDS; round++) {
-        V(remainder)(q, g, to, q->lambda);
-        double left = 0.0;
-        for (int64_t j = 0; j < l; j++) left = fabs(q->r[j]) > left ? fabs(q->r[j]) : left;
-        if (!(left < 0.5 * last) && round > 1) break;
+        double left = 0.0, size = 0.0;
+        if (round) V(remainder)(q, g, to, q->lambda);
+        for (int64_t j = 0; j < l; j++) {
+            left = fabs(q->r[j]) > left ? fabs(q->r[j]) : left;
+            size = fabs(g[j]) > size ? fabs(g[j]) : size;
+        }
+        for (int64_t h = 0; round && h < q->count; h++) /* a constraint as well as a variable */
+            if (h < q->equal ? q->row[h] >= 0 : q->state[h] != 0) left = fabs(q->value[h] - target[h]) * q->unit[h] > left ? fabs(q->value[h] - target[h]) * q->unit[h] : left;
+        if (round && (left <= SETTLED * size || !(left < 0.5 * last))) break;
         last = left;
         V(begin_system)(q, target);
         memset(q->d, 0, (m + 8) * sizeof(double));
@@ -753,7 +772,6 @@ static void V(solve_saddle)(Quadratic *q, const double *g, const double *target,
         for (int64_t h = 0; h < q->count; h++) q->lambda[h] += q->d[h];
         for (int64_t h = q->equal; h < q->count; h++) /* exactly there */
             if (q->variable[h] >= 0 && q->state[h]) to[q->variable[h]] = target[h] / q->unit[h];
-        if (round && left == 0.0) break;
     }
 }
 
