@@ -33,10 +33,12 @@ from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten, holds_tensors
 from linsat.errors import ConstraintError
 from linsat.exact import argmax
-from linsat.objectives import Entropy, Euclidean, Objective
+from linsat.native.batch import Answer
+from linsat.objectives import Entropy, Euclidean, Objective, Quadratic
+from linsat.objectives.quadratic import Matrix, Metric
 from linsat.plan import Solver
 from linsat.status import Status
-from linsat.torch.call import Reading, as_tensors, scores_from_numpy
+from linsat.torch.call import Reading, TensorCall, as_tensors, scores_from_numpy
 from linsat.torch.implicit import solve_flat
 
 Reduction = Literal["mean", "sum", "none"]
@@ -65,7 +67,7 @@ def fenchel_young_loss(
         y: scores, in any shape that `linsat.project` takes; a cost to be minimised enters with a minus sign.
         target: points of the set, one per instance, like y; 0/1 decisions will do. No gradient reaches them.
         constraints: the rows and the box.
-        objective: `Entropy` or `Euclidean`, as in `linsat.project`. With entropic slack (the default) Omega counts the
+        objective: `Entropy`, `Euclidean` or `Quadratic`, as in `linsat.project`. With entropic slack (the default) Omega counts the
             entropy of the slacks too, at the target as well, where the rows determine them.
         tau: short for ``objective=linsat.Entropy(tau=tau)``; default 0.1.
         solver: as in `linsat.project`.
@@ -79,16 +81,16 @@ def fenchel_young_loss(
 
     Raises:
         ConstraintError: malformed arguments; a target outside the set, or above its lower bound where y is -inf,
-            which would cost infinitely much; an objective that is neither `Entropy` nor `Euclidean`; constraints
+            which would cost infinitely much; an objective other than these; constraints
             with tensors that require gradients (use `linsat.project` and your own loss).
         InfeasibleError, ConvergenceError: as in `linsat.project`.
     """
     _check_reduction(reduction)
     objective = read_objective(objective, tau)
-    if type(objective) not in (Entropy, Euclidean):
+    if type(objective) not in (Entropy, Euclidean, Quadratic):
         raise ConstraintError(
-            f"objective is {type(objective).__name__}; expected linsat.Entropy or linsat.Euclidean, whose Omega is "
-            f"known at the target. Fix: one of these, or your own loss on linsat.project."
+            f"objective is {type(objective).__name__}; expected linsat.Entropy, linsat.Euclidean or linsat.Quadratic, "
+            f"whose Omega is known at the target. Fix: one of these, or your own loss on linsat.project."
         )
     reading = _read(y, constraints, objective, solver, on_failure)
     _reject_transforms(reading)
@@ -118,6 +120,8 @@ def _losses(t: Tensor, reading: Reading) -> Tensor:
     scores, failed = flat.to(torch.float64), None if answer.solved else answer.codes != Status.CONVERGED.code
     if failed is not None:  # they may be NaN, and times a gradient of zero stay so
         scores = scores.masked_fill(failed[:, None] & ~torch.isfinite(scores) & ~torch.isneginf(scores), 0.0)
+    if isinstance(call.objective, Matrix):
+        return _masked(_matrix_loss(call, scores, answer.x.to(torch.float64), t), failed, call, answer)
     problem = call.plan.problem(numbers, scores, call.objective, answer.decided)
     room = problem.rhs - problem.rows.matvec(t)  # where scores are -inf the box is another, and with it the slack
     mu = answer.duals.detach() * problem.scale
@@ -129,10 +133,37 @@ def _losses(t: Tensor, reading: Reading) -> Tensor:
             if failed is not None:
                 direction = direction.masked_fill(failed[:, None], 0.0)  # where x may be NaN
         loss = _with_gradient(value, problem.objective.linear(problem.scores), direction)
-    if failed is not None:
-        loss = torch.where(failed, torch.nan if call.on_failure == "nan" else loss.detach(), loss)
-        loss = loss.masked_fill(answer.codes == Status.NOT_FINITE.code, torch.nan)
-    return loss
+    return _masked(loss, failed, call, answer)
+
+
+def _masked(loss: Tensor, failed: Tensor | None, call: TensorCall, answer: Answer) -> Tensor:
+    """The losses, without gradients of instances that were not solved."""
+    if failed is None:
+        return loss
+    loss = torch.where(failed, torch.nan if call.on_failure == "nan" else loss.detach(), loss)
+    return loss.masked_fill(answer.codes == Status.NOT_FINITE.code, torch.nan)
+
+
+def _matrix_loss(call: TensorCall, scores: Tensor, x: Tensor, t: Tensor) -> Tensor:
+    """What the target falls short of x, (N,): x is a constant, because at the optimum its derivative vanishes.
+
+    (c - P (x + t) / 2)' (x - t), and what each pays for soft rows that it breaks.
+    """
+    l = t.shape[-1]
+    (matrix,) = call.objective.parameters().values()
+    whole = matrix.reshape(-1, l, l)
+    P = (whole + whole.mT) / 2
+    held = torch.isneginf(scores)
+    y = torch.where(held, t, scores)
+    if isinstance(call.objective, Metric):
+        y = (P @ y[..., None])[..., 0]
+    x = torch.where(torch.isfinite(x), x.detach(), t)
+    loss = ((y - (P @ ((x + t) / 2)[..., None])[..., 0]) * torch.where(held, 0.0, x - t)).sum(-1)
+    broken = [call.constraints.soft_violation(point.reshape(*call.batch_shape, l), 0.0) for point in (x, t)]
+    price = torch.where(torch.isfinite(call.tensors().price), call.tensors().price, 0.0)
+    paid = [(price * part.reshape(len(t), -1)).sum(-1) for part in broken]
+    loss = loss + paid[1] - paid[0]
+    return loss - loss.detach().clamp_max(0.0)  # rounding, without a gradient
 
 
 def perturbed_fenchel_young_loss(

@@ -128,7 +128,8 @@ def _try_out() -> np.ndarray:
     from linsat.objectives import Euclidean
     from linsat.plan import plan_of
 
-    plan = plan_of(simplex(2), Euclidean(), Newton(), 2)
+    constraints = simplex(2)  # a plan does not keep its set alive
+    plan = plan_of(constraints, Euclidean(), Newton(), 2)
     assert plan.numbers is not None
     kind = Kind(plan, tuple(plan.numbers), native=True)
     operands = operands_of(kind, np.array([[1.0, 0.5]], np.float32), Numbers(*[None] * _NUMBERS), ())

@@ -15,7 +15,7 @@ from linsat.constraints import Constraints
 from linsat.constraints.fingerprint import fingerprint
 from linsat.constraints.modelling import not_a_set
 from linsat.errors import ConstraintError
-from linsat.objectives import Objective
+from linsat.objectives import Euclidean, Objective
 from linsat.plan import Solver
 from linsat.projection import project, solve
 from linsat.solution import Scores
@@ -182,7 +182,10 @@ def _compile_ahead(constraints: Constraints, objective: Objective) -> None:
     """
     if constraints.batch_shape or constraints.num_variables is None:
         return
-    shared = objective.changed(lambda _: torch.ones((), dtype=torch.float64, device="cpu"))
+    if objective.couples:  # which says nothing about rows and box
+        shared: Objective = Euclidean()
+    else:
+        shared = objective.changed(lambda _: torch.ones((), dtype=torch.float64, device="cpu"))
     with torch.no_grad():
         scores = torch.zeros(constraints.num_variables, dtype=torch.float64, device="cpu")
         solve(scores, constraints, objective=shared, on_failure="ignore")
