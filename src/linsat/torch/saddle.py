@@ -1,8 +1,4 @@
-r"""Full quadratics in torch operations: x and duals, as functions of every number, where what binds is known.
-
-Each variable and each row has one linear equation: x_j is at its bound, or stationary; a row holds with equality, or its
-multiplier is 0, or its price. Their solution is a formula that torch differentiates as often as it likes.
-"""
+"""Gradients of full quadratics where the native core does not have them: on arrays that torch follows, or in numpy."""
 
 from __future__ import annotations
 
@@ -16,45 +12,9 @@ from linsat.backends import quadratic
 from linsat.compile.problem import Tensor
 from linsat.errors import ConstraintError
 from linsat.native.layout import fits_dense
-from linsat.objectives.quadratic import Matrix, Metric
+from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan
-
-_LIFT = 1e-9  # of the largest entry: on the diagonals, for rows that depend on each other
-_REFINEMENTS = 4
-
-
-def explicit(
-    plan: Plan, objective: Matrix, duals: Tensor, decided: Tensor, converged: Tensor, tensors: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """x (N, l) and duals (N, k) from scores, `Numbers` and the matrix."""
-    scores, values, side, lower, upper, price, matrix = tensors
-    count, l = scores.shape
-    k, y = plan.pattern.num_rows, torch.where(torch.isfinite(scores) & converged, scores, 0.0).to(torch.float64)
-    flags = (decided != 0) & converged
-    free, at_upper, active = flags[:, :l], flags[:, l : 2 * l], flags[:, 2 * l : 2 * l + k]
-    whole = matrix.reshape(-1, l, l)
-    P = ((whole + whole.mT) / 2).expand(count, l, l)
-    row, col, _ = plan.pattern.on(values.device)
-    A = torch.zeros(values.shape[0], k, l, dtype=values.dtype, device=values.device)
-    A = A.index_put((torch.arange(values.shape[0], device=row.device)[:, None], row[None], col[None]), values)
-    A = A.to(torch.float64).expand(count, k, l)
-    c = (P @ y[..., None])[..., 0] if isinstance(objective, Metric) else y
-    bound = torch.where(free, 0.0, torch.where(at_upper, upper, lower))
-    bound = torch.where(torch.isfinite(bound) & converged, bound, 0.0)
-    priced = ~active & (duals != 0) & torch.isfinite(price) & converged
-    rest = torch.where(priced, torch.sign(duals.detach()) * torch.where(priced, price, 0.0), 0.0)
-    over = free.to(P.dtype)[..., None]
-    top = torch.cat([over * P + torch.diag_embed((~free).to(P.dtype)), -over * A.mT], -1)
-    on = active.to(P.dtype)[..., None]
-    below = torch.cat([on * A, torch.diag_embed((~active).to(P.dtype))], -1)
-    system = torch.cat([top, below], -2)
-    rhs = torch.cat([torch.where(free, c, bound), torch.where(active, side, rest)], -1)
-    lift = _LIFT * system.detach().abs().amax((-1, -2), keepdim=True) * torch.eye(l + k, dtype=P.dtype, device=P.device)
-    lifted, found = system + lift, torch.zeros_like(rhs)
-    for _ in range(_REFINEMENTS):
-        left = rhs - (system @ found[..., None])[..., 0]
-        found = found + torch.linalg.solve(lifted, left)
-    return found[:, :l], found[:, l:]
+from linsat.solvers.saddle import explicit
 
 
 def gradients(
@@ -72,7 +32,9 @@ def gradients(
     if objective.sparsity is None and fits_dense(plan.pattern.num_rows, plan.width):
 
         def solution(*own: Tensor) -> tuple[Tensor, Tensor]:
-            return explicit(plan, objective, duals, decided, converged, own)
+            here = objective.changed(lambda _: own[-1])
+            assert isinstance(here, Matrix)
+            return explicit(plan, here, own[0], Numbers(*own[1:-1]), duals, decided, converged)
 
         pull_back: Callable[..., Any] = torch.func.vjp(solution, *tensors)[1]
         return pull_back((grad_x.to(torch.float64), grad_duals.to(torch.float64)))
