@@ -35,7 +35,7 @@ from linsat.errors import ConstraintError
 from linsat.exact import argmax
 from linsat.native.batch import Answer
 from linsat.objectives import Entropy, Euclidean, Objective, Quadratic
-from linsat.objectives.quadratic import Matrix, Metric
+from linsat.objectives.quadratic import Matrix
 from linsat.plan import Solver
 from linsat.status import Status
 from linsat.torch.call import Reading, TensorCall, as_tensors, scores_from_numpy
@@ -150,15 +150,13 @@ def _matrix_loss(call: TensorCall, scores: Tensor, x: Tensor, t: Tensor) -> Tens
     (c - P (x + t) / 2)' (x - t), and what each pays for soft rows that it breaks.
     """
     l = t.shape[-1]
-    (matrix,) = call.objective.parameters().values()
-    whole = matrix.reshape(-1, l, l)
-    P = (whole + whole.mT) / 2
+    objective = call.objective
+    assert isinstance(objective, Matrix)
     held = torch.isneginf(scores)
     y = torch.where(held, t, scores)
-    if isinstance(call.objective, Metric):
-        y = (P @ y[..., None])[..., 0]
+    y = objective.linear(y)
     x = torch.where(torch.isfinite(x), x.detach(), t)
-    loss = ((y - (P @ ((x + t) / 2)[..., None])[..., 0]) * torch.where(held, 0.0, x - t)).sum(-1)
+    loss = ((y - objective.times((x + t) / 2)) * torch.where(held, 0.0, x - t)).sum(-1)
     broken = [call.constraints.soft_violation(point.reshape(*call.batch_shape, l), 0.0) for point in (x, t)]
     price = torch.where(torch.isfinite(call.tensors().price), call.tensors().price, 0.0)
     paid = [(price * part.reshape(len(t), -1)).sum(-1) for part in broken]

@@ -22,6 +22,7 @@ from linsat.native.batch import Answer
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan, plan_of
 from linsat.solution import Solution
+from linsat.solvers.bound_duals import bound_duals
 from linsat.solvers.newton import Newton
 from linsat.status import Status
 
@@ -92,7 +93,14 @@ def solve(
     codes, steps, solver_codes = (count.reshape(call.batch_shape) for count in answer.counts)
     duals = answer.duals.reshape(*call.batch_shape, len(constraints))
     x = restored(call, answer.x, scores.dtype)
-    return Solution(x, steps, duals, codes, solver_codes, call.constraints)
+
+    def of_bounds() -> Array:
+        pattern, flat = call.plan.pattern, answer.duals.reshape(len(scores), -1)
+        places = pattern.row, pattern.col
+        z = bound_duals(call.objective, call.numbers, places, scores, answer.x.astype(scores.dtype), flat)
+        return z.reshape(*call.batch_shape, -1)
+
+    return Solution(x, steps, duals, codes, solver_codes, call.constraints, of_bounds)
 
 
 def attempt(y: Any, *arguments: Any) -> tuple[Call, Answer, Array]:

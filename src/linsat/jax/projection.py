@@ -16,6 +16,7 @@ from linsat.jax.call import Array, Call, check, read
 from linsat.jax.core import Answers
 from linsat.objectives import Objective
 from linsat.solvers import Newton
+from linsat.solvers.bound_duals import bound_duals
 from linsat.status import Status
 
 OnFailure = Literal["raise", "warn", "nan", "ignore"]
@@ -33,6 +34,7 @@ class Solution(NamedTuple):
         duals: (batch..., rows) multipliers of the rows as written; differentiable, and a warm start for a later solve.
         adjusted: the largest relative change of a right-hand side that was given in less than float64, to free
             equalities of a contradiction that is rounding; 0 where sides are taken as given.
+        bound_duals: (batch..., variables) multipliers of the bounds; see `linsat.Solution.bound_duals`.
     """
 
     x: Any
@@ -41,6 +43,7 @@ class Solution(NamedTuple):
     steps: Array
     duals: Array
     adjusted: Array
+    bound_duals: Array = None
 
     @property
     def converged(self) -> Array:
@@ -141,7 +144,17 @@ def solve(
     codes, steps, _ = (count.reshape(batch) for count in answers.counts.T)
     duals = answers.duals.reshape(*batch, answers.duals.shape[-1])
     violation = _violation(call, x).reshape(batch)
-    return Solution(call.restored(x), codes, violation, steps, duals, call.adjusted)
+    return Solution(call.restored(x), codes, violation, steps, duals, call.adjusted, _of_bounds(call, answers))
+
+
+def _of_bounds(call: Call, answers: Answers) -> Array:
+    """The multipliers of the bounds; none of an objective of one's own."""
+    kind, operands = call.kind, call.operands
+    objective, numbers = kind.objective(operands), kind.numbers(operands)
+    if objective.native is None:
+        return None
+    found = bound_duals(objective, numbers, (operands.row, operands.col), operands.scores, answers.x, answers.duals)
+    return found.reshape(*call.batch, -1)
 
 
 def _on_host(
@@ -170,7 +183,8 @@ def _by_host(
         solution = projection.solve(
             scores, constraints, objective=objective, solver=solver, on_failure=on_failure, start=start, **numbers
         )
-        fields = (solution.codes, solution.violation, solution.steps, solution.duals, solution.adjusted)
+        own = solution.bound_duals if objective.native is not None else np.zeros(0)
+        fields = (solution.codes, solution.violation, solution.steps, solution.duals, solution.adjusted, own)
         return Solution(jax.tree.map(jnp.asarray, solution.x), *map(jnp.asarray, fields))
     batch = call.batch_shape
     codes, steps, _ = (jnp.asarray(count.reshape(batch), np.int32) for count in answer.counts)
@@ -184,6 +198,11 @@ def _by_host(
         steps,
         jnp.asarray(answer.duals.reshape(*batch, answer.duals.shape[-1])),
         jnp.asarray(np.broadcast_to(constraints.adjustment() if "f" not in given else 0.0, batch)),
+        jnp.asarray(
+            bound_duals(
+                call.objective, call.numbers, (call.plan.pattern.row, call.plan.pattern.col), flat, answer.x, answer.duals
+            ).reshape(*batch, -1)
+        ),
     )
 
 

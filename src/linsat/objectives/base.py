@@ -167,6 +167,13 @@ class Objective:
         """The linear term that scores y stand for; y itself unless variables are weighted."""
         return y
 
+    def cost_slope(self, x: Tensor, lower: Tensor) -> Tensor:
+        """Omega'(x) at a bound, which the multipliers of bounds need; infinite where x only tends to it."""
+        raise ConstraintError(
+            f"{type(self).__name__} has no slope of its Omega, which the multipliers of bounds need. "
+            f"Fix: define cost_slope(x, lower)."
+        )
+
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         """psi(u)."""
         raise NotImplementedError

@@ -55,6 +55,9 @@ class Euclidean(Objective):
     def linear(self, y: Tensor) -> Tensor:
         return y if self.weights is None else self.weights * y
 
+    def cost_slope(self, x: Tensor, lower: Tensor) -> Tensor:
+        return x if self.weights is None else self.weights * x
+
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         x = self.point(u, lower, upper)
         return x * (u - 0.5 * (x if self.weights is None else self.weights * x))

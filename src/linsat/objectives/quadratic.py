@@ -91,6 +91,19 @@ class Matrix(Objective):
         whole.sum_duplicates()
         return whole.data, (whole.row, whole.col)
 
+    def times(self, x: Tensor) -> Tensor:
+        """P x of x (N, l), once spread."""
+        l = x.shape[-1]
+        if self.sparsity is not None:
+            own = to_numpy(x)
+            made = np.stack([self.of_instance(n, l) @ own[n] for n in range(len(own))]) if len(own) else own
+            return made if isinstance(x, np.ndarray) else x.new_tensor(made)
+        whole = getattr(self, self.matrix).reshape(-1, l, l)
+        return (((whole + whole.swapaxes(-1, -2)) / 2) @ x[..., None])[..., 0]
+
+    def cost_slope(self, x: Tensor, lower: Tensor) -> Tensor:
+        return self.times(x)
+
     def of_instance(self, instance: int, l: int) -> sp.csr_array:
         """The matrix of one instance, once spread, symmetric."""
         number = to_numpy(getattr(self, self.matrix))
@@ -181,6 +194,9 @@ class Metric(Matrix):
     native = "metric"
     matrix = "weights"
     definite = True
+
+    def linear(self, y: Tensor) -> Tensor:
+        return self.times(y)
 
 
 def as_metric(weights: Any, batch_shape: Sequence[int], width: int) -> Metric | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.objectives.quadratic import Matrix, Metric
+from linsat.objectives.quadratic import Matrix
 
 if TYPE_CHECKING:
     from linsat.plan import Numbers, Plan
@@ -39,7 +39,7 @@ def explicit(
     plan.rows.places.setdefault("cells", plan.pattern.row * l + plan.pattern.col)
     flat = xp.index_add(xp.zeros((values.shape[0], k * l), number), plan.rows.on("cells", values), xp.cast(values, number))
     A = xp.broadcast_to(flat.reshape(-1, k, l), (count, k, l))
-    c = (P @ y[..., None])[..., 0] if isinstance(objective, Metric) else y
+    c = objective.linear(y)
     bound = xp.where(at_upper, upper, lower)
     bound = xp.where(xp.isfinite(bound) & ~free & solved, bound, 0.0)
     priced = ~active & (duals != 0) & xp.isfinite(price) & solved
