@@ -35,7 +35,7 @@ enum { IDLE = 0, AT_LOW = 1, AT_HIGH = -1, AT_PRICE_UP = 2, AT_PRICE_DOWN = -2 }
 enum { ROUNDS = 60, PATIENT_EXCHANGES = 2, MOST_EXCHANGES = 4000, SADDLE_ROUNDS = 8 };
 #define LIFT 1e-9          /* on the diagonal of T, whose entries are 1 */
 #define SMALL_SHIFT 1e-4   /* of the largest diagonal entry of a singular P */
-#define NEGATIVE 1e-8      /* of that: an eigenvalue may be so far below 0 by rounding */
+#define NEGATIVE 1e-6      /* of that: an eigenvalue may be so far below 0 by rounding */
 #define NEARLY_SINGULAR 1e-11
 #define EXCHANGED 1e-11    /* beyond its end, or of the wrong sign, by more */
 #define SETTLED 2e-14      /* what is left of the equations is rounding */

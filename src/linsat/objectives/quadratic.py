@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 _DENSE = 1000  # variables up to which a sparse matrix becomes a dense one, which the native core takes
-NEGATIVE = 1e-8  # of the largest diagonal entry: an eigenvalue may be so far below 0 by rounding
+NEGATIVE = 1e-6  # of the largest diagonal entry: an eigenvalue may be so far below 0 by rounding, of float32 too
 
 
 class Matrix(Objective):
