@@ -3,11 +3,11 @@
     python benchmarks/quadratic.py [--threads 1] [--repeats 5]
 
 Peers that are not installed (``pip install qpth proxsuite quadprog``) are left out, and said so. Every peer runs in the
-same process, one after another, several times; the table has the shortest time of each, and how far its x is from that of
-Clarabel at a tolerance of 1e-11.
+same process, one after another, several times; the table has the shortest time of each, and how far its x is from that
+of Clarabel at a tolerance of 1e-11.
 
-- ``program``: 100 variables, 50 equalities, 50 inequalities, a full P, a batch of 64, forward and backward. P is one for all
-  instances, or one for each.
+- ``program``: 100 variables, 50 equalities, 50 inequalities, a full P, a batch of 64, forward and backward. P is one for
+  all instances, or one for each.
 - ``reconciliation``: 25 series in a tree (total, 4 groups, 20 leaves), a full covariance, 200 paths of forecasts, each
   projected onto the coherent non-negative ones (MinTrace): forward and backward, against a loop over quadprog, forward.
 """
@@ -91,7 +91,8 @@ def compare_programs(own: bool, repeats: int, count: int = 64) -> None:
         from proxsuite.torch.qplayer import QPFunction as ProxQP
 
         low = torch.full_like(t["h"], -1e20)
-        layers["ProxQP"] = lambda y, P: ProxQP(structural_feasibility=True)(P, -y, t["A"], t["b"], t["G"], low, t["h"])[0]
+        sides = t["A"], t["b"], t["G"], low, t["h"]
+        layers["ProxQP"] = lambda y, P: ProxQP(structural_feasibility=True)(P, -y, *sides)[0]
     except ImportError:
         print("proxsuite is not installed")
     wholes = data["P"] if own else np.broadcast_to(data["P"], (count, *data["P"].shape))
@@ -124,7 +125,7 @@ def tree() -> Array:
 
 
 def forecasts(seed: int = 0) -> tuple[Array, Array]:
-    """A full covariance (25, 25) of the base forecasts' errors, and paths (200, 25), some of whose leaves are near zero."""
+    """A full covariance (25, 25) of the base forecasts' errors, and paths (200, 25), some leaves of which are near 0."""
     rng, S = np.random.default_rng(seed), tree()
     errors = rng.normal(size=(120, SERIES)) @ (np.eye(SERIES) + 0.3 * rng.normal(size=(SERIES, SERIES)))
     covariance = errors.T @ errors / len(errors)
@@ -156,7 +157,8 @@ def compare_reconciliation(repeats: int) -> None:
         taken = shortest(lambda: [one(path) for path in base], repeats)
         leaves = np.stack([one(path) for path in base])
         off, exact = np.abs(leaves @ S.T - x).max(), int((leaves == 0).sum())
-        print(f"  {name:12s} {taken:10.2f} ms   {taken / ours:6.1f}x   a loop, forward only; off by {off:.1e}; {exact} zeros")
+        words = f"a loop, forward only; off by {off:.1e}; {exact} zeros"
+        print(f"  {name:12s} {taken:10.2f} ms   {taken / ours:6.1f}x   {words}")
 
     try:
         import quadprog
@@ -170,7 +172,7 @@ def compare_reconciliation(repeats: int) -> None:
     except ImportError:
         print("quadprog is not installed")
     none = np.zeros((0, S.shape[1]))
-    report("Clarabel", lambda path: by_clarabel(Q, S.T @ W @ path, -C, np.zeros(len(C)), none, np.zeros(0), 1e-8))
+    report("Clarabel", lambda path: by_clarabel(Q, S.T @ W @ path, -C, np.zeros(len(C)), none, np.zeros(0)))
 
 
 def main() -> None:

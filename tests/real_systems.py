@@ -184,7 +184,8 @@ def random_curvature(size: int, seed: int = 0) -> sp.csr_array:
     """A sparse positive semi-definite matrix of about half rank: F F' with two entries in each column of F."""
     rng, rank = np.random.default_rng(seed), max(1, size // 2)
     columns = np.repeat(np.arange(rank), 2)
-    F = sp.csr_array((rng.normal(size=len(columns)), (rng.integers(size, size=len(columns)), columns)), shape=(size, rank))
+    rows, values = rng.integers(size, size=len(columns)), rng.normal(size=len(columns))
+    F = sp.csr_array((values, (rows, columns)), shape=(size, rank))
     return sp.csr_array(F @ F.T)
 
 

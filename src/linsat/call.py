@@ -253,8 +253,9 @@ class Call:
 
     def _finish_matrix(self, answer: Answer, left: np.ndarray, scores: np.ndarray) -> None:
         """The same of a full quadratic, whose bounds that bind are written as decided."""
-        solver, objective = self.plan.solver, self.objective.changed(
-            lambda n: to_numpy(n) if n.shape[0] == 1 else to_numpy(n)[left]
+        solver, objective = (
+            self.plan.solver,
+            self.objective.changed(lambda n: to_numpy(n) if n.shape[0] == 1 else to_numpy(n)[left]),
         )
         assert isinstance(solver, Newton)
         assert isinstance(objective, Matrix)

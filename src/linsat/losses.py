@@ -67,8 +67,8 @@ def fenchel_young_loss(
         y: scores, in any shape that `linsat.project` takes; a cost to be minimised enters with a minus sign.
         target: points of the set, one per instance, like y; 0/1 decisions will do. No gradient reaches them.
         constraints: the rows and the box.
-        objective: `Entropy`, `Euclidean` or `Quadratic`, as in `linsat.project`. With entropic slack (the default) Omega counts the
-            entropy of the slacks too, at the target as well, where the rows determine them.
+        objective: `Entropy`, `Euclidean` or `Quadratic`, as in `linsat.project`. With entropic slack (the default)
+            Omega counts the entropy of the slacks too, at the target as well, where the rows determine them.
         tau: short for ``objective=linsat.Entropy(tau=tau)``; default 0.1.
         solver: as in `linsat.project`.
         reduction: ``"mean"`` or ``"sum"`` over all instances, or ``"none"``: one number for each.

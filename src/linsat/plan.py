@@ -296,8 +296,8 @@ class Plan:
 def plan_of(constraints: Constraints, objective: Objective, solver: Solver, width: int, *, given: bool = False) -> Plan:
     """The plan of a call, kept with the set; with constant numbers, unless some are ``given`` with each call."""
     constant = constraints.fixed and not constraints.batch_shape and not given
-    kind = (type(objective), objective.entropic_slack, objective.finite_box, objective.interior, *objective.parameters())
-    key = (kind, solver, type(solver), width, constant)
+    kind = (type(objective), objective.entropic_slack, objective.finite_box, objective.interior)
+    key = (kind, *objective.parameters(), solver, type(solver), width, constant)
     plan = constraints.plans.get(key)
     if plan is None:
         numbers = numbers_of(constraints, width, ()) if constant else None

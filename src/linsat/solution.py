@@ -63,10 +63,10 @@ class Solution(Generic[Scores]):
     def bound_duals(self) -> Any:
         """(batch..., variables) multipliers of the bounds: of the lower one less that of the upper one.
 
-        ``Omega'(x) = linear(y) + A' duals + bound_duals``, for `Quadratic` ``P x = y + A' duals + bound_duals``: at least
-        zero where x is at its lower bound, at most zero at its upper one, zero between them, where a score of -inf holds
-        a variable, and at bounds to which an objective only tends (`Entropy`; the lower one of `KL`). Differentiable; in
-        the flat order of the variables; worked out when first asked for.
+        The slope of Omega at x is ``linear(y) + A' duals + bound_duals``, for `Quadratic` P x: at least zero where x is
+        at its lower bound, at most zero at its upper one, zero between them, where a score of -inf holds a variable,
+        and at bounds to which an objective only tends (`Entropy`; the lower one of `KL`). Differentiable; in the flat
+        order of the variables; worked out when first asked for.
         """
 
         def work_out() -> Any:
@@ -109,8 +109,8 @@ class Solution(Generic[Scores]):
         """The same with every field as an array of numpy, without gradients."""
         x: Any = self.x
         x = {name: to_numpy(part) for name, part in x.items()} if isinstance(x, Mapping) else to_numpy(x)
-        others = (to_numpy(part) for part in (self.steps, self.duals, self.codes, self.solver_codes))
-        return Solution(x, *others, self.constraints, lambda: to_numpy(self.bound_duals))
+        steps, duals, codes, solvers = map(to_numpy, (self.steps, self.duals, self.codes, self.solver_codes))
+        return Solution(x, steps, duals, codes, solvers, self.constraints, lambda: to_numpy(self.bound_duals))
 
     @property
     def converged(self) -> Any:

@@ -90,7 +90,7 @@ def pull_back(
         P = objective.of_instance(n, l)
         values = pattern.values[min(n, pattern.values.shape[0] - 1)]
         A = sp.csr_array((values, (pattern.row, pattern.col)), shape=(k, l))
-        free, upper, active = (binds[n, : l] > 0), (binds[n, l : 2 * l] > 0), (binds[n, 2 * l : 2 * l + k] > 0)
+        free, upper, active = (binds[n, :l] > 0), (binds[n, l : 2 * l] > 0), (binds[n, 2 * l : 2 * l + k] > 0)
         v, w = _adjoint(P, A, free, active, grad_x[n], grad_duals[n])
         e = grad_x[n] - P @ v - A.T @ w  # what a change of a bound is worth
         y = problem.scores[n]
@@ -120,7 +120,9 @@ def _to_matrix(objective: Matrix, v: Array, other: Array) -> Array:
     return ((whole + whole.T) / 2).ravel()
 
 
-def _adjoint(P: sp.csr_array, A: sp.csr_array, free: Array, active: Array, g: Array, to_duals: Array) -> tuple[Array, Array]:
+def _adjoint(
+    P: sp.csr_array, A: sp.csr_array, free: Array, active: Array, g: Array, to_duals: Array
+) -> tuple[Array, Array]:
     """v (l,), zero where a bound binds, and w (k,), zero where a row does not."""
     inside, rows = np.flatnonzero(free), np.flatnonzero(active)
     v, w = np.zeros(len(g)), np.zeros(A.shape[0])

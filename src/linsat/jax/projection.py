@@ -191,6 +191,8 @@ def _by_host(
     x = numpy_door.restored(call, answer.x, flat.dtype)
     with np.errstate(invalid="ignore"):
         violation = worst_violation(call.plan, call.numbers, answer.x.astype(np.float64)).reshape(batch)
+    places = call.plan.pattern.row, call.plan.pattern.col
+    z = bound_duals(call.objective, call.numbers, places, flat, answer.x, answer.duals)
     return Solution(
         jax.tree.map(jnp.asarray, x),
         codes,
@@ -198,11 +200,7 @@ def _by_host(
         steps,
         jnp.asarray(answer.duals.reshape(*batch, answer.duals.shape[-1])),
         jnp.asarray(np.broadcast_to(constraints.adjustment() if "f" not in given else 0.0, batch)),
-        jnp.asarray(
-            bound_duals(
-                call.objective, call.numbers, (call.plan.pattern.row, call.plan.pattern.col), flat, answer.x, answer.duals
-            ).reshape(*batch, -1)
-        ),
+        jnp.asarray(z.reshape(*batch, -1)),
     )
 
 

@@ -171,10 +171,10 @@ class Quadratic(Matrix):
 
     The layer of OptNet, model predictive control, portfolios with risk. Bounds may be infinite and are met exactly
     where they bind: a zero is 0.0. A row does nothing until it binds. ``P x = y + A'duals + bound_duals`` (`Solution`).
-    A P that is not semi-definite is an error that names its smallest eigenvalue; without curvature, bounds and rows must
-    keep x from running off, else the status is ``unbounded``. Where P is singular and several x are best, one of them
-    is returned. Cost: a factorisation of P for each P, and a few of the rows and bounds that bind; up to a few hundred
-    variables and rows by the native core, beyond that by a sparse interior-point method.
+    A P that is not semi-definite (to the rounding of float32) is an error that names its smallest eigenvalue; without
+    curvature, bounds and rows must keep x from running off, else the status is ``unbounded``. Where P is singular and
+    several x are best, one of them is returned. Cost: a factorisation of P for each P, and a few of the rows and bounds
+    that bind; up to a few hundred variables and rows by the native core, beyond that by a sparse interior-point method.
     """
 
     P: Any
@@ -202,8 +202,8 @@ class Metric(Matrix):
 def as_metric(weights: Any, batch_shape: Sequence[int], width: int) -> Metric | None:
     """The metric that square weights are; None: they are numbers of each variable.
 
-    Weights (variables, variables) of as many instances as variables could be either: symmetric and positive definite, they
-    are a metric.
+    Weights (variables, variables) of as many instances as variables could be either: symmetric and positive definite,
+    they are a metric.
     """
     shape = tuple(getattr(weights, "shape", ()))
     if len(shape) < 2 or shape[-2:] != (width, width):
@@ -216,8 +216,8 @@ def as_metric(weights: Any, batch_shape: Sequence[int], width: int) -> Metric | 
         whole = to_numpy(weights)
     except (TypeError, RuntimeError):  # its numbers are not known yet
         raise ConstraintError(
-            f"weights has shape {shape} and y as many instances as variables: weights of each instance, or a metric for "
-            f"all? Fix: weights[None] for a metric; for weights of each instance, another batch shape."
+            f"weights has shape {shape} and y as many instances as variables: weights of each instance, or a metric "
+            f"for all? Fix: weights[None] for a metric; for weights of each instance, another batch shape."
         ) from None
     alike = np.abs(whole - whole.swapaxes(-1, -2)) <= 1e-12 * np.abs(whole).max(initial=0.0)
     return Metric(weights) if alike.all() and np.linalg.eigvalsh(whole).min(initial=1.0) > 0 else None

@@ -2,8 +2,8 @@ r"""The multipliers of the bounds, from x and the multipliers of the rows, on ar
 
     bound_duals = Omega'(x) - linear(y) - A' duals        where x is at a bound, 0 elsewhere
 
-which is what keeps x from going farther: at least zero at the lower bound, at most zero at the upper one, as the multipliers
-of rows >= and <= are.
+which is what keeps x from going farther: at least zero at the lower bound, at most zero at the upper one, as the
+multipliers of rows >= and <= are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Full quadratics on arrays of torch or JAX: x and duals, as functions of every number, where what binds is known.
 
-Each variable and each row has one linear equation: x_j is at its bound, or stationary; a row holds with equality, or its
-multiplier is 0, or its price. Their solution is a formula that can be differentiated as often as one likes.
+Each variable and each row has one linear equation: x_j is at its bound, or stationary; a row holds with equality, or
+its multiplier is 0, or its price. Their solution is a formula that can be differentiated as often as one likes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def explicit(
     whole = number.reshape(-1, l, l)
     P = xp.broadcast_to((whole + whole.swapaxes(-1, -2)) / 2, (count, l, l))
     plan.rows.places.setdefault("cells", plan.pattern.row * l + plan.pattern.col)
-    flat = xp.index_add(xp.zeros((values.shape[0], k * l), number), plan.rows.on("cells", values), xp.cast(values, number))
+    cells, none = plan.rows.on("cells", values), xp.zeros((values.shape[0], k * l), number)
+    flat = xp.index_add(none, cells, xp.cast(values, number))
     A = xp.broadcast_to(flat.reshape(-1, k, l), (count, k, l))
     c = objective.linear(y)
     bound = xp.where(at_upper, upper, lower)

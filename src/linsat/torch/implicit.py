@@ -65,9 +65,9 @@ def solve_flat(call: TensorCall, scores: Tensor) -> Answer:
     answer = call.solve(readable, x)
     if call.statement is None:  # solved on the host
         answer = as_tensors(answer)
-        parts = (part.to(scores.device) for part in (answer.duals, answer.counts, answer.decided))
-        answer = Answer(torch.as_tensor(answer.x).to(scores.device), *parts, answer.solved)
-        x = answer.x
+        duals, counts, decided = (part.to(scores.device) for part in (answer.duals, answer.counts, answer.decided))
+        x = torch.as_tensor(answer.x).to(scores.device)
+        answer = Answer(x, duals, counts, decided, answer.solved)
     if readable.dtype is not scores.dtype and not call.objective.finite_box:
         # An x beyond the range of its dtype is no answer; what finite bounds allow is checked before.
         beyond = ~torch.isfinite(x.to(scores.dtype)).all(-1).numpy() & (answer.codes == Status.CONVERGED.code)
