@@ -77,6 +77,16 @@ class Program:
         value = np.abs(y @ x - x @ x / 2)
         return (float(np.abs(terms).sum()) + self.complementarity(x, duals)) / (1.0 + value)
 
+    def quadratic_gap(self, P: sp.csr_array, y: Array, x: Array, duals: Array) -> float:
+        """Duality gap of min x'Px / 2 - <y, x> over a finite box at (x, duals), relative to 1 + |primal value|.
+
+        With u = y - P x + A' mu the dual is reached at the bound that u points to: the gap is |u| times the way there.
+        """
+        u = y - P @ x + self.matrix.T @ duals
+        terms = np.abs(u * (np.where(u > 0, self.upper, self.lower) - x))
+        value = abs(y @ x) + x @ (P @ x) / 2
+        return (float(terms.sum()) + self.complementarity(x, duals)) / (1.0 + value)
+
     def entropic_gap(self, y: Array, x: Array, duals: Array, tau: float) -> tuple[float, Array]:
         """The same of the slack-free entropic program, and which variables x has at a bound though u asks otherwise.
 
@@ -183,6 +193,15 @@ class Program:
         lp.a_matrix_.value_ = self.matrix.data
         highs.passModel(lp)
         return highs
+
+
+def random_curvature(size: int, seed: int = 0) -> sp.csr_array:
+    """A sparse positive semi-definite matrix of about half rank: F F' with two entries in each column of F."""
+    rng, rank = np.random.default_rng(seed), max(1, size // 2)
+    columns = np.repeat(np.arange(rank), 2)
+    rows, values = rng.integers(size, size=len(columns)), rng.normal(size=len(columns))
+    F = sp.csr_array((values, (rows, columns)), shape=(size, rank))
+    return sp.csr_array(F @ F.T)
 
 
 def read(path: Path) -> Program:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import linsat
-from real_systems import Program, read, time_limit
+from real_systems import Program, random_curvature, read, time_limit
 
 DATA = os.environ.get("LINSAT_DATA")
 SECONDS = 60.0
@@ -67,7 +67,9 @@ def solved(path: Path, program: Program, objective: linsat.Objective) -> Result:
         return Result(name, len(scores), "too slow", "", np.inf, np.inf, cold, SECONDS)
     seconds = time.process_time() - begin
     gap = np.nan
-    if tau is None:
+    if isinstance(objective, linsat.Quadratic):
+        gap = program.quadratic_gap(objective.P, scores, solution.x, solution.duals)
+    elif tau is None:
         gap = program.euclidean_gap(scores, solution.x, solution.duals)
     elif isinstance(objective, linsat.KL):
         gap, _ = program.kl_gap(scores, solution.x, solution.duals, tau)
@@ -96,6 +98,18 @@ def test_nearest_point_within_the_bounds_of_the_file(collection):
     converged = [r for r in results if r.status == "converged"]
     assert len(results) - len(converged) <= 1
     assert [str(r) for r in converged if not (r.violation <= 1e-8 and r.gap <= 1e-8)] == []
+
+
+@pytest.mark.parametrize("collection", ["netlib", "miplib3"])
+def test_quadratic_in_a_box(collection):
+    results = []
+    for path in files(collection):
+        program = in_box(path)
+        results.append(solved(path, program, linsat.Quadratic(random_curvature(program.shape[1]))))
+        print(results[-1], flush=True)
+    assert len(results) >= 10, "fewer files than a collection has"
+    assert len([r for r in results if r.status != "converged"]) <= 2
+    assert [str(r) for r in results if r.status == "converged" and not (r.violation <= 1e-8 and r.gap <= 1e-7)] == []
 
 
 @pytest.mark.parametrize("slack", ["none", "entropic"])

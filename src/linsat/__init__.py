@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from linsat.layer import LinSAT
     from linsat.losses import fenchel_young_loss
     from linsat.marginals import multi_set_sinkhorn, sinkhorn
-    from linsat.objectives import KL, Entropy, Euclidean, Objective, Tsallis
+    from linsat.objectives import KL, Entropy, Euclidean, Objective, Quadratic, Tsallis
     from linsat.projection import project, project_each, solve
     from linsat.solution import Solution
     from linsat.solvers import Newton, Sinkhorn
@@ -41,7 +41,7 @@ _HOMES = {
     "linsat.layer": ("LinSAT",),
     "linsat.losses": ("fenchel_young_loss",),
     "linsat.marginals": ("multi_set_sinkhorn", "sinkhorn"),
-    "linsat.objectives": ("KL", "Entropy", "Euclidean", "Objective", "Tsallis"),
+    "linsat.objectives": ("KL", "Entropy", "Euclidean", "Objective", "Quadratic", "Tsallis"),
     "linsat.projection": ("project", "project_each", "solve"),
     "linsat.solution": ("Solution",),
     "linsat.solvers": ("Newton", "Sinkhorn"),
@@ -63,6 +63,7 @@ __all__ = [
     "LinSATWarning",
     "Newton",
     "Objective",
+    "Quadratic",
     "Sinkhorn",
     "Solution",
     "Status",

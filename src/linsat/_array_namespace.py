@@ -111,6 +111,10 @@ class _Arrays:
     def diagonal_matrix(self, v: Any) -> Any:
         return v[..., None] * self.module.eye(v.shape[-1], dtype=v.dtype)
 
+    def solve(self, matrix: Any, rhs: Any) -> Any:
+        """Solutions (N, m) of systems (N, m, m)."""
+        return self.module.linalg.solve(matrix, rhs[..., None])[..., 0]
+
     def eps(self, x: Any) -> float:
         return float(np.finfo(x.dtype).eps)
 
@@ -226,6 +230,9 @@ class _Torch:
 
     def cholesky_solve(self, factor: Any, rhs: Any) -> Any:
         return self.torch.cholesky_solve(rhs[:, :, None], factor).squeeze(-1)
+
+    def solve(self, matrix: Any, rhs: Any) -> Any:
+        return self.torch.linalg.solve(matrix, rhs[..., None])[..., 0]
 
     def eps(self, x: Any) -> float:
         return self.torch.finfo(x.dtype).eps

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from linsat._array_namespace import to_numpy
-from linsat.backends import interior_point
+from linsat.backends import interior_point, quadratic
 from linsat.compile.problem import Problem
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement
 from linsat.errors import ConstraintError
 from linsat.failures import settle, unusable_scores
 from linsat.objectives import Entropy, Objective
+from linsat.objectives.quadratic import Matrix
 from linsat.plan import Answer, Array, Numbers, Plan, pack
 from linsat.solvers.newton import Newton
 from linsat.solvers.verdict import confirm
@@ -195,8 +196,19 @@ class Call:
     def _without_core(self, scores: np.ndarray) -> Answer:
         """Rows that are too many for the core: at rest where none binds, else by the interior-point method."""
         plan, unusable = self.plan, unusable_scores(self, scores)
-        decided = plan.decided() if plan.constant else None
+        decided = plan.known()
         usable = scores if unusable is None else np.where(unusable[:, None], 0.0, scores)
+        if self.objective.couples:
+            rows, count = plan.pattern.num_rows, len(scores)
+            answer = Answer(
+                np.zeros_like(scores),
+                np.zeros((count, rows)),
+                np.full((3, count), Status.STALLED.code) * np.array([[1], [0], [1]]),
+                np.zeros((count, 2 * (plan.width + rows)), np.uint8),
+                False,
+            )
+            self._finish_matrix(answer, np.arange(count), usable)
+            return self._ended(answer, unusable)
         problem = plan.problem(self.in_numpy(), usable.astype(np.float64), self.objective.changed(to_numpy), decided)
         result = interior_point.rest(problem, plan.solver.tol)
         confirm(problem, result, plan.solver)
@@ -206,6 +218,10 @@ class Call:
         left = np.flatnonzero(result.codes != Status.CONVERGED.code)
         if len(left):
             self._finish(answer, left, usable)
+        return self._ended(answer, unusable)
+
+    def _ended(self, answer: Answer, unusable: np.ndarray | None) -> Answer:
+        """The answer, with what its scores or its dtype make of instances."""
         if unusable is not None:
             answer.codes[unusable] = Status.NOT_FINITE.code
         if not self.objective.finite_box:
@@ -218,6 +234,9 @@ class Call:
         """What is left, by the interior-point method on arrays of numpy."""
         plan = self.plan
         assert isinstance(plan.solver, Newton)
+        if self.objective.couples:
+            self._finish_matrix(answer, left, scores)
+            return
         decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[left]
         objective = self.objective.changed(lambda n: to_numpy(n) if n.shape[0] == 1 else to_numpy(n)[left])
         if interior_point.unsupported(objective) is not None:
@@ -231,6 +250,28 @@ class Call:
         answer.counts[:, left] = part.counts
         answer.counts[1, left] += steps
         answer.solved = not answer.codes.any()
+
+    def _finish_matrix(self, answer: Answer, left: np.ndarray, scores: np.ndarray) -> None:
+        """The same of a full quadratic, whose bounds that bind are written as decided."""
+        solver, objective = (
+            self.plan.solver,
+            self.objective.changed(lambda n: to_numpy(n) if n.shape[0] == 1 else to_numpy(n)[left]),
+        )
+        assert isinstance(solver, Newton)
+        assert isinstance(objective, Matrix)
+        problem = self.matrix_problem(scores, left)
+        part = quadratic.solve(problem, objective, solver)
+        x, duals = to_numpy(answer.x), to_numpy(answer.duals)
+        duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
+        answer.decided[left] = quadratic.decided(problem, part.x, duals[left])
+        part.counts[1] += answer.counts[1, left]
+        answer.counts[:, left] = part.counts
+        answer.solved = not answer.codes.any()
+
+    def matrix_problem(self, scores: np.ndarray, which: np.ndarray) -> Problem:
+        """Rows and box of some instances of a full quadratic, on arrays of numpy."""
+        numbers, own = self.in_numpy().select(which), scores[which].astype(np.float64)
+        return self.plan.problem(numbers, own, self.objective.probe(numbers.lower), None)
 
     def _polish(self, problem: Problem, numbers: Numbers) -> interior_point.Polish:
         """A few steps of the core."""

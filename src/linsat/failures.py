@@ -146,6 +146,7 @@ def check_objective(objective: Objective) -> None:
             index = tuple(int(i) for i in np.argwhere(wrong)[0])
             expected = known.expected if known else "finite numbers. Fix: find out where it comes from."
             raise ConstraintError(f"{name} is {float(number[index])}; expected {expected}")
+    objective.check()
 
 
 def _judge(call: Call, scores: Array, answer: Answer) -> None:
@@ -155,6 +156,8 @@ def _judge(call: Call, scores: Array, answer: Answer) -> None:
         return
     numbers = call.in_numpy()
     decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[left]
+    if call.objective.couples:  # that says what binds
+        decided = None
     objective = call.objective.probe(numbers.lower)
     problem = call.plan.problem(numbers.select(left), scores[left].astype(np.float64), objective, decided)
     limit = Deadline(_SECONDS)

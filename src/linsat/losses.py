@@ -32,10 +32,12 @@ from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten, holds_tensors
 from linsat.errors import ConstraintError
 from linsat.exact import argmax
+from linsat.native.batch import Answer
 from linsat.objectives import Entropy, Euclidean, Objective
+from linsat.objectives.quadratic import Matrix
 from linsat.plan import Solver
 from linsat.status import Status
-from linsat.torch.call import Reading, as_tensors, scores_from_numpy
+from linsat.torch.call import Reading, TensorCall, as_tensors, scores_from_numpy
 from linsat.torch.implicit import solve_flat
 
 Reduction = Literal["mean", "sum", "none"]
@@ -85,10 +87,10 @@ def fenchel_young_loss(
     """
     _check_reduction(reduction)
     objective = read_objective(objective, tau)
-    if "excess" not in vars(type(objective)):  # what a subclass inherits need not be its own
+    if not issubclass(type(objective), Matrix) and "excess" not in vars(type(objective)):  # inherited, it is another's
         raise ConstraintError(
             f"objective is {type(objective).__name__}, which does not define `excess`; expected linsat.Entropy, KL, "
-            f"Tsallis or Euclidean, whose Omega is known at the target. Fix: one of these, define "
+            f"Tsallis, Euclidean or Quadratic, whose Omega is known at the target. Fix: one of these, define "
             f"{type(objective).__name__}.excess, or your own loss on linsat.project."
         )
     reading = _read(y, constraints, objective, solver, on_failure)
@@ -119,6 +121,8 @@ def _losses(t: Tensor, reading: Reading) -> Tensor:
     scores, failed = flat.to(torch.float64), None if answer.solved else answer.codes != Status.CONVERGED.code
     if failed is not None:  # they may be NaN, and times a gradient of zero stay so
         scores = scores.masked_fill(failed[:, None] & ~torch.isfinite(scores) & ~torch.isneginf(scores), 0.0)
+    if isinstance(call.objective, Matrix):
+        return _masked(_matrix_loss(call, scores, answer.x.to(torch.float64), t), failed, call, answer)
     problem = call.plan.problem(numbers, scores, call.objective, answer.decided)
     room = problem.rhs - problem.rows.matvec(t)  # where scores are -inf the box is another, and with it the slack
     mu = answer.duals.detach() * problem.scale
@@ -130,10 +134,35 @@ def _losses(t: Tensor, reading: Reading) -> Tensor:
             if failed is not None:
                 direction = direction.masked_fill(failed[:, None], 0.0)  # where x may be NaN
         loss = _with_gradient(value, problem.objective.linear(problem.scores), direction)
-    if failed is not None:
-        loss = torch.where(failed, torch.nan if call.on_failure == "nan" else loss.detach(), loss)
-        loss = loss.masked_fill(answer.codes == Status.NOT_FINITE.code, torch.nan)
-    return loss
+    return _masked(loss, failed, call, answer)
+
+
+def _masked(loss: Tensor, failed: Tensor | None, call: TensorCall, answer: Answer) -> Tensor:
+    """The losses, without gradients of instances that were not solved."""
+    if failed is None:
+        return loss
+    loss = torch.where(failed, torch.nan if call.on_failure == "nan" else loss.detach(), loss)
+    return loss.masked_fill(answer.codes == Status.NOT_FINITE.code, torch.nan)
+
+
+def _matrix_loss(call: TensorCall, scores: Tensor, x: Tensor, t: Tensor) -> Tensor:
+    """What the target falls short of x, (N,): x is a constant, because at the optimum its derivative vanishes.
+
+    (c - P (x + t) / 2)' (x - t), and what each pays for soft rows that it breaks.
+    """
+    l = t.shape[-1]
+    objective = call.objective
+    assert isinstance(objective, Matrix)
+    held = torch.isneginf(scores)
+    y = torch.where(held, t, scores)
+    y = objective.linear(y)
+    x = torch.where(torch.isfinite(x), x.detach(), t)
+    loss = ((y - objective.times((x + t) / 2)) * torch.where(held, 0.0, x - t)).sum(-1)
+    broken = [call.constraints.soft_violation(point.reshape(*call.batch_shape, l), 0.0) for point in (x, t)]
+    price = torch.where(torch.isfinite(call.tensors().price), call.tensors().price, 0.0)
+    paid = [(price * part.reshape(len(t), -1)).sum(-1) for part in broken]
+    loss = loss + paid[1] - paid[0]
+    return loss - loss.detach().clamp_max(0.0)  # rounding, without a gradient
 
 
 def perturbed_fenchel_young_loss(

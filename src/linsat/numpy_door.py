@@ -22,6 +22,7 @@ from linsat.native.batch import Answer
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan, plan_of
 from linsat.solution import Solution
+from linsat.solvers.bound_duals import bound_duals
 from linsat.solvers.newton import Newton
 from linsat.status import Status
 
@@ -92,7 +93,14 @@ def solve(
     codes, steps, solver_codes = (count.reshape(call.batch_shape) for count in answer.counts)
     duals = answer.duals.reshape(*call.batch_shape, len(constraints))
     x = restored(call, answer.x, scores.dtype)
-    return Solution(x, steps, duals, codes, solver_codes, call.constraints)
+
+    def of_bounds() -> Array:
+        pattern, flat = call.plan.pattern, answer.duals.reshape(len(scores), -1)
+        places = pattern.row, pattern.col
+        z = bound_duals(call.objective, call.numbers, places, scores, answer.x.astype(scores.dtype), flat)
+        return z.reshape(*call.batch_shape, -1)
+
+    return Solution(x, steps, duals, codes, solver_codes, call.constraints, of_bounds)
 
 
 def attempt(y: Any, *arguments: Any) -> tuple[Call, Answer, Array]:
@@ -122,7 +130,6 @@ def _read(
     solver = DEFAULT if solver is None else solver
     if objective.native is None or not isinstance(solver, Newton):
         raise NotHere(f"{type(objective).__name__} with {type(solver).__name__} runs on torch operations")
-    objective = objective if constraints.layout is None else objective.flat(constraints.layout)
     like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read_scores)
     if like.dtype.itemsize < 8:
         check_range(like.dtype, float(np.finfo(like.dtype).max), constraints)
@@ -134,6 +141,7 @@ def _read(
         own = np.broadcast_shapes(own, *(slot.shape[:-1] for slot in slots.values()))
     width = like.shape[-1]
     batch = joint_batch(like.shape[:-1], own)
+    objective = objective.read(constraints.layout, batch, width)
     plan = plan_of(constraints, objective, solver, width, given=bool(slots))
     core = _by_core(plan)
     numbers = plan.numbers
@@ -167,6 +175,8 @@ def _by_core(plan: Plan) -> bool:
         return True
     asked = plan.solver.backend if isinstance(plan.solver, Newton) else ""
     sparse = plan.rows.sparse and asked == "auto"
+    if plan.objective.couples:
+        return False
     if unsupported(plan.objective) is not None or not (sparse or (asked == "auto" and not torch_installed())):
         raise NotHere("the native core does not take the set, or the solver asks for another back end")
     return False

@@ -34,7 +34,7 @@ from linsat.errors import ConstraintError
 from linsat.native import batch as native
 from linsat.native.batch import Answer, Array, Statement
 from linsat.native.binding import Core, load
-from linsat.native.layout import NativeLayout, make_layout
+from linsat.native.layout import NativeLayout, fits_dense, make_layout
 from linsat.objectives import Objective
 from linsat.solvers.newton import STEPS_BEFORE_INTERIOR, Newton
 from linsat.status import Status
@@ -119,7 +119,11 @@ class Plan:
         if device != "cpu":
             return f"the kernel runs on the CPU, not on {device}"
         layout = self.layout()
-        return f"the set is too large for the kernel: {layout}" if isinstance(layout, str) else None
+        if isinstance(layout, str):
+            return f"the set is too large for the kernel: {layout}"
+        if self.objective.couples and not fits_dense(layout.rows, self.width):
+            return f"{layout.rows} rows and {self.width} variables are too many for its dense factors of a full matrix"
+        return None
 
     def layout(self) -> NativeLayout | str:
         """How the native core arranges the pattern, or why it does not; kept with the pattern."""
@@ -146,7 +150,7 @@ class Plan:
         layout, solver = self.layout(), self.solver
         assert isinstance(layout, NativeLayout)
         assert isinstance(solver, Newton)
-        known = self.decided() if self.numbers is not None else None
+        known = self.known()
         return native.solve(
             layout, statement, scores, x, tol=solver.tol, max_steps=solver.max_steps, start=start, known=known
         )
@@ -224,6 +228,10 @@ class Plan:
 
     # ------------------------------------------------------------------ constant numbers: decided once
 
+    def known(self) -> np.ndarray | None:
+        """What is decided for all instances of a call; None: each has its own, as bounds that bind in `Quadratic`."""
+        return self.decided() if self.constant and not self.objective.couples else None
+
     def decided(self) -> np.ndarray:
         """What every call with constant numbers can rely on, (1, .); worked out at the first.
 
@@ -289,7 +297,7 @@ def plan_of(constraints: Constraints, objective: Objective, solver: Solver, widt
     """The plan of a call, kept with the set; with constant numbers, unless some are ``given`` with each call."""
     constant = constraints.fixed and not constraints.batch_shape and not given
     kind = (type(objective), objective.entropic_slack, objective.finite_box, objective.interior)
-    key = (kind, solver, type(solver), width, constant)
+    key = (kind, *objective.parameters(), solver, type(solver), width, constant)
     plan = constraints.plans.get(key)
     if plan is None:
         numbers = numbers_of(constraints, width, ()) if constant else None

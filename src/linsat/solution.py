@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -49,6 +49,7 @@ class Solution(Generic[Scores]):
     codes: Any
     solver_codes: Any
     constraints: Constraints
+    of_bounds: Callable[[], Any] | None = field(default=None, repr=False)  # works out `bound_duals`
 
     @property
     def violation(self) -> Any:
@@ -57,6 +58,22 @@ class Solution(Generic[Scores]):
         On ``x`` as it is returned, in its dtype; worked out when first asked for. A broken soft row is none.
         """
         return self._once("_violation", lambda: self.constraints.violation(self.x))
+
+    @property
+    def bound_duals(self) -> Any:
+        """(batch..., variables) multipliers of the bounds: of the lower one less that of the upper one.
+
+        The slope of Omega at x is ``linear(y) + A' duals + bound_duals``, for `Quadratic` P x: at least zero where x is
+        at its lower bound, at most zero at its upper one, zero between them, where a score of -inf holds a variable,
+        and at bounds to which an objective only tends (`Entropy`; the lower one of `KL`). Differentiable; in the flat
+        order of the variables; worked out when first asked for.
+        """
+
+        def work_out() -> Any:
+            assert self.of_bounds is not None
+            return self.of_bounds()
+
+        return self._once("_bound_duals", work_out)
 
     @property
     def adjusted(self) -> Any:
@@ -92,8 +109,8 @@ class Solution(Generic[Scores]):
         """The same with every field as an array of numpy, without gradients."""
         x: Any = self.x
         x = {name: to_numpy(part) for name, part in x.items()} if isinstance(x, Mapping) else to_numpy(x)
-        steps, duals, codes, solver_codes = map(to_numpy, (self.steps, self.duals, self.codes, self.solver_codes))
-        return Solution(x, steps, duals, codes, solver_codes, self.constraints)
+        steps, duals, codes, solvers = map(to_numpy, (self.steps, self.duals, self.codes, self.solver_codes))
+        return Solution(x, steps, duals, codes, solvers, self.constraints, lambda: to_numpy(self.bound_duals))
 
     @property
     def converged(self) -> Any:

@@ -27,6 +27,7 @@ from linsat.status import Status
 Array = np.ndarray
 # What a few of Newton's steps from duals (1, k) make of an instance: its status, duals and x; None: nobody can tell.
 Polish = Callable[[int, Array], tuple[int, Array, Array] | None]
+Cost = Callable[[Program, int], Program]
 
 POLISHING_STEPS = 12
 _GAP = 5.0  # duality gap allowed, in units of tol (1 + the terms of the objective)
@@ -73,14 +74,19 @@ def finish(problem: Problem, solver: Newton, duals: Array, polish: Polish) -> So
     return result
 
 
-def solve(problem: Problem, options: Newton, polish: Polish) -> SolverResult:
-    """Every instance; duals are polished by Newton's method, so that active rows and bounds are exact."""
+def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None = None) -> SolverResult:
+    """Every instance; duals are polished by Newton's method, so that active rows and bounds are exact.
+
+    ``cost`` puts another cost in place of that of the problem's objective.
+    """
     result = SolverResult.empty(problem, "interior_point")
     tol, deadline = min(options.tol, 1e-9), Deadline(options.seconds)
     analyses = problem.rows.cache.setdefault("analyses", Recent(_PATTERNS))
     low, high = problem.dual_bounds()
     for instance in range(problem.size):
         elastic, program = _Elastic.of(problem, instance), _program(problem, instance)
+        if cost is not None:
+            program = cost(program, instance)
         whole = elastic.added_to(program)
         optimum = minimise(whole, 0.1 * tol, deadline=deadline, analyses=analyses)
         mu = elastic.snapped(optimum) * _one(problem.scale, instance)
@@ -182,6 +188,7 @@ class _Elastic:
             linear=np.append(program.linear, -self.price),
             quadratic=np.append(program.quadratic, none),
             entropy=np.append(program.entropy, none),
+            P=None if program.P is None else sp.csr_array(sp.block_diag((program.P, sp.csr_array((count, count))))),
             prior=None if program.prior is None else np.append(program.prior, none),
         )
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from linsat.compile.certificate import Certificate, certify
+from linsat.compile.certificate import Certificate, certify, exact_gap
 from linsat.compile.enclosure import refutes_rounded
 from linsat.compile.implied_bounds import refuted_by_bounds
 from linsat.compile.networks import point_or_cuts
@@ -95,7 +95,16 @@ def _by_structure(system: LinearSystem, limit: Deadline) -> Verdict | None:
         if point is not None and system.violation(point) <= CLEAN:
             return Verdict("feasible", point=point)
         proof = next((p for p in (certify(system, cut, limit) for cut in cuts) if p is not None), None)
-    return None if proof is None else Verdict("infeasible", certificate=proof)
+    return Verdict("infeasible", certificate=proof) if proof is not None and _is_clear(system, proof) else None
+
+
+def _is_clear(system: LinearSystem, proof: Certificate) -> bool:
+    """Whether rows miss each other by more than rounding: else a point that satisfies them up to that comes first."""
+    gap = exact_gap(system, proof.rows, proof.multipliers)
+    rows, weights = list(proof.rows), np.abs(np.array([float(m) for m in proof.multipliers]))
+    ends = np.stack([system.row_lower[rows], system.row_upper[rows]])
+    sizes = np.maximum(1.0, np.abs(np.where(np.isfinite(ends), ends, 0.0)).max(0))
+    return gap is not None and float(gap) > CLEAN * float(weights @ sizes)
 
 
 def _by_programs(system: LinearSystem, limit: Deadline) -> Verdict:

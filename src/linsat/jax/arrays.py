@@ -26,12 +26,14 @@ from linsat.compile.rows import RowMatrix
 from linsat.errors import ConstraintError
 from linsat.jax.single import refine, residuals
 from linsat.objectives import Objective
+from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan
 from linsat.solvers import Newton
 from linsat.solvers import newton as constants
 from linsat.solvers.linear_solve import MOST_DENSE_ROWS
 from linsat.solvers.newton import precision_of
 from linsat.solvers.result import farkas_gap
+from linsat.solvers.saddle import explicit
 from linsat.solvers.step import Setting, State, first_state, optimal, polish, step
 from linsat.status import Status
 
@@ -61,6 +63,11 @@ def solve(*operands: Array, kind: Kind) -> list[Array]:
     """x, duals, their bits, counts, and what was decided."""
     plan, solver = kind.plan, kind.plan.solver
     assert isinstance(solver, Newton)
+    if plan.objective.couples:
+        raise ConstraintError(
+            "a full matrix needs the native core, which JAX cannot use here: it takes a few hundred rows and "
+            "variables, on a CPU. Fix: call it outside of jit, or linsat.project."
+        )
     if plan.pattern.num_rows > MOST_DENSE_ROWS:
         raise ConstraintError(
             f"the set has {plan.pattern.num_rows} rows; inside jit, where the native core cannot be used, linsat.jax "
@@ -97,6 +104,8 @@ def push(*operands: Array, kind: Kind, moving: tuple[int, ...]) -> list[Array]:
     solved = counts[:, :1] == Status.CONVERGED.code
     duals = jnp.where(solved, duals, 0.0)
     primals = [own[n] for n in moving]
+    if isinstance(kind.plan.objective, Matrix):
+        return _push_matrix(own, tangents, kind, moving, duals, solved)
 
     def problem_of(*some: Array) -> Problem:
         given = list(own)
@@ -124,6 +133,21 @@ def push(*operands: Array, kind: Kind, moving: tuple[int, ...]) -> list[Array]:
     change = jnp.where(rows, solve_exactly(curvature.dense(), jnp.where(rows, -r_dot, 0.0)), 0.0) / problem.scale
     x_dot = jnp.where(solved, x_dot + curvature.weights * problem.rows.rmatvec(change), 0.0)
     duals_dot = jnp.where(solved, jnp.where(rows, change, duals_dot), 0.0)
+    return [x_dot.astype(own[0].dtype), duals_dot]
+
+
+def _push_matrix(
+    own: Any, tangents: Any, kind: Kind, moving: tuple[int, ...], duals: Array, solved: Array
+) -> list[Array]:
+    def solution(*some: Array) -> tuple[Array, Array]:
+        given = list(own)
+        for n, array in zip(moving, some, strict=True):
+            given[n] = array
+        objective = kind.objective(given)
+        assert isinstance(objective, Matrix)
+        return explicit(kind.plan, objective, given[0], kind.numbers(given), duals, own[-1], solved)
+
+    _, (x_dot, duals_dot) = jax.jvp(solution, [own[n] for n in moving], list(tangents))
     return [x_dot.astype(own[0].dtype), duals_dot]
 
 

@@ -79,8 +79,6 @@ def read(
 ) -> Call:
     """Everything a call says, or a `ConstraintError` that names the argument."""
     check(constraints, solver, on_failure)
-    if constraints.layout is not None:
-        objective = objective.flat(constraints.layout)
     scores, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, _scores)
     numbers = {name: _floating(name, value) for name, value in given.items()}
     adjusted, freed = constraints.adjustment(), None
@@ -94,6 +92,7 @@ def read(
     for name, slot in slots.items():
         batch = _joint(batch, slot.shape[:-1], name)
     width = scores.shape[-1]
+    objective = objective.read(constraints.layout, batch, width)
     plan = plan_of(constraints, objective, solver or DEFAULT, width, given=bool(slots))
     if plan.constant:
         _require_consistent(plan, constraints)

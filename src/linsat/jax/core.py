@@ -173,7 +173,8 @@ def operands_of(
         for kept, array in zip(kind.constants, given, strict=True)
     ]
     row, col = pattern.row.astype(np.int32), pattern.col.astype(np.int32)
-    known = plan.decided() if plan.constant else np.zeros((0, 0), np.uint8)
+    known = plan.known()
+    known = np.zeros((0, 0), np.uint8) if known is None else known
     last = [_NONE if start is None else start, known, _NONE if rest is None else rest]
     if len(parameters) > PARAMETERS:
         raise ConstraintError(

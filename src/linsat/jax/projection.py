@@ -22,6 +22,7 @@ from linsat.native.batch import Answer as HostAnswer
 from linsat.objectives import Objective
 from linsat.plan import Numbers
 from linsat.solvers import Newton
+from linsat.solvers.bound_duals import bound_duals
 from linsat.status import Status
 
 OnFailure = Literal["raise", "warn", "nan", "ignore"]
@@ -39,6 +40,7 @@ class Solution(NamedTuple):
         duals: (batch..., rows) multipliers of the rows as written; differentiable, and a warm start for a later solve.
         adjusted: the largest relative change of a right-hand side that was given in less than float64, to free
             equalities of a contradiction that is rounding; 0 where sides are taken as given.
+        bound_duals: (batch..., variables) multipliers of the bounds; see `linsat.Solution.bound_duals`.
     """
 
     x: Any
@@ -47,6 +49,7 @@ class Solution(NamedTuple):
     steps: Array
     duals: Array
     adjusted: Array
+    bound_duals: Array = None
 
     @property
     def converged(self) -> Array:
@@ -160,7 +163,18 @@ def solve(
     codes, steps, _ = (count.reshape(batch) for count in answers.counts.T)
     duals = answers.duals.reshape(*batch, answers.duals.shape[-1])
     violation = _violation(call, answers.x).reshape(batch)
-    return Solution(call.restored(answers.x), codes, violation, steps, duals, call.adjusted)
+    own = _of_bounds(call, answers)
+    return Solution(call.restored(answers.x), codes, violation, steps, duals, call.adjusted, own)
+
+
+def _of_bounds(call: Call, answers: Answers) -> Array:
+    """The multipliers of the bounds; none of an objective of one's own."""
+    kind, operands = call.kind, call.operands
+    objective, numbers = kind.objective(operands), kind.numbers(operands)
+    if objective.native is None:
+        return None
+    found = bound_duals(objective, numbers, (operands.row, operands.col), operands.scores, answers.x, answers.duals)
+    return found.reshape(*call.batch, -1)
 
 
 class _Host(NamedTuple):
@@ -201,6 +215,8 @@ def _by_core(scores: Any, constraints: Constraints, given: Any, *others: Any) ->
     codes, steps, _ = (jnp.asarray(count.reshape(batch), np.int32) for count in answer.counts)
     with np.errstate(invalid="ignore"):
         violation = worst_violation(call.plan, call.numbers, answer.x.astype(np.float64)).reshape(batch)
+    places = call.plan.pattern.row, call.plan.pattern.col
+    z = bound_duals(call.objective, call.numbers, places, flat, answer.x, answer.duals)
     return Solution(
         jax.tree.map(jnp.asarray, numpy_door.restored(call, answer.x, flat.dtype)),
         codes,
@@ -208,6 +224,7 @@ def _by_core(scores: Any, constraints: Constraints, given: Any, *others: Any) ->
         steps,
         jnp.asarray(answer.duals.reshape(*batch, answer.duals.shape[-1])),
         jnp.asarray(np.broadcast_to(constraints.adjustment() if "f" not in given else 0.0, batch)),
+        jnp.asarray(z.reshape(*batch, -1)),
     )
 
 
@@ -221,7 +238,8 @@ def _by_torch(
         )
     except ImportError:
         return None
-    fields = (solution.codes, solution.violation, solution.steps, solution.duals, solution.adjusted)
+    own = (solution.duals, solution.adjusted, solution.bound_duals)
+    fields = (solution.codes, solution.violation, solution.steps, *own)
     return Solution(jax.tree.map(jnp.asarray, solution.x), *map(jnp.asarray, fields))
 
 

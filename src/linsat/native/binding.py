@@ -15,10 +15,10 @@ from pathlib import Path
 
 from linsat.errors import ConstraintError
 
-_ABI = 9  # raised together with LINSAT_ABI whenever the meaning of an argument changes
+_ABI = 10  # raised together with LINSAT_ABI whenever the meaning of an argument changes
 _ON, _OFF = ("on", "1", "yes", ""), ("off", "0", "no")  # values of LINSAT_KERNEL, and
 _INSTRUCTIONS = ("plain", "avx2", "avx512")  # the most that it may use, by its number in linsat.h
-OBJECTIVES = ("entropy", "euclidean", "kl", "tsallis", "quadratic")  # by their number in linsat.h
+OBJECTIVES = ("entropy", "euclidean", "kl", "tsallis", "quadratic", "metric")  # by their number in linsat.h
 PARAMETERS = 2  # numbers, or arrays of them, that an objective has at most
 _NO_MEMORY = -1
 

@@ -78,7 +78,8 @@ static int interior_takes(const Layout *a) {
 }
 
 enum { PARAMETERS = 2, GRADIENTS = 5 + PARAMETERS }; /* of an objective; that a call may ask for, but for that of the scores */
-static int takes_objective(const Statement *s);
+static int takes_objective(const Layout *a, const Statement *s);
+static int is_full(const Statement *s);
 static int64_t size_of_parameter(const Layout *a, const Statement *s, int p);
 
 /* The gradients that are asked for, but for that of the scores, and their sizes. */
@@ -200,16 +201,19 @@ static int works_together(const Layout *layout, int64_t count) {
 }
 
 EXPORT int linsat_solve(const Layout *layout, const Statement *statement, const Solve *call) {
-    if (!takes_objective(statement)) return -2;
+    if (!takes_objective(layout, statement)) return -2;
     const Team team = {.together = works_together(layout, call->count)};
     const int64_t threads = threads_for(layout, &team, call->count, call->threads, USUAL_STEPS);
-    const int level = instructions_in_use(), tiny = fits_lanes(layout) && call->max_steps >= LANE_STEPS;
-    const Variant chosen = tiny ? BY_LANES(forward_by_lanes, level) : BY_ONES(forward, level);
+    const int level = instructions_in_use(), full = is_full(statement);
+    const int tiny = !full && fits_lanes(layout) && call->max_steps >= LANE_STEPS;
+    const Variant chosen = full   ? BY_ONES(forward_quadratic, level)
+                           : tiny ? BY_LANES(forward_by_lanes, level)
+                                  : BY_ONES(forward, level);
     return run_shared((Task)chosen, layout, statement, call, team, threads);
 }
 
 EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, const Pull *call) {
-    if (!takes_objective(statement)) return -2;
+    if (!takes_objective(layout, statement)) return -2;
     const Wanted asked = list_gradients(layout, statement, call);
     const Gradient *wanted = asked.of;
     const int64_t *sizes = asked.sizes;
@@ -228,7 +232,9 @@ EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, co
         if (wanted[g].at && !wanted[g].step) memset(wanted[g].at, 0, sizes[g] * sizeof(double));
     const int64_t threads = threads_for(layout, &team, team.blocks, call->threads, 2 * team.block);
     const int level = instructions_in_use();
-    const Variant chosen = fits_lanes(layout) ? BY_LANES(backward_by_lanes, level) : BY_ONES(backward, level);
+    const Variant chosen = is_full(statement)    ? BY_ONES(backward_quadratic, level)
+                           : fits_lanes(layout) ? BY_LANES(backward_by_lanes, level)
+                                                : BY_ONES(backward, level);
     const int failed = run_shared((Task)chosen, layout, statement, call, team, threads);
     for (int64_t t = 0, at = 0; t < team.blocks && team.partial_size; t++)
         for (int g = 0; g < GRADIENTS; g++) {
@@ -350,6 +356,7 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #include "hand_over.h"
 #include "solve.h"
 #include "pull_back.h"
+#include "quadratic.h"
 #endif
 #include "lanes.h"
 #include "tiny.h"
@@ -380,6 +387,7 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #undef System
 #undef Point
 #undef Interior
+#undef Quadratic
 #undef Group
 #undef LanePoint
 #undef WOLFE

@@ -163,7 +163,7 @@ static int V(state_parameters)(Instance *it, const Layout *a, const Statement *s
             for (int64_t j = 0; j < count; j++) own[j] = 1.0;
         for (int64_t j = 0; j < count; j++) {
             usable &= (own[j] > above || (objective->zero[p] && own[j] == 0)) && own[j] < INFINITY;
-            it->zeros |= own[j] == 0;
+            it->zeros |= objective->zero[p] && own[j] == 0;
         }
     }
     return usable ? 0 : NOT_FINITE;

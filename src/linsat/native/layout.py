@@ -45,3 +45,8 @@ def make_layout(row: Array, col: Array, senses: Array, variables: int, core: Cor
     if code != _MADE or address.value is None:
         raise ValueError("a coefficient lies outside of the matrix, or in the same place as another.")
     return NativeLayout(address.value, len(senses), core)
+
+
+def fits_dense(rows: int, variables: int) -> bool:
+    """Whether dense factors pay: as `interior_takes` of the core has it."""
+    return rows + variables <= 1000 and rows * variables <= 250_000

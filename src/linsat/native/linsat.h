@@ -12,10 +12,10 @@
 
 #include <stdint.h>
 
-enum { LINSAT_ABI = 9 };
+enum { LINSAT_ABI = 10 };
 enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE, TIME_LIMIT, UNBOUNDED }; /* how an instance ended */
 enum { NEWTON, INTERIOR_POINT };                                 /* who solved it */
-enum { ENTROPY, EUCLIDEAN, KL, TSALLIS, QUADRATIC };             /* Omega */
+enum { ENTROPY, EUCLIDEAN, KL, TSALLIS, QUADRATIC, METRIC };     /* Omega; METRIC: (x - y)'P(x - y) / 2 in place of all */
 enum { LESS = -1, EQUAL = 0, GREATER = 1 };                      /* the sense of a row */
 enum { PLAIN, AVX2, AVX512 };                                    /* instructions */
 
@@ -31,7 +31,7 @@ typedef struct {
     int64_t objective, entropic_slack; /* entropic_slack: inequalities have the paper's slack */
     Numbers values, side, lower, upper; /* coefficients in the order of the pattern; b; the box */
     Numbers price;                      /* of breaking a row by one unit, infinite where it must hold; NULL: all must */
-    Numbers parameters[2]; /* of Omega: tau; weights; tau, prior; tau, alpha; P. 1 or one per variable; NULL: all one */
+    Numbers parameters[2]; /* of Omega: tau; weights; tau, prior; tau, alpha; P (l, l). 1 or one per variable; NULL: all one */
     double gamma_shift;                 /* added to d in the paper's multiplier of covering rows */
 } Statement;
 

@@ -27,7 +27,7 @@
 
 #ifndef LINSAT_OBJECTIVE
 #define LINSAT_OBJECTIVE
-enum { NONE, ONE, EACH }; /* numbers of a parameter: for the instance, or for each variable */
+enum { NONE, ONE, EACH, SQUARE }; /* numbers of a parameter: for the instance, for each variable, or for each pair of them */
 
 typedef struct {
     int8_t sizes[PARAMETERS];
@@ -44,19 +44,25 @@ static const Objective OBJECTIVES[] = {
     [EUCLIDEAN] = {.sizes = {EACH}},
     [KL] = {.sizes = {ONE, EACH}, .zero = {0, 1}, .finite_lower = 1, .interior = 1, .temperature = 1, .multiplies = 1},
     [TSALLIS] = {.sizes = {ONE, ONE}, .above = {0, 1}, .finite_lower = 1, .temperature = 1},
+    [QUADRATIC] = {.sizes = {SQUARE}, .above = {-INFINITY}},
+    [METRIC] = {.sizes = {SQUARE}, .above = {-INFINITY}},
 };
 
 #define LOOSE 1e10     /* times what rows leave of a variable */
 #define FARTHEST 1e150 /* what x may reach where nothing holds it */
 
-static int takes_objective(const Statement *s) {
-    return s->objective >= 0 && s->objective < (int64_t)(sizeof(OBJECTIVES) / sizeof(*OBJECTIVES));
+/* Whether variables have no terms of their own: quadratic.h solves it. */
+static int is_full(const Statement *s) { return s->objective == QUADRATIC || s->objective == METRIC; }
+
+static int takes_objective(const Layout *a, const Statement *s) {
+    if (s->objective < 0 || s->objective >= (int64_t)(sizeof(OBJECTIVES) / sizeof(*OBJECTIVES))) return 0;
+    return !is_full(s) || interior_takes(a);
 }
 
 /* How many numbers parameter p of an objective is; 0: it has none. */
 static int64_t size_of_parameter(const Layout *a, const Statement *s, int p) {
     const int size = OBJECTIVES[s->objective].sizes[p];
-    return size == EACH ? a->variables : size == ONE ? 1 : 0;
+    return size == EACH ? a->variables : size == SQUARE ? a->variables * a->variables : size == ONE ? 1 : 0;
 }
 
 /* How far above its lower bound x may be, on the way too: `room` is what rows leave, and an upper bound beyond that does

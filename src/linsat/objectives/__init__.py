@@ -4,6 +4,7 @@ from linsat.objectives.base import Objective
 from linsat.objectives.entropy import Entropy
 from linsat.objectives.euclidean import Euclidean
 from linsat.objectives.kl import KL
+from linsat.objectives.quadratic import Quadratic
 from linsat.objectives.tsallis import Tsallis
 
 # As the command line and the explorer call them.
@@ -15,4 +16,4 @@ NAMED: dict[str, Objective] = {
     "euclidean": Euclidean(),
 }
 
-__all__ = ["KL", "NAMED", "Entropy", "Euclidean", "Objective", "Tsallis"]
+__all__ = ["KL", "NAMED", "Entropy", "Euclidean", "Objective", "Quadratic", "Tsallis"]

@@ -64,6 +64,7 @@ class Objective:
             Sinkhorn's is a good start.
         ranges: numbers that must exceed something, by name.
         entropic_slack: whether an inequality row has a slack with an entropy term, as in the paper.
+        couples: whether Omega is no sum of terms of single variables, so that there is no psi.
     """
 
     native: ClassVar[str | None] = None
@@ -73,6 +74,7 @@ class Objective:
     finite_lower = False
     interior = False
     multiplies: ClassVar[str | None] = None
+    couples: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -147,6 +149,13 @@ class Objective:
         own = {name: flat[0] for name, flat in shaped.items() if flat is not None}
         return replace(self, **own) if own else self  # type: ignore[type-var]
 
+    def read(self, layout: Layout | None, batch_shape: Sequence[int], num_variables: int) -> Objective:
+        """The objective of scores of a shape over a set with, or without, variables of shapes of their own."""
+        return self if layout is None else self.flat(layout)
+
+    def check(self) -> None:
+        """Reject numbers, once spread, for which `ranges` has no words."""
+
     def check_bounds(self, constraints: Any) -> None:
         """Reject a set without the bounds that this objective needs."""
         if self.finite_box or self.finite_lower:
@@ -160,6 +169,13 @@ class Objective:
     def linear(self, y: Tensor) -> Tensor:
         """The linear term that scores y stand for; y itself unless variables are weighted."""
         return y
+
+    def cost_slope(self, x: Tensor, lower: Tensor) -> Tensor:
+        """Omega'(x) at a bound, which the multipliers of bounds need; infinite where x only tends to it."""
+        raise ConstraintError(
+            f"{type(self).__name__} has no slope of its Omega, which the multipliers of bounds need. "
+            f"Fix: define cost_slope(x, lower)."
+        )
 
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         """psi(u)."""

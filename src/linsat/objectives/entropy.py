@@ -60,6 +60,9 @@ class Entropy(Objective):
     def parameters(self) -> dict[str, Any]:
         return {"tau": self.tau}
 
+    def cost_slope(self, x: Tensor, lower: Tensor) -> Tensor:
+        return namespace(x).full_like(x, float("inf"))
+
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         width = upper - lower
         return lower * u + self.tau * namespace(u).softplus(width * u / self.tau)

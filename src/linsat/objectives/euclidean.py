@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from linsat._array_namespace import Tensor, namespace
 from linsat.objectives.base import Objective, Range
+
+if TYPE_CHECKING:
+    from linsat.constraints.layout import Layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,7 +19,8 @@ class Euclidean(Objective):
 
     Args:
         weights: q, positive, (variables,) or (batch..., variables), or in the shape of the set's variable; may be
-            learned. Default: all one.
+            learned. Default: all one. Or a metric, a symmetric, positive definite matrix W, (variables, variables) or
+            (batch..., variables, variables): ``min (x - y)'W(x - y) / 2``, at the cost of `Quadratic`.
 
     Scores that satisfy the rows come back unchanged, answers are sparse (sparsemax on the simplex), and bounds may be
     infinite. Piecewise linear in y: at a kink (a variable at a bound, a row tight with multiplier 0) the gradient is
@@ -28,6 +32,15 @@ class Euclidean(Objective):
     native = "euclidean"
     per_variable = ("weights",)
     ranges = {"weights": Range(0.0, "positive numbers. Fix: for example weights=1.0.")}  # noqa: RUF012
+
+    def read(self, layout: Layout | None, batch_shape: Sequence[int], num_variables: int) -> Objective:
+        if type(self) is Euclidean and self.weights is not None:
+            from linsat.objectives.quadratic import as_metric
+
+            metric = as_metric(self.weights, batch_shape, num_variables)
+            if metric is not None:
+                return metric
+        return super().read(layout, batch_shape, num_variables)
 
     def probe(self, like: Tensor) -> Euclidean:
         return Euclidean()
@@ -41,6 +54,9 @@ class Euclidean(Objective):
 
     def linear(self, y: Tensor) -> Tensor:
         return y if self.weights is None else self.weights * y
+
+    def cost_slope(self, x: Tensor, lower: Tensor) -> Tensor:
+        return x if self.weights is None else self.weights * x
 
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         x = self.point(u, lower, upper)

@@ -68,6 +68,10 @@ class KL(Objective):
         xp = namespace(y)
         return y + self.tau * xp.log(xp.where(self.prior > 0, self.prior, 1.0))
 
+    def cost_slope(self, x: Tensor, lower: Tensor) -> Tensor:
+        xp, t = namespace(x), x - lower
+        return xp.where(t > 0, self.tau * xp.log(xp.where(t > 0, t, 1.0)), xp.inf)
+
     def _cut(self, u: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x - lower, the logarithm at which it ends, and whether that is farther away than u asks for."""
         xp = namespace(u)

@@ -50,6 +50,11 @@ class Tsallis(Objective):
     def parameters(self) -> dict[str, Any]:
         return {"tau": self.tau, "alpha": self.alpha}
 
+    def cost_slope(self, x: Tensor, lower: Tensor) -> Tensor:
+        xp, t = namespace(x), x - lower
+        power = xp.where(t > 0, xp.where(t > 0, t, 1.0) ** (self.alpha - 1), 0.0)
+        return self.tau * (self.alpha * power - 1) / (self.alpha * (self.alpha - 1))
+
     def _cut(self, u: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x - lower, v (1 where x is at a bound), and whether x is strictly between its bounds, or at the upper one."""
         xp = namespace(u)

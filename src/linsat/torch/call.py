@@ -25,6 +25,7 @@ from linsat.objectives import Objective
 from linsat.objectives.base import check_spread
 from linsat.plan import Numbers, Plan, Solver, plan_of
 from linsat.solution import Solution
+from linsat.solvers.bound_duals import bound_duals
 from linsat.torch.self_check import trusted
 
 Tensor = torch.Tensor
@@ -66,7 +67,6 @@ class Reading:
         check_options(solver, on_failure)
         _reject_scripts()
         solver = DEFAULT if solver is None else solver
-        objective = objective if constraints.layout is None else objective.flat(constraints.layout)
         like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read_scores)
         if tracing(like):
             _reject_onnx()
@@ -80,6 +80,7 @@ class Reading:
         width = constraints.num_variables or like.shape[-1]  # which a graph may not know
         if not tracing(like):  # a graph reads its arguments again when it runs
             solver = trusted(solver, device)
+        objective = objective.read(constraints.layout, batch_shape, width)
         scores = like if like.device == device else like.to(device)
         if batch_shape != scores.shape[:-1]:
             scores = scores.expand(*batch_shape, width)
@@ -139,10 +140,21 @@ class Reading:
         batch, constraints = self.batch_shape, self.constraints
         codes, steps, solver_codes = (count.reshape(batch) for count in counts)
         duals = duals.reshape(*batch, len(constraints))
-        solution = Solution(self.answer(x), steps, duals, codes, solver_codes, constraints)
+
+        def of_bounds() -> Tensor:
+            numbers, count = numbers_in_graphs(self), math.prod(batch)
+            row, col, _ = constraints.structure.on(numbers.values.device)
+            scores = self.scores.reshape(count, self.width)
+            point = x.reshape(count, self.width).to(self.dtype)
+            found = bound_duals(self.objective, numbers, (row, col), scores, point, duals.reshape(count, -1))
+            return found.reshape(*batch, self.width)
+
+        solution = Solution(self.answer(x), steps, duals, codes, solver_codes, constraints, of_bounds)
         if not constraints.fixed:
             # Now: an optimiser may change the numbers before anyone asks.
             _ = solution.violation, solution.broken, solution.adjusted
+            if self.objective.native is not None:
+                _ = solution.bound_duals
         return solution
 
 

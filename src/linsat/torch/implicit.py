@@ -38,9 +38,11 @@ from linsat.native import batch as native
 from linsat.native.batch import Answer
 from linsat.native.layout import NativeLayout
 from linsat.objectives import Objective
+from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan
 from linsat.solvers.newton import Newton
 from linsat.status import Status
+from linsat.torch import saddle
 from linsat.torch.arrays import solve as solve_on_arrays
 from linsat.torch.call import TensorCall, as_tensors, tensors_of
 from linsat.torch.exact_solve import solve_exactly
@@ -52,7 +54,7 @@ _READ = (torch.float64, torch.float32)  # by the native core
 
 def solve_flat(call: TensorCall, scores: Tensor) -> Answer:
     """Scores (N, l) solved, without gradients; x in their dtype, or in float32 where the core does not read it."""
-    if call.statement is None:
+    if call.statement is None and not call.objective.couples:
         return solve_on_arrays(call, scores)
     readable = _readable(scores)
     try:
@@ -62,6 +64,11 @@ def solve_flat(call: TensorCall, scores: Tensor) -> Answer:
             raise
         raise native.too_large(scores.shape[0], scores.shape[1], call.plan.pattern.num_rows) from None
     answer = call.solve(readable, x)
+    if call.statement is None:  # solved on the host
+        answer = as_tensors(answer)
+        duals, counts, decided = (part.to(scores.device) for part in (answer.duals, answer.counts, answer.decided))
+        x = torch.as_tensor(answer.x).to(scores.device)
+        answer = Answer(x, duals, counts, decided, answer.solved)
     if readable.dtype is not scores.dtype and not call.objective.finite_box:
         # An x beyond the range of its dtype is no answer; what finite bounds allow is checked before.
         beyond = ~torch.isfinite(x.to(scores.dtype)).all(-1).numpy() & (answer.codes == Status.CONVERGED.code)
@@ -306,6 +313,8 @@ def _on_arrays(
     solved: Solved, grad_duals: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
 ) -> Sequence[Tensor | None]:
     """The same in torch operations, each of which may be differentiated again."""
+    if isinstance(solved.kind, Matrix):
+        return _of_matrix(solved, grad_duals, grad_x, needed)
     problem = solved.problem()
     given = solved.masked(torch.zeros_like(problem.scores) if grad_x is None else grad_x)
     to_duals = torch.zeros_like(solved.duals) if grad_duals is None else solved.masked(grad_duals)
@@ -319,6 +328,16 @@ def _on_arrays(
         q = adjoint(problem, solved.duals, given, to_duals)
     pull_back: Callable[..., Any] = torch.func.vjp(solved.explicit, *solved.tensors)[1]
     return pull_back((given, -q, to_duals))
+
+
+def _of_matrix(
+    solved: Solved, grad_duals: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
+) -> Sequence[Tensor | None]:
+    assert isinstance(solved.kind, Matrix)
+    given = solved.masked(torch.zeros_like(solved.tensors[0]) if grad_x is None else grad_x)
+    to_duals = torch.zeros_like(solved.duals) if grad_duals is None else solved.masked(grad_duals)
+    point = solved.duals, solved.decided, solved._converged()
+    return saddle.gradients(solved.plan, solved.kind, solved.tensors, *point, given, to_duals, needed)
 
 
 def moving_rows(problem: Problem, duals: Tensor) -> Tensor:

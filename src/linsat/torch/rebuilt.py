@@ -57,7 +57,7 @@ def project(arguments: Arguments) -> Answers:
     )
     answer = as_tensors(solve_flat(call, scores))
     decided = answer.decided
-    if plan.constant and bool(torch.isneginf(scores).any()):  # which the set as it is knows nothing of
+    if plan.known() is not None and bool(torch.isneginf(scores).any()):  # which the set as it is knows nothing of
         problem = plan.problem(call.tensors(), scores, objective, plan.decided())
         decided = packed(problem.presolved, count)
     return Answers(

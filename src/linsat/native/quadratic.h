@@ -1,0 +1,880 @@
+/* A full quadratic: x of any instance, and its gradients.
+ *
+ *     minimise  x'Px / 2 - c'x     subject to    low <= M x <= high,        M the rows and a unit vector for each bounded variable
+ *
+ * c are the scores (QUADRATIC), or P times the scores (METRIC). With lambda the multipliers, positive at `low`, negative at
+ * `high` and at most the price in size, T = M (P + shift)^-1 M' and N = U'^-1 M' with U'U = P + shift: one Cholesky
+ * factorisation of [P + shift, M'; M, 0] that stops after P has U, N and -T. Constraints are in units in which T has ones
+ * on its diagonal.
+ *
+ * The proximal method of multipliers: from x and lambda, a solution of
+ *
+ *     (P + shift) dx = r + M' d,     r = c - P x + M' lambda,     low <= M (x + dx) + LIFT d <= high,    lambda + d complementary
+ *
+ * which has exactly one. Hard equalities are eliminated once; of the others those that bind are guessed, one system
+ * T_WW d_W = ... is solved, and what is wrong in the guess is exchanged, all at once while ever fewer are wrong; else they are
+ * added one by one (Goldfarb and Idnani, Math. Program. 27 (1983)). Where P is definite the shift is 0,
+ * and the second round is but a refinement: what it leaves is rounding. Where P is singular the shift is small, and rounds go
+ * on until x rests. A variable whose bound binds is set to it.
+ *
+ * If P and the coefficients are shared, the factors are those of all instances. Gradients: the adjoint of
+ *
+ *     P x - M_W' lambda = c,     M_W x = h        is      P v + M_W' w = dL/dx,    -M_W v = dL/dlambda
+ *
+ * by the same factors, then dL/dc = v, dL/dh = w, dL/dP = -(v x' + x v') / 2, dL/dM = lambda v' - w x'. What binds is
+ * what `decided` says: of variables, those not free; of rows, the active ones.
+ *
+ * Included by core.c once per instruction set.
+ */
+
+#define Quadratic V(Quadratic)
+
+#ifndef LINSAT_QUADRATIC
+#define LINSAT_QUADRATIC
+enum { IDLE = 0, AT_LOW = 1, AT_HIGH = -1, AT_PRICE_UP = 2, AT_PRICE_DOWN = -2 }; /* what a constraint does; UP: lambda = price */
+enum { ROUNDS = 60, PATIENT_EXCHANGES = 2, MOST_EXCHANGES = 4000, SADDLE_ROUNDS = 8 };
+#define LIFT 1e-9          /* on the diagonal of T, whose entries are 1 */
+#define SMALL_SHIFT 1e-4   /* of the largest diagonal entry of a singular P */
+#define NEGATIVE 1e-6      /* of that: an eigenvalue may be so far below 0 by rounding */
+#define NEARLY_SINGULAR 1e-11
+#define EXCHANGED 1e-11    /* beyond its end, or of the wrong sign, by more */
+#define SETTLED 2e-14      /* what is left of the equations is rounding */
+#define AT_BOUND 1e-14     /* a variable as close to its bound is there */
+#endif
+
+typedef struct {
+    const Layout *layout;
+    Team *team;
+    Instance it;
+    int metric, ready;
+    int64_t n, m, equal, ld; /* variables; constraints, of which hard equalities; n + m: all rounded up */
+    int64_t count;           /* of constraints but for padding */
+    double shift;
+    double *stated, *P, *A;  /* (l, l) as given; (l, n) symmetric; (k, n) */
+    double *S, *S_inverse, *S_size; /* (ld, ld) U, N and -T */
+    double *R, *R_inverse, *R_size; /* (m, m) factor of the equalities, and what they leave of T */
+    double *W, *W_inverse, *W_size; /* those that bind */
+    double *packed;
+    double *c, *x, *r, *Px, *pulled, *y;                /* (n), y: (ld) */
+    double *unit, *low, *high, *least, *most;           /* (m) units; ends; ends of lambda */
+    double *lambda, *value, *base, *d, *z, *rhs;        /* (m) */
+    double *duals, *values, *sizes;                     /* (k) */
+    int32_t *row, *variable, *list;                     /* (m) what a constraint is, -1: not that; those that bind */
+    int8_t *state, *before;
+    int64_t bind;
+} Quadratic;
+
+static double *V(arrange_quadratic)(Quadratic *q, const Layout *a, double *at) {
+    const int64_t l = a->variables, k = a->rows, n = rounded_up(l), m = rounded_up(k + 8) + rounded_up(l + 8), ld = n + m;
+    q->layout = a;
+    q->n = n;
+    at = V(arrange_instance)(&q->it, a, at);
+    q->stated = q->it.parameters[0] = V(take)(&at, l * l);
+    q->P = V(take)(&at, l * n);
+    q->A = V(take)(&at, k * n);
+    q->S = V(take)(&at, ld * ld);
+    q->R = V(take)(&at, m * m);
+    q->W = V(take)(&at, m * m);
+    q->packed = V(take)(&at, TILE * (ld + 8));
+    double **all[] = {&q->S_inverse, &q->S_size, &q->y, &q->R_inverse, &q->R_size, &q->W_inverse, &q->W_size};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) *all[i] = V(take)(&at, ld + 16);
+    double **variables[] = {&q->c, &q->x, &q->r, &q->Px, &q->pulled};
+    for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, n);
+    double **constraints[] = {&q->unit, &q->low, &q->high, &q->least, &q->most, &q->lambda, &q->value, &q->base, &q->d, &q->z, &q->rhs};
+    for (size_t i = 0; i < sizeof(constraints) / sizeof(*constraints); i++) *constraints[i] = V(take)(&at, m + 8);
+    double **rows[] = {&q->duals, &q->values, &q->sizes};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) *rows[i] = V(take)(&at, k);
+    int32_t **whole[] = {&q->row, &q->variable, &q->list};
+    for (size_t i = 0; i < sizeof(whole) / sizeof(*whole); i++) *whole[i] = (int32_t *)V(take)(&at, m / 2 + 8);
+    q->state = (int8_t *)V(take)(&at, m / 8 + 8);
+    q->before = (int8_t *)V(take)(&at, m / 8 + 8);
+    return at;
+}
+
+static void *V(begin_quadratic)(Quadratic *q, const Layout *a, const Statement *s) {
+    memset(q, 0, sizeof(*q));
+    double *origin = (double *)64;
+    void *block = zeroed_block((size_t)((char *)V(arrange_quadratic)(q, a, origin) - (char *)origin) + 64);
+    if (!block) return NULL;
+    V(arrange_quadratic)(q, a, block);
+    q->metric = s->objective == METRIC;
+    return block;
+}
+
+/* ---- factors ---- */
+
+/* Which constraints there are, hard equalities first; returns whether that is as before. */
+static int V(list_constraints)(Quadratic *q) {
+    const Layout *a = q->layout;
+    const Instance *it = &q->it;
+    int64_t g = 0, equal = 0;
+    int same = 1;
+#define PUT(i, j) same &= q->row[g] == (int32_t)(i) && q->variable[g] == (int32_t)(j), q->row[g] = (int32_t)(i), q->variable[g++] = (int32_t)(j)
+    for (int64_t i = 0; i < a->rows; i++)
+        if (it->senses[i] == EQUAL && !V(is_soft)(it, i)) PUT(i, -1);
+    while (g % 8) PUT(-1, -1);
+    equal = g;
+    for (int64_t i = 0; i < a->rows; i++)
+        if (it->senses[i] != EQUAL || V(is_soft)(it, i)) PUT(i, -1);
+    for (int64_t j = 0; j < a->variables; j++)
+        if (isfinite(it->lower[j]) || isfinite(it->upper[j])) PUT(-1, j);
+    q->count = g;
+    while (g % 8) PUT(-1, -1);
+#undef PUT
+    same &= q->m == g && q->equal == equal;
+    q->m = g;
+    q->equal = equal;
+    q->ld = q->n + g;
+    return same;
+}
+
+/* U, N and -T in S; returns whether P + shift is definite. */
+static int V(factor_P)(Quadratic *q, double shift, int alone) {
+    const int64_t l = q->layout->variables, n = q->n, ld = alone ? n : q->ld;
+    double *S = q->S;
+    memset(S, 0, ld * ld * sizeof(double));
+    for (int64_t j = 0; j < n; j++) {
+        if (j < l) memcpy(S + j * ld, q->P + j * n, l * sizeof(double));
+        S[j * ld + j] = j < l ? S[j * ld + j] + shift : 1.0;
+        q->S_size[j] = S[j * ld + j];
+    }
+    for (int64_t g = 0; g < q->m && !alone; g++) {
+        if (q->variable[g] >= 0) S[q->variable[g] * ld + n + g] = 1.0;
+        else if (q->row[g] >= 0)
+            for (int64_t j = 0; j < l; j++) S[j * ld + n + g] = q->A[q->row[g] * n + j];
+    }
+    int definite = !V(cholesky)(q->team, S, ld, n, q->S_size, q->S_inverse, q->packed);
+    for (int64_t j = 0; j < l && definite; j++)
+        definite = shift > 0 || 1.0 >= NEARLY_SINGULAR * q->S_size[j] * q->S_inverse[j] * q->S_inverse[j];
+    return definite;
+}
+
+/* Factors of P and of the equalities; 0, or the status that P asks for. */
+static int V(prepare_quadratic)(Quadratic *q) {
+    const Layout *a = q->layout;
+    const int64_t l = a->variables, n = q->n, m = q->m, ld = q->ld;
+    double largest = 0.0;
+    memset(q->P, 0, l * n * sizeof(double));
+    memset(q->A, 0, a->rows * n * sizeof(double));
+    for (int64_t i = 0; i < l; i++)
+        for (int64_t j = 0; j < l; j++) q->P[i * n + j] = 0.5 * (q->stated[i * l + j] + q->stated[j * l + i]);
+    for (int64_t j = 0; j < l; j++) largest = fabs(q->P[j * n + j]) > largest ? fabs(q->P[j * n + j]) : largest;
+    for (int64_t e = 0; e < a->entries; e++)
+        q->A[a->order[a->entry_row[e]] * n + a->entry_col[e]] += q->it.values[a->entry[e]];
+    q->shift = 0.0;
+    if (!V(factor_P)(q, 0.0, 0)) {
+        if (q->metric || (largest > 0 && !V(factor_P)(q, NEGATIVE * largest, 1))) return NOT_FINITE;
+        q->shift = SMALL_SHIFT * (largest > 0 ? largest : 1.0);
+        if (!V(factor_P)(q, q->shift, 0)) return NOT_FINITE;
+    }
+    for (int64_t g = 0; g < m; g++) {
+        const double size = -q->S[(n + g) * ld + n + g];
+        q->unit[g] = size > 1e-290 ? 1.0 / sqrt(size) : 1.0;
+    }
+    for (int64_t j = 0; j < l; j++)
+        for (int64_t g = 0; g < m; g++) q->S[j * ld + n + g] *= q->unit[g];
+    for (int64_t g = 0; g < m; g++) {
+        double *to = q->R + g * m;
+        const double *from = q->S + (n + g) * ld + n, own = q->unit[g];
+        for (int64_t h = g & ~(int64_t)7; h < m; h++) to[h] = -own * q->unit[h] * from[h];
+        to[g] += LIFT;
+        if (q->row[g] < 0 && q->variable[g] < 0) to[g] = 1.0;
+        q->R_size[g] = to[g];
+    }
+    if (q->equal) V(cholesky)(q->team, q->R, m, q->equal, q->R_size, q->R_inverse, q->packed);
+    for (int64_t g = q->equal; g < m; g++) /* all of it, so that its rows can be added */
+        for (int64_t h = q->equal; h < g; h++) q->R[g * m + h] = q->R[h * m + g];
+    return 0;
+}
+
+/* The numbers of instance n, with the factors that follow from them; 0, or the status that they ask for. */
+static int V(state_quadratic)(Quadratic *q, const Statement *s, const double *scores, int64_t n, int first) {
+    const Changes changed = V(state_instance)(&q->it, q->layout, s, scores, NULL, 0, n, first);
+    if (changed.status) {
+        q->ready = 0;
+        return changed.status;
+    }
+    const int same = V(list_constraints)(q);
+    if (!same || first || !q->ready || s->values.step || s->parameters[0].step) {
+        const int status = V(prepare_quadratic)(q);
+        q->ready = !status;
+        if (status) return status;
+    }
+    return 0;
+}
+
+/* ---- sums ---- */
+
+static void V(times_P)(const Quadratic *q, const double *x, double *to) {
+    for (int64_t j = 0; j < q->layout->variables; j++) to[j] = V(dot)(q->P + j * q->n, x, q->n);
+}
+
+/* M' lambda into `pulled` */
+static void V(pull_quadratic)(Quadratic *q, const double *lambda) {
+    memset(q->pulled, 0, q->n * sizeof(double));
+    for (int64_t g = 0; g < q->count; g++) {
+        if (lambda[g] == 0.0) continue;
+        if (q->variable[g] >= 0) q->pulled[q->variable[g]] += lambda[g] * q->unit[g];
+        else if (q->row[g] >= 0) V(add_product)(q->pulled, q->pulled, q->A + q->row[g] * q->n, lambda[g] * q->unit[g], q->n);
+    }
+}
+
+/* M x in units */
+static void V(values_of)(const Quadratic *q, const double *x, double *to) {
+    for (int64_t g = 0; g < q->m; g++) {
+        if (q->variable[g] >= 0) to[g] = q->unit[g] * x[q->variable[g]];
+        else to[g] = q->row[g] < 0 ? 0.0 : q->unit[g] * V(dot)(q->A + q->row[g] * q->n, x, q->n);
+    }
+}
+
+/* r = c - P x + M' lambda, and M x */
+static void V(remainder)(Quadratic *q, const double *c, const double *x, const double *lambda) {
+    V(times_P)(q, x, q->Px);
+    V(pull_quadratic)(q, lambda);
+    for (int64_t j = 0; j < q->n; j++) q->r[j] = c[j] - q->Px[j] + q->pulled[j];
+    V(values_of)(q, x, q->value);
+}
+
+/* ---- systems ---- */
+
+/* The factor of those that bind. */
+static void V(factor_binding)(Quadratic *q) {
+    const int64_t m = q->m;
+    int64_t count = 0;
+    for (int64_t g = q->equal; g < q->count; g++)
+        if (q->state[g] == AT_LOW || q->state[g] == AT_HIGH) q->list[count++] = (int32_t)g;
+    q->bind = count;
+    const int64_t wide = rounded_up(count);
+    for (int64_t g = 0; g < wide; g++) {
+        double *to = q->W + g * wide;
+        const double *from = g < count ? q->R + q->list[g] * m : NULL;
+        for (int64_t h = g & ~(int64_t)7; h < wide; h++) to[h] = g < count && h < count ? from[q->list[h]] : 0.0;
+        if (g >= count) to[g] = 1.0;
+        q->W_size[g] = g < count ? q->R[q->list[g] * m + q->list[g]] : 1.0;
+    }
+    if (count) V(cholesky)(q->team, q->W, wide, count, q->W_size, q->W_inverse, q->packed);
+    memcpy(q->before, q->state, q->m);
+}
+
+/* y = [U'^-1 r; what M dx lacks but for d]: first half of a system; `z` begins with the equalities' part. The targets of
+ * equalities are in `low`. */
+static void V(begin_system)(Quadratic *q, const double *target) {
+    const int64_t n = q->n, m = q->m;
+    memcpy(q->y, q->r, n * sizeof(double));
+    for (int64_t g = 0; g < m; g++) q->y[n + g] = -q->value[g];
+    V(solve_forward)(q->S, q->ld, n, q->S_inverse, q->y);
+    for (int64_t g = 0; g < m; g++) q->z[g] = q->y[n + g];
+    for (int64_t g = 0; g < q->equal; g++) q->z[g] = q->row[g] < 0 ? 0.0 : q->z[g] + target[g];
+    if (q->equal) V(solve_forward)(q->R, m, q->equal, q->R_inverse, q->z);
+    for (int64_t g = q->equal; g < m; g++) q->base[g] = -q->z[g];
+}
+
+/* base += R d of one constraint */
+INLINE void V(add_constraint)(const Quadratic *q, double *to, int64_t g, double d) {
+    V(add_product)(to + q->equal, to + q->equal, q->R + g * q->m + q->equal, d, q->m - q->equal);
+}
+
+/* d of those that bind, such that `value` + R d is `target` there. */
+static void V(solve_binding)(Quadratic *q, const double *value, const double *target) {
+    const int64_t wide = rounded_up(q->bind);
+    memset(q->rhs, 0, (wide + 8) * sizeof(double));
+    for (int64_t g = 0; g < q->bind; g++) q->rhs[g] = target[q->list[g]] - value[q->list[g]];
+    if (q->bind) {
+        V(solve_forward)(q->W, wide, q->bind, q->W_inverse, q->rhs);
+        V(solve_back)(q->W, wide, q->bind, q->W_inverse, q->rhs);
+    }
+    for (int64_t g = 0; g < q->bind; g++) q->d[q->list[g]] = q->rhs[g];
+}
+
+/* d of the equalities, and dx into y. */
+static void V(end_system)(Quadratic *q) {
+    const int64_t n = q->n, m = q->m, equal = q->equal;
+    if (equal) {
+        memcpy(q->z + equal, q->d + equal, (m - equal) * sizeof(double));
+        V(solve_back)(q->R, m, equal, q->R_inverse, q->z);
+        memcpy(q->d, q->z, equal * sizeof(double));
+    }
+    for (int64_t g = 0; g < m; g++) q->y[n + g] = -q->d[g];
+    V(solve_back)(q->S, q->ld, n, q->S_inverse, q->y);
+}
+
+/* ---- what binds ---- */
+
+/* What a constraint with this lambda and this value should do. */
+INLINE int8_t V(corrected)(const Quadratic *q, int64_t g, double lambda, double value, double reach) {
+    const double low = q->low[g], high = q->high[g], slight = EXCHANGED * reach;
+    const int equal = low == high;
+    switch (q->state[g]) {
+    case IDLE:
+        if (value < low - EXCHANGED * (1.0 + fabs(low))) return AT_LOW;
+        return value > high + EXCHANGED * (1.0 + fabs(high)) ? AT_HIGH : IDLE;
+    case AT_LOW:
+        if (lambda > q->most[g] + slight) return AT_PRICE_UP;
+        if (equal) return lambda < q->least[g] - slight ? AT_PRICE_DOWN : AT_LOW;
+        return lambda < -slight ? IDLE : AT_LOW;
+    case AT_HIGH:
+        if (lambda < q->least[g] - slight) return AT_PRICE_DOWN;
+        return lambda > slight ? IDLE : AT_HIGH;
+    case AT_PRICE_UP: return value > low + EXCHANGED * (1.0 + fabs(low)) ? AT_LOW : AT_PRICE_UP;
+    default: return value < high - EXCHANGED * (1.0 + fabs(high)) ? (equal ? AT_LOW : AT_HIGH) : AT_PRICE_DOWN;
+    }
+}
+
+/* ---- the dual method: one constraint after another ---- */
+
+/* The factor of the list with one more constraint, at its end. */
+static void V(append)(Quadratic *q, int32_t g) {
+    const int64_t count = q->bind++, m = q->m;
+    const double *row = q->R + g * m;
+    double pivot = row[g], *W = q->W;
+    for (int64_t e = 0; e < count; e++) q->rhs[e] = row[q->list[e]];
+    for (int64_t e = 0; e < count; e++) {
+        const double value = q->rhs[e] * q->W_inverse[e];
+        V(add_product)(q->rhs + e + 1, q->rhs + e + 1, W + e * m + e + 1, -value, count - e - 1);
+        W[e * m + count] = value;
+        pivot -= value * value;
+    }
+    pivot = pivot > 0.1 * LIFT ? pivot : 0.1 * LIFT;
+    W[count * m + count] = sqrt(pivot);
+    q->W_inverse[count] = 1.0 / sqrt(pivot);
+    q->list[count] = g;
+}
+
+/* The factor without its constraint number p: rotations make it triangular again. */
+static void V(remove_one)(Quadratic *q, int64_t p) {
+    const int64_t count = --q->bind, m = q->m;
+    double *W = q->W;
+    for (int64_t e = p; e < count; e++) q->list[e] = q->list[e + 1];
+    for (int64_t e = 0; e <= count; e++) memmove(W + e * m + (e > p ? e - 1 : p), W + e * m + (e > p ? e : p + 1), (count - (e > p ? e - 1 : p)) * sizeof(double));
+    for (int64_t e = p; e < count; e++) {
+        double *upper = W + e * m, *below = upper + m;
+        const double length = hypot(upper[e], below[e]), c = upper[e] / length, d = below[e] / length;
+        for (int64_t h = e; h < count; h++) {
+            const double first = upper[h], second = below[h];
+            upper[h] = c * first + d * second;
+            below[h] = c * second - d * first;
+        }
+        q->W_inverse[e] = 1.0 / upper[e];
+    }
+}
+
+/* rhs becomes R_WW^-1 rhs */
+static void V(solve_listed)(const Quadratic *q) {
+    const int64_t count = q->bind, m = q->m;
+    double *y = q->rhs;
+    for (int64_t e = 0; e < count; e++) {
+        y[e] *= q->W_inverse[e];
+        V(add_product)(y + e + 1, y + e + 1, q->W + e * m + e + 1, -y[e], count - e - 1);
+    }
+    for (int64_t e = count - 1; e >= 0; e--) y[e] = (y[e] - V(dot)(q->W + e * m + e + 1, y + e + 1, count - e - 1)) * q->W_inverse[e];
+}
+
+/* By how much a constraint that is not in the list lies beyond its end; the sign is the way its multiplier is to go. */
+INLINE double V(beyond)(const Quadratic *q, int64_t g, double value) {
+    const double low = q->low[g], high = q->high[g];
+    switch (q->state[g]) {
+    case IDLE: return value < low ? low - value : value > high ? high - value : 0.0;
+    case AT_PRICE_UP: return value > low ? low - value : 0.0;
+    case AT_PRICE_DOWN: return value < high ? high - value : 0.0;
+    default: return 0.0;
+    }
+}
+
+/* How far the multiplier of g, going this way, is from where it has to stop: at its price, at 0, or nowhere. */
+INLINE double V(way_to_go)(const Quadratic *q, int64_t g, double lambda, double way) {
+    const int8_t state = q->state[g];
+    const int either = q->low[g] == q->high[g], up = state == AT_LOW, down = state == AT_HIGH;
+    const double most = either || up || state == IDLE ? q->most[g] : 0.0, least = either || down || state == IDLE ? q->least[g] : 0.0;
+    const double room = way > 0 ? most - lambda : lambda - least;
+    return room > 0 ? room / fabs(way) : 0.0;
+}
+
+/* Goldfarb and Idnani's: the constraint that is farthest beyond its end gets a multiplier, and others lose theirs on the way
+ * when they reach 0 or their price. Every step increases the dual, so it ends. */
+static int V(add_one_by_one)(Quadratic *q, int64_t most, int64_t *steps) {
+    const int64_t equal = q->equal, count = q->count;
+    double *value = q->value, *change = q->z;
+    q->bind = 0;
+    memcpy(value + equal, q->base + equal, (q->m - equal) * sizeof(double));
+    for (int64_t g = equal; g < count; g++) {
+        const int always = q->low[g] == q->high[g];
+        q->state[g] = always ? AT_LOW : IDLE;
+        q->d[g] = always ? 0.0 : -q->lambda[g];
+        if (always) V(append)(q, (int32_t)g);
+        else if (q->d[g] != 0.0) V(add_constraint)(q, value, g, q->d[g]);
+    }
+    for (int64_t e = 0; e < q->bind; e++) q->rhs[e] = q->low[q->list[e]] - value[q->list[e]];
+    V(solve_listed)(q);
+    for (int64_t e = 0; e < q->bind; e++) {
+        q->d[q->list[e]] = q->rhs[e];
+        V(add_constraint)(q, value, q->list[e], q->rhs[e]);
+    }
+    for (int64_t e = q->bind - 1; e >= 0; e--) { /* a soft row that holds only beyond its price does not */
+        const int64_t g = q->list[e];
+        const double lambda = q->lambda[g] + q->d[g], kept = lambda > q->most[g] ? q->most[g] : lambda < q->least[g] ? q->least[g] : lambda;
+        if (kept == lambda) continue;
+        V(add_constraint)(q, value, g, kept - lambda);
+        q->d[g] = kept - q->lambda[g];
+        q->state[g] = kept > 0 ? AT_PRICE_UP : AT_PRICE_DOWN;
+        V(remove_one)(q, e);
+    }
+    for (int64_t turn = 0; turn < most; turn++) {
+        int64_t worst = -1;
+        double far = 0.0;
+        for (int64_t e = 0; e < q->bind; e++) { /* what prices have moved */
+            const int64_t g = q->list[e];
+            const double end = q->state[g] == AT_HIGH ? q->high[g] : q->low[g];
+            if (turn == 0 && fabs(end - value[g]) > EXCHANGED * (1.0 + fabs(end))) return 0;
+        }
+        for (int64_t g = equal; g < count; g++) {
+            const double off = V(beyond)(q, g, value[g]), end = off > 0 ? q->low[g] : q->high[g];
+            if (off != 0.0 && fabs(off) > EXCHANGED * (1.0 + fabs(end)) && fabs(off) > far) far = fabs(off), worst = g;
+        }
+        if (worst < 0) break;
+        const double end = V(beyond)(q, worst, value[worst]) > 0 ? q->low[worst] : q->high[worst];
+        const double way = end > value[worst] ? 1.0 : -1.0;
+        for (int blocked = 1; blocked; ++*steps) {
+            if (*steps > most) return 0;
+            const double *row = q->R + worst * q->m;
+            for (int64_t e = 0; e < q->bind; e++) q->rhs[e] = -way * row[q->list[e]];
+            V(solve_listed)(q);
+            memset(change + equal, 0, (q->m - equal) * sizeof(double));
+            V(add_constraint)(q, change, worst, way);
+            for (int64_t e = 0; e < q->bind; e++) V(add_constraint)(q, change, q->list[e], q->rhs[e]);
+            double step = (end - value[worst]) / change[worst];
+            if (!(way * change[worst] > 0) || !isfinite(step)) return 0;
+            int64_t stops = -1; /* number in the list, or `bind`: its own price */
+            const double own = V(way_to_go)(q, worst, q->lambda[worst] + q->d[worst], way);
+            if (q->state[worst] == IDLE ? own < step : 0) step = own, stops = q->bind;
+            if (q->state[worst] == AT_PRICE_UP || q->state[worst] == AT_PRICE_DOWN) { /* back from its price, at most to 0 */
+                const double back = fabs(q->lambda[worst] + q->d[worst]);
+                if (q->low[worst] != q->high[worst] && back < step) step = back, stops = q->bind;
+            }
+            for (int64_t e = 0; e < q->bind; e++) {
+                const int64_t g = q->list[e];
+                const double room = V(way_to_go)(q, g, q->lambda[g] + q->d[g], q->rhs[e]);
+                if (q->rhs[e] != 0.0 && room < step) step = room, stops = e;
+            }
+            V(add_product)(value + equal, value + equal, change + equal, step, q->m - equal);
+            q->d[worst] += way * step;
+            for (int64_t e = 0; e < q->bind; e++) q->d[q->list[e]] += step * q->rhs[e];
+            blocked = stops >= 0 && stops < q->bind;
+            if (blocked) {
+                const int64_t g = q->list[stops];
+                const double lambda = q->lambda[g] + q->d[g];
+                const int priced = q->rhs[stops] > 0 ? q->most[g] < INFINITY && lambda > 0 : q->least[g] > -INFINITY && lambda < 0;
+                const double kept = !priced ? 0.0 : lambda > 0 ? q->most[g] : q->least[g];
+                q->d[g] = kept - q->lambda[g];
+                q->state[g] = !priced ? IDLE : lambda > 0 ? AT_PRICE_UP : AT_PRICE_DOWN;
+                V(remove_one)(q, stops);
+            } else if (stops >= 0) {
+                const int8_t was = q->state[worst];
+                q->state[worst] = was != IDLE ? IDLE : way > 0 ? AT_PRICE_UP : AT_PRICE_DOWN;
+                q->d[worst] = (was != IDLE ? 0.0 : way > 0 ? q->most[worst] : q->least[worst]) - q->lambda[worst];
+            } else {
+                const double lambda = q->lambda[worst] + q->d[worst];
+                q->state[worst] = q->low[worst] == q->high[worst] || end == q->low[worst] ? AT_LOW : AT_HIGH;
+                if (q->low[worst] != q->high[worst] && lambda * (q->state[worst] == AT_LOW ? 1 : -1) < 0) q->state[worst] = IDLE;
+                V(append)(q, (int32_t)worst);
+            }
+        }
+    }
+    q->bind = -1; /* its factor has another shape */
+    return 1;
+}
+
+/* d such that every constraint does what it should; returns whether that was found. */
+static int V(exchange_binding)(Quadratic *q, int64_t most, int64_t *steps) {
+    const int64_t equal = q->equal, count = q->count;
+    int64_t fewest = count + 1;
+    int patience = PATIENT_EXCHANGES, factored = q->bind >= 0 && !memcmp(q->state, q->before, q->m);
+    for (;;) {
+        if (!factored) V(factor_binding)(q), ++*steps;
+        factored = 0;
+        double *value = q->value; /* M x is in base already */
+        memcpy(value + equal, q->base + equal, (q->m - equal) * sizeof(double));
+        double reach = 1.0;
+        for (int64_t g = equal; g < count; g++) {
+            const int8_t state = q->state[g];
+            if (state == AT_LOW || state == AT_HIGH) continue;
+            q->d[g] = (state == AT_PRICE_UP ? q->most[g] : state == AT_PRICE_DOWN ? q->least[g] : 0.0) - q->lambda[g];
+            if (q->d[g] != 0.0) V(add_constraint)(q, value, g, q->d[g]);
+        }
+        for (int64_t g = 0; g < q->bind; g++) q->z[q->list[g]] = q->state[q->list[g]] == AT_LOW ? q->low[q->list[g]] : q->high[q->list[g]];
+        V(solve_binding)(q, value, q->z);
+        for (int64_t g = 0; g < q->bind; g++) {
+            const int64_t at = q->list[g];
+            V(add_constraint)(q, value, at, q->d[at]);
+            const double size = fabs(q->lambda[at] + q->d[at]);
+            reach = size > reach ? size : reach;
+        }
+        int64_t wrong = 0;
+        for (int64_t g = equal; g < count; g++)
+            wrong += V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach) != q->state[g];
+        if (!wrong && isfinite(reach)) return 1;
+        patience = wrong < fewest ? PATIENT_EXCHANGES : patience - 1;
+        fewest = wrong < fewest ? wrong : fewest;
+        if (patience < 0 || !isfinite(reach)) return V(add_one_by_one)(q, most, steps);
+        for (int64_t g = equal; g < count; g++)
+            q->state[g] = V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach);
+    }
+}
+
+/* ---- one instance ---- */
+
+/* Ends of the constraints and of their multipliers, in units. */
+static void V(read_ends)(Quadratic *q) {
+    const Instance *it = &q->it;
+    for (int64_t g = 0; g < q->m; g++) {
+        const double unit = q->unit[g];
+        q->low[g] = -INFINITY, q->high[g] = INFINITY, q->least[g] = -INFINITY, q->most[g] = INFINITY;
+        if (q->variable[g] >= 0) {
+            q->low[g] = it->lower[q->variable[g]] * unit;
+            q->high[g] = it->upper[q->variable[g]] * unit;
+        } else if (q->row[g] >= 0) {
+            const Ends ends = ends_of(it, q->row[g]);
+            q->low[g] = ends.lower * unit;
+            q->high[g] = ends.upper * unit;
+            if (V(is_soft)(it, q->row[g])) q->least[g] = -ends.over / unit, q->most[g] = ends.under / unit;
+        }
+    }
+}
+
+/* Where the iteration begins: nothing binds but what has one place only, and rows with a dual from before. */
+static void V(begin_rounds)(Quadratic *q, const double *start) {
+    memset(q->lambda, 0, (q->m + 8) * sizeof(double));
+    memset(q->d, 0, (q->m + 8) * sizeof(double));
+    memset(q->x, 0, q->n * sizeof(double));
+    memset(q->state, 0, q->m);
+    q->bind = -1;
+    for (int64_t g = q->equal; g < q->count; g++) {
+        const double dual = start && q->row[g] >= 0 ? start[q->row[g]] : 0.0;
+        if (q->low[g] == q->high[g] || (dual > 0 && q->low[g] > -INFINITY)) q->state[g] = AT_LOW;
+        else if (dual < 0 && q->high[g] < INFINITY) q->state[g] = AT_HIGH;
+    }
+}
+
+/* Variables whose bound binds are there; the others are moved into their box. */
+static void V(set_to_bounds)(Quadratic *q) {
+    const Instance *it = &q->it;
+    for (int64_t g = q->equal; g < q->count; g++) {
+        const int32_t j = q->variable[g];
+        if (j < 0) continue;
+        if (q->state[g] == AT_LOW) q->x[j] = it->lower[j];
+        if (q->state[g] == AT_HIGH) q->x[j] = it->upper[j];
+    }
+}
+
+/* The worst of what is left: stationarity of the variables that do not bind, and constraints that bind. */
+static double V(left_over)(const Quadratic *q) {
+    double size = 1e-300, worst = 0.0, off = 0.0;
+    for (int64_t j = 0; j < q->layout->variables; j++) {
+        const double own = fabs(q->c[j]) + fabs(q->Px[j]) + fabs(q->pulled[j]);
+        size = own > size ? own : size;
+        worst = fabs(q->r[j]) > worst ? fabs(q->r[j]) : worst;
+    }
+    for (int64_t g = 0; g < q->count; g++) {
+        if (g >= q->equal && q->state[g] != AT_LOW && q->state[g] != AT_HIGH) continue;
+        if (g < q->equal && q->row[g] < 0) continue;
+        const double end = q->state[g] == AT_HIGH ? q->high[g] : q->low[g];
+        const double here = fabs(q->value[g] - end) / (1.0 + fabs(end));
+        off = here > off ? here : off;
+    }
+    return worst / size + off;
+}
+
+/* Rounds until x rests; returns whether they ended. */
+static int V(run_rounds)(Quadratic *q, int64_t most, int64_t *steps) {
+    double last = INFINITY;
+    int tired = 0;
+    memcpy(q->r, q->c, q->n * sizeof(double)); /* x and lambda are 0 */
+    memset(q->value, 0, q->m * sizeof(double));
+    for (int round = 0; round < ROUNDS; round++) {
+        V(begin_system)(q, q->low);
+        const int64_t before = *steps;
+        /* `z` holds the equalities' part until `end_system`, beyond that it is free */
+        if (!V(exchange_binding)(q, most, steps)) return 0;
+        V(end_system)(q);
+        for (int64_t j = 0; j < q->layout->variables; j++) q->x[j] += q->y[j];
+        for (int64_t g = 0; g < q->count; g++) q->lambda[g] += q->d[g];
+        for (int64_t g = q->equal; g < q->count; g++)
+            if (q->state[g] == IDLE) q->lambda[g] = 0.0;
+            else if (q->state[g] == AT_PRICE_UP) q->lambda[g] = q->most[g];
+            else if (q->state[g] == AT_PRICE_DOWN) q->lambda[g] = q->least[g];
+        V(set_to_bounds)(q);
+        V(remainder)(q, q->c, q->x, q->lambda);
+        const double left = V(left_over)(q);
+        if (!isfinite(left)) return 0;
+        if (left <= SETTLED) return 1;
+        const int rests = *steps - before <= 1;
+        tired = rests && !(left < 0.3 * last) ? tired + 1 : 0;
+        if (tired && left < 1e-12) return 1;
+        if (tired > 3) return left < 1e-9;
+        last = left;
+    }
+    return last < 1e-9;
+}
+
+/* x in its box; duals of the rows and what binds, as `decided` has it. */
+static void V(settle_quadratic)(Quadratic *q) {
+    Instance *it = &q->it;
+    const Layout *a = q->layout;
+    memset(it->free, 1, a->variables);
+    memset(it->at_upper, 0, a->variables);
+    memset(it->active, 0, 2 * a->rows);
+    memset(q->duals, 0, a->rows * sizeof(double));
+    for (int64_t g = 0; g < q->count; g++) {
+        const int32_t i = q->row[g], j = q->variable[g];
+        if (i >= 0) {
+            double dual = q->lambda[g] * q->unit[g];
+            const double least = it->dual_lower[i], most = it->dual_upper[i];
+            if (q->state[g] == AT_PRICE_UP) dual = most;
+            if (q->state[g] == AT_PRICE_DOWN) dual = least;
+            q->duals[i] = dual = dual < least ? least : dual > most ? most : dual;
+            it->active[i] = g < q->equal || (q->state[g] != IDLE && dual > least && dual < most);
+        }
+        if (j < 0) continue;
+        const double lower = it->lower[j], upper = it->upper[j];
+        double x = q->x[j];
+        x = x < lower + AT_BOUND * (1.0 + fabs(lower)) ? lower : x > upper - AT_BOUND * (1.0 + fabs(upper)) ? upper : x;
+        q->x[j] = x;
+        it->free[j] = x > lower && x < upper;
+        it->at_upper[j] = x >= upper && upper > lower;
+    }
+}
+
+/* The verdict of verdict.h: every hard row holds at x, and multipliers and distances leave no gap. A full P has no
+ * terms of single variables: instead each of them is stationary to tolerance, or pushed to its bound. */
+static int V(is_optimal)(Quadratic *q, double tol) {
+    const Layout *a = q->layout;
+    const Instance *it = &q->it;
+    double gap = 0.0, size = 1.0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const double *row = q->A + i * q->n;
+        vec sum = {0}, size_of_terms = {0};
+        for (int64_t j = 0; j < q->n; j += LANES) {
+            const vec term = V(load)(row + j) * V(load)(q->x + j);
+            sum += term;
+            size_of_terms += V(size_of)(term);
+        }
+        q->values[i] = V(sum_of)(sum);
+        q->sizes[i] = V(sum_of)(size_of_terms);
+    }
+    for (int64_t i = 0; i < a->rows; i++) {
+        const Ends ends = ends_of(it, i);
+        const double dual = q->duals[i], off = V(outside)(&ends, q->values[i]);
+        if (ends.over < INFINITY) {
+            if (off > ROW_ROUNDING * (q->sizes[i] + fabs(it->rhs[i]))) gap += fabs(ends.lower > q->values[i] ? ends.under - dual : ends.over + dual) * off;
+            else if (dual != 0.0) gap += fabs(dual) * fabs(q->values[i] - (dual > 0 ? ends.lower : ends.upper));
+            continue;
+        }
+        if (!(off <= tol * (q->sizes[i] > 1.0 ? q->sizes[i] : 1.0))) return 0;
+        if (dual != 0.0) gap += fabs(dual) * fabs(q->values[i] - (dual > 0 ? ends.lower : ends.upper));
+    }
+    V(times_P)(q, q->x, q->Px);
+    memset(q->pulled, 0, q->n * sizeof(double));
+    for (int64_t i = 0; i < a->rows; i++)
+        if (q->duals[i] != 0.0) V(add_product)(q->pulled, q->pulled, q->A + i * q->n, q->duals[i], q->n);
+    for (int64_t j = 0; j < a->variables; j++) {
+        const double r = q->c[j] - q->Px[j] + q->pulled[j], own = fabs(q->c[j]) + fabs(q->Px[j]) + fabs(q->pulled[j]);
+        const int stays = !it->free[j] && (it->lower[j] == it->upper[j] || (it->at_upper[j] ? r >= 0 : r <= 0));
+        size += fabs(q->c[j] * q->x[j]) + fabs(q->Px[j] * q->x[j]);
+        if (stays) continue;
+        if (!(fabs(r) <= tol * (1.0 + own))) return 0;
+        gap += fabs(r * q->x[j]);
+    }
+    return gap <= INTERIOR_GAP * tol * size;
+}
+
+/* The linear term of scores, which are in x: c. Returns whether all of it is finite. */
+static int V(read_linear)(Quadratic *q, double *scores) {
+    const int64_t l = q->layout->variables;
+    int usable = 1;
+    for (int64_t j = 0; j < l; j++) {
+        if (scores[j] == -INFINITY && q->it.forbids) scores[j] = q->metric ? q->it.lower[j] : 0.0;
+        usable &= isfinite(scores[j]) != 0;
+    }
+    if (q->metric) V(times_P)(q, scores, q->c);
+    else memcpy(q->c, scores, l * sizeof(double));
+    for (int64_t j = 0; j < l; j++) usable &= isfinite(q->c[j]) != 0;
+    return usable;
+}
+
+static void V(forward_one_quadratic)(Quadratic *q, const Statement *s, const Solve *call, int64_t n, int first) {
+    const Layout *a = q->layout;
+    const int64_t l = a->variables;
+    int64_t steps = 0;
+    double *scores = q->x;
+    V(read)(scores, call->scores, (int)call->single, n * l, l);
+    int status = V(state_quadratic)(q, s, scores, n, first);
+    if (!status && !V(read_linear)(q, scores)) status = NOT_FINITE;
+    if (!status) {
+        const int64_t most = call->max_steps < CONSTANTS.steps_before_interior ? call->max_steps : MOST_EXCHANGES;
+        V(read_ends)(q);
+        V(begin_rounds)(q, call->start ? call->start + n * a->rows : NULL);
+        const int ended = V(run_rounds)(q, most, &steps);
+        V(settle_quadratic)(q);
+        status = ended && V(is_optimal)(q, call->tol) ? CONVERGED : steps >= call->max_steps ? STEP_LIMIT : STALLED;
+        if (call->single && V(largest)(q->x, q->n) > FLT_MAX) status = NOT_FINITE;
+    } else {
+        for (int64_t j = 0; j < l; j++) q->x[j] = NAN;
+        memset(q->duals, 0, a->rows * sizeof(double));
+    }
+    V(write)(call->x, q->x, (int)call->single, n * l, l);
+    memcpy(call->duals + n * a->rows, q->duals, a->rows * sizeof(double));
+    if (call->decided) memcpy(call->decided + n * V(decided_size)(a), q->it.decided, V(decided_size)(a));
+    call->status[n] = status;
+    if (status != CONVERGED) __atomic_fetch_add(call->unsolved, 1, __ATOMIC_RELAXED);
+    call->steps[n] = steps;
+    call->solver[n] = NEWTON;
+}
+
+static int V(forward_quadratic)(const Layout *a, const Statement *s, const Solve *call, Team *team) {
+    Quadratic q;
+    int64_t n = claim(&team->counter);
+    if (team->together && n > 0) help(team);
+    if (n >= call->count || (team->together && n > 0)) return 0;
+    void *block = V(begin_quadratic)(&q, a, s);
+    q.team = team->together ? team : NULL;
+    for (int first = 1; block && n < call->count; n = q.team ? n + 1 : claim(&team->counter), first = 0)
+        V(forward_one_quadratic)(&q, s, call, n, first);
+    if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
+    free_block(block);
+    return block ? 0 : -1;
+}
+
+/* ---- gradients ---- */
+
+/* Solve P v - M_W' lambda = g, M_W v = target in units, by the factors and a few refinements: v into `to`. */
+static void V(solve_saddle)(Quadratic *q, const double *g, const double *target, double *to) {
+    const int64_t l = q->layout->variables, m = q->m;
+    double last = INFINITY;
+    memset(to, 0, q->n * sizeof(double));
+    memset(q->lambda, 0, (m + 8) * sizeof(double));
+    memcpy(q->r, g, q->n * sizeof(double));
+    memset(q->value, 0, m * sizeof(double));
+    for (int round = 0; round < SADDLE_ROUNDS; round++) {
+        double left = 0.0, size = 0.0;
+        if (round) V(remainder)(q, g, to, q->lambda);
+        for (int64_t j = 0; j < l; j++) {
+            left = fabs(q->r[j]) > left ? fabs(q->r[j]) : left;
+            size = fabs(g[j]) > size ? fabs(g[j]) : size;
+        }
+        for (int64_t h = 0; round && h < q->count; h++) /* a constraint as well as a variable */
+            if (h < q->equal ? q->row[h] >= 0 : q->state[h] != 0) left = fabs(q->value[h] - target[h]) * q->unit[h] > left ? fabs(q->value[h] - target[h]) * q->unit[h] : left;
+        if (round && (left <= SETTLED * size || !(left < 0.5 * last))) break;
+        last = left;
+        V(begin_system)(q, target);
+        memset(q->d, 0, (m + 8) * sizeof(double));
+        V(solve_binding)(q, q->base, target);
+        V(end_system)(q);
+        for (int64_t j = 0; j < l; j++) to[j] += q->y[j];
+        for (int64_t h = 0; h < q->count; h++) q->lambda[h] += q->d[h];
+        for (int64_t h = q->equal; h < q->count; h++) /* exactly there */
+            if (q->variable[h] >= 0 && q->state[h]) to[q->variable[h]] = target[h] / q->unit[h];
+    }
+}
+
+/* Gradients of one instance; scores are those that were read. */
+static void V(pull_back_quadratic)(Quadratic *q, const Pull *call, int64_t n, const uint8_t *decided, double *scores, Sums to) {
+    const Layout *a = q->layout;
+    const Instance *it = &q->it;
+    const int64_t l = a->variables, k = a->rows;
+    const uint8_t *free_ = decided, *at_upper = decided + l, *active = decided + 2 * l;
+    const double *duals = call->duals + n * k, *of_duals = call->grad_duals ? call->grad_duals + n * k : NULL;
+    double *v = q->S_size, *x = q->x, *g = q->c, *target = q->high, *w = q->low;
+    memset(q->state, 0, q->m);
+    for (int64_t h = q->equal; h < q->count; h++) {
+        if (q->row[h] >= 0 ? active[q->row[h]] : !free_[q->variable[h]]) q->state[h] = AT_LOW;
+    }
+    V(factor_binding)(q);
+    if (to.values || to.parameters[0]) { /* x, from what binds */
+        for (int64_t h = 0; h < q->count; h++) {
+            const int32_t i = q->row[h], j = q->variable[h];
+            target[h] = 0.0;
+            if (j >= 0) target[h] = q->unit[h] * (at_upper[j] ? it->upper[j] : it->lower[j]);
+            else if (i >= 0) target[h] = q->unit[h] * it->side[i];
+            if (!isfinite(target[h])) target[h] = 0.0;
+        }
+        for (int64_t i = 0; i < k; i++) /* a soft row that is broken pulls with its price */
+            if (!active[i] && duals[i] != 0.0) V(add_product)(q->c, q->c, q->A + i * q->n, duals[i], q->n);
+        V(solve_saddle)(q, q->c, target, x);
+    }
+    memset(g, 0, q->n * sizeof(double));
+    if (call->grad_x) V(read)(g, call->grad_x, (int)call->single, n * l, l);
+    for (int64_t h = 0; h < q->m; h++) target[h] = of_duals && q->row[h] >= 0 && active[q->row[h]] ? -of_duals[q->row[h]] * q->unit[h] : 0.0;
+    V(solve_saddle)(q, g, target, v);
+    memset(w, 0, q->m * sizeof(double));
+    for (int64_t h = 0; h < q->count; h++) {
+        w[h] = h < q->equal || q->state[h] ? -q->lambda[h] * q->unit[h] : 0.0;
+        const int32_t i = q->row[h], j = q->variable[h];
+        if (i >= 0 && to.side && !V(is_absent)(it, i)) to.side[i] += w[h];
+        if (j >= 0 && q->state[h]) {
+            if (at_upper[j] ? to.upper != NULL : to.lower != NULL) (at_upper[j] ? to.upper : to.lower)[j] += w[h];
+        }
+    }
+    for (int64_t i = 0; i < k && to.price; i++) {
+        if (active[i] || duals[i] == 0.0 || !V(is_soft)(it, i)) continue;
+        const double way = duals[i] > 0 ? 1.0 : -1.0;
+        to.price[i] += way * (V(dot)(q->A + i * q->n, v, q->n) + (of_duals ? of_duals[i] : 0.0));
+    }
+    if (to.values) {
+        memset(q->sizes, 0, k * sizeof(double));
+        for (int64_t h = 0; h < q->count; h++)
+            if (q->row[h] >= 0) q->sizes[q->row[h]] = w[h];
+        for (int64_t e = 0; e < a->entries; e++) {
+            const int32_t i = a->order[a->entry_row[e]], j = a->entry_col[e];
+            to.values[a->entry[e]] += duals[i] * v[j] - q->sizes[i] * x[j];
+        }
+    }
+    if (to.parameters[0]) {
+        for (int64_t j = 0; j < l; j++) q->Px[j] = q->metric ? scores[j] - x[j] : -x[j];
+        for (int64_t i = 0; i < l; i++) {
+            double *row = to.parameters[0] + i * l;
+            const double one = 0.5 * v[i], other = 0.5 * q->Px[i];
+            for (int64_t j = 0; j < l; j++) row[j] += one * q->Px[j] + other * v[j];
+        }
+    }
+    if (!call->grad_scores) return;
+    const double *from = v;
+    if (q->metric) {
+        V(times_P)(q, v, q->Px);
+        from = q->Px;
+    }
+    for (int64_t j = 0; j < l; j++) q->r[j] = V(score)(call->scores, (int)call->single, n * l + j) == -INFINITY ? 0.0 : from[j];
+    V(write)(call->grad_scores, q->r, (int)call->single, n * l, l);
+}
+
+static void V(backward_one_quadratic)(Quadratic *q, const Statement *s, const Pull *call, int64_t n, double *scores, Sums to, int first) {
+    const int64_t l = q->layout->variables;
+    V(read)(scores, call->scores, (int)call->single, n * l, l);
+    if (call->status[n] == CONVERGED && !V(state_quadratic)(q, s, scores, n, first) && V(read_linear)(q, scores)) {
+        V(pull_back_quadratic)(q, call, n, call->decided + n * call->decided_step, scores, to);
+        return;
+    }
+    const size_t wide = call->single ? sizeof(float) : sizeof(double);
+    if (call->grad_scores) memset((char *)call->grad_scores + n * l * wide, 0, l * wide);
+}
+
+static int V(backward_quadratic)(const Layout *a, const Statement *s, const Pull *call, Team *team) {
+    Quadratic q;
+    int64_t t = claim(&team->counter);
+    if (team->together && t > 0) help(team);
+    if (t >= team->blocks || (team->together && t > 0)) return 0;
+    void *memory = V(begin_quadratic)(&q, a, s);
+    double *scores = aligned_block(64, (q.n + 8) * sizeof(double));
+    q.team = team->together ? team : NULL;
+    const Wanted wanted = list_gradients(a, s, call);
+    for (int first = 1; memory && scores && t < team->blocks; t = q.team ? t + 1 : claim(&team->counter)) {
+        const int64_t stop = (t + 1) * team->block < call->count ? (t + 1) * team->block : call->count;
+        for (int64_t n = t * team->block; n < stop; n++) {
+            V(backward_one_quadratic)(&q, s, call, n, scores, V(places)(&wanted, team, t, n), first);
+            first &= call->status[n] != CONVERGED;
+        }
+    }
+    if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
+    const int failed = !memory || !scores;
+    free_block(memory);
+    free_block(scores);
+    return failed ? -1 : 0;
+}
