@@ -2,7 +2,7 @@
 
 Every pair of a case and a method runs in a process of its own, which measures the time from arrays to x and the peak of
 its memory above what it had imported; then a point is judged by its rows and, against the other methods, by its
-objective. ``--data`` (default: the folder that LINSAT_DATA names) adds the linear programs in ``lp/netlib``: the nearest
+objective. ``--data`` (default: what LINSAT_DATA names) adds the linear programs in ``lp/netlib``: the nearest
 point of normal scores in each of them, total times compared.
 
 | case | rows |
@@ -39,7 +39,7 @@ HOLDS = 1e-8  # violation at which a time counts
 
 @dataclass(frozen=True)
 class Case:
-    """The point nearest to ``target`` in the metric of ``weights`` with row_lower <= matrix x <= row_upper and a box."""
+    """The point nearest to ``target``, by ``weights``, with row_lower <= matrix x <= row_upper and a box."""
 
     matrix: sp.csr_array
     row_lower: Array
@@ -170,7 +170,8 @@ def constraints(given: Case) -> Any:
 
     equal = given.row_lower == given.row_upper
     caps, floors = ~equal & np.isfinite(given.row_upper), ~equal & np.isfinite(given.row_lower)
-    blocks = {"A": (caps, "b", given.row_upper), "C": (floors, "d", given.row_lower), "E": (equal, "f", given.row_lower)}
+    low, high = given.row_lower, given.row_upper
+    blocks = {"A": (caps, "b", high), "C": (floors, "d", low), "E": (equal, "f", low)}
     arguments = {name: given.matrix[rows] for name, (rows, _, _) in blocks.items() if rows.any()}
     arguments |= {side: ends[rows] for rows, side, ends in blocks.values() if rows.any()}
     return linsat.Constraints(**arguments, lower=given.lower, upper=given.upper)

@@ -53,6 +53,9 @@ def solve(program: Program, objective: linsat.Objective, seconds: float) -> dict
     gap = room = None
     if isinstance(objective, linsat.Euclidean):
         gap = float(program.euclidean_gap(scores, found.x, found.duals))
+    elif isinstance(objective, linsat.KL):
+        gap, odd = program.kl_gap(scores, found.x, found.duals, float(objective.tau))
+        room = program.room(odd, found.x) if len(odd) and found.status.item() == "converged" else 0.0
     elif not objective.entropic_slack:
         gap, room = entropic_gap(program, scores, found, float(objective.temperature))
     return {
@@ -107,6 +110,7 @@ def cases(program: Program, boxed: Program) -> dict[str, tuple[Program, linsat.O
     for tau in (0.1, 0.01):
         found[f"entropy, tau {tau}"] = (boxed, linsat.Entropy(tau))
         found[f"entropy without slack, tau {tau}"] = (boxed, linsat.Entropy(tau, slack="none"))
+        found[f"KL, tau {tau}"] = (boxed, linsat.KL(tau))
     return found
 
 

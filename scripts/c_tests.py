@@ -19,6 +19,7 @@ CORE = ROOT / "src" / "linsat" / "native"
 FOLDER = ROOT / "tests" / "native"
 SOURCES = [FOLDER / "test_core.c", FOLDER / "call.c"]
 FLAGS = ["-O1", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-psabi"]
+VARIANTS = [["--avx2"], ["--plain"]]  # of the core, besides the one with all instructions of the processor
 LIBRARIES = ["-lm", "-lpthread"]
 
 
@@ -43,7 +44,7 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory() as name:
         program = build(Path(name), chosen)
-        return max(subprocess.run([str(program), *options], check=False).returncode for options in ([], ["--plain"]))
+        return max(subprocess.run([str(program), *options], check=False).returncode for options in ([], *VARIANTS))
 
 
 if __name__ == "__main__":

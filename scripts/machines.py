@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SETTINGS: dict[str, dict[str, str]] = {
     "as it is": {},
+    "kernel AVX2": {"LINSAT_KERNEL": "avx2"},
     "kernel plain": {"LINSAT_KERNEL": "plain"},
     "kernel off": {"LINSAT_KERNEL": "off"},
     "torch default": {"ATEN_CPU_CAPABILITY": "default"},

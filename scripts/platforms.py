@@ -49,6 +49,7 @@ class Platform:
 
 
 PLATFORMS = {
+    "without AVX-512": Platform("gcc", ("-O3",), options=["--avx2"], install="apt-get install gcc"),
     "without AVX2": Platform("gcc", ("-O3",), options=["--plain"], install="apt-get install gcc"),
     "clang": Platform("clang", ("-O3",), install="apt-get install clang"),
     "aarch64": Platform(

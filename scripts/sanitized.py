@@ -90,7 +90,9 @@ def test_in_c(compiler: str, kind: str, folder: Path) -> bool:
     program = c_tests.build(folder, compiler, *flags, f"-fsanitize={BUILDS[kind][0]}")
     env = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1", **THREAD}
     print(f"\n== {kind}, in C, {compiler}", flush=True)
-    codes = [subprocess.run([str(program), *options], env=env, check=False).returncode for options in ([], ["--plain"])]
+    codes = [
+        subprocess.run([str(program), *options], env=env, check=False).returncode for options in ([], *c_tests.VARIANTS)
+    ]
     print(f"{kind}, in C: {'FAILED' if any(codes) else 'passed'}", flush=True)
     return not any(codes)
 
@@ -155,7 +157,7 @@ def main() -> int:
             if left_out != LEFT_OUT:
                 print(f"\n{kind}, in Python: without tests that fork, which gcc's sanitizer here ends", flush=True)
             build(BUILDS[kind][0], folder)
-            clean += [test(kind, variant, folder, arguments.tests, left_out) for variant in ("on", "plain")]
+            clean += [test(kind, variant, folder, arguments.tests, left_out) for variant in ("on", "avx2", "plain")]
     return 0 if all(clean) else 1
 
 

@@ -44,12 +44,12 @@ print(sys.version.split()[0], *(f"{m.__name__} {m.__version__}" for m in (torch,
 
 
 def dependencies() -> list[str]:
-    """The library's requirements, as pyproject.toml states them."""
+    """The library's requirements and torch, as pyproject.toml states them."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    found = re.search(r"^dependencies = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)
-    if found is None:
-        raise ValueError("pyproject.toml has no dependencies; expected a list under [project].")
-    return re.findall(r'"([^"]+)"', found.group(1))
+    lists = [re.search(rf"^{name} = \[(.*?)\]", text, re.MULTILINE | re.DOTALL) for name in ("torch", "dependencies")]
+    if None in lists:
+        raise ValueError("pyproject.toml lacks the extra torch or dependencies; expected a list of each.")
+    return [one for part in lists if part for one in re.findall(r'"([^"]+)"', part.group(1))]
 
 
 def oldest(requirement: str) -> str:

@@ -265,6 +265,63 @@ def slack_free_optimum(
     return None if found is None else system.lower + width * found[:l]
 
 
+def kl_optimum(
+    system: System, scores: np.ndarray, tau: float, price: np.ndarray | None = None, prior: np.ndarray | float = 1.0
+) -> np.ndarray | None:
+    """max <y, x> - tau KL(x - lower | prior) by Clarabel; None where it does not vouch.
+
+    s >= t log t is (-s, t, 1) in the exponential cone.
+    """
+    linear = scores + tau * (1.0 + np.log(np.broadcast_to(prior, scores.shape)))
+    places = [(0, "cost", 1.0), (1, "share", -1.0)]
+    return _above_lower(system, linear, tau, price, places, [0.0, 0.0, 1.0], clarabel.ExponentialConeT())
+
+
+def tsallis_optimum(
+    system: System, scores: np.ndarray, tau: float, price: np.ndarray | None = None, alpha: float = 1.5
+) -> np.ndarray | None:
+    """max <y, x> - tau sum (t^alpha - t) / (alpha (alpha - 1)), t = x - lower, by Clarabel.
+
+    None where it does not vouch. s >= t^alpha is (s, 1, t) in the power cone of 1 / alpha.
+    """
+    share = tau / (alpha * (alpha - 1))
+    places = [(0, "cost", -1.0), (2, "share", -1.0)]
+    return _above_lower(system, scores + share, share, price, places, [0.0, 1.0, 0.0], clarabel.PowerConeT(1 / alpha))
+
+
+def _above_lower(
+    system: System,
+    linear: np.ndarray,
+    factor: float,
+    price: np.ndarray | None,
+    places: list[tuple[int, str, float]],
+    side: list[float],
+    cone: object,
+) -> np.ndarray | None:
+    """max <linear, t> - factor sum s over x = lower + t in the system, (s, t) of each variable in a cone of three."""
+    l = len(linear)
+    shifted = System(
+        system.matrix,
+        system.senses,
+        system.rhs - system.matrix @ system.lower,
+        np.zeros(l),
+        np.zeros(l),
+        system.upper - system.lower,
+    )
+    whole, cost = elastic(shifted, price)
+    G, h, cones = _row_cones(whole)
+    m = l + len(cost)
+    columns = {"share": np.arange(l), "cost": m + np.arange(l)}
+    rows = np.concatenate([3 * np.arange(l) + place for place, _, _ in places])
+    values = np.concatenate([np.full(l, sign) for _, _, sign in places])
+    block = sp.csc_array((values, (rows, np.concatenate([columns[of] for _, of, _ in places]))), shape=(3 * l, m + l))
+    G = sp.csc_array(sp.vstack([sp.hstack([G, sp.csc_array((len(h), l))]), block]))
+    q = np.concatenate([-linear, cost, np.full(l, factor)])
+    h = np.append(h, np.tile(side, l))
+    found = _clarabel(sp.csc_array((len(q), len(q))), q, G, h, [*cones, *[cone] * l], TIGHT)
+    return None if found is None else system.lower + found[:l]
+
+
 def linear_optimum(system: System, scores: np.ndarray) -> float:
     """max <y, x> over the rows and the box, by HiGHS."""
     sign = np.array([-1.0 if s == ">=" else 1.0 for s in system.senses])

@@ -94,6 +94,21 @@ class Program:
         odd = at_bound & (terms > 1e-9 * (1.0 + value) / len(x))
         return (float(np.abs(terms[~odd]).sum()) + self.complementarity(x, duals)) / (1.0 + value), np.flatnonzero(odd)
 
+    def kl_gap(self, y: Array, x: Array, duals: Array, tau: float) -> tuple[float, Array]:
+        """The same with tau KL(x - lower | 1): terms t log(t / s) - t + s, s = exp(u / tau) up to the width."""
+        width = self.upper - self.lower
+        t = np.clip(x - self.lower, 0.0, width)
+        asked = (y + self.matrix.T @ duals) / tau
+        most = np.log(np.maximum(width, 1e-300))
+        log_s = np.minimum(asked, most)
+        terms = tau * (_xlogy(t) - t * log_s - t + np.exp(log_s) + (asked - log_s) * (width - t))
+        terms = np.where(width > 0, terms, 0.0)
+        value = abs(float(y @ x)) + tau * float(np.abs(_xlogy(t) - t).sum())
+        rows, odd = self.complementarity(x, duals), (t <= _AT_BOUND * width) & (terms > 1e-9 * (1.0 + value) / len(x))
+        if np.abs(terms).sum() + rows <= 1e-8 * (1.0 + value):  # nothing need be left out
+            odd[:] = False
+        return (float(np.abs(terms[~odd]).sum()) + rows) / (1.0 + value), np.flatnonzero(odd)
+
     def forced(self, variable: int, x: float) -> bool:
         """Whether every feasible point has this variable at x, to HiGHS's tolerance."""
         cost = np.zeros(self.shape[1])

@@ -123,12 +123,15 @@ def test_each_objective_is_the_one_it_says(tmp_path):
     """a + b <= 1.9 does not bind: without slack entropy x is a sigmoid, with it the row pushes all the same."""
     _write(tmp_path, SET | {"A": [[1, 1]], "b": 1.9, "E": [], "f": []}, "a,b\n0.2,-0.1\n")
     found = {}
-    for objective in ("entropy", "slack-free-entropy", "euclidean"):
+    for objective in ("entropy", "slack-free-entropy", "kl", "tsallis", "euclidean"):
         tau = [] if objective == "euclidean" else ["--tau", "0.5"]
         assert _project(tmp_path, "y.csv", f"{objective}.npy", "--objective", objective, *tau) == 0
         found[objective] = np.load(tmp_path / f"{objective}.npy")[0]
     free = [1 / (1 + math.exp(-score / 0.5)) for score in (0.2, -0.1)]
     assert found["slack-free-entropy"] == pytest.approx(free, abs=1e-9)
+    assert found["kl"] == pytest.approx([1.0, math.exp(-0.1 / 0.5)], abs=1e-9)
+    entmax = [min(1.0, (0.5 * score / 0.5 + 1 / 1.5) ** 2) for score in (0.2, -0.1)]
+    assert found["tsallis"] == pytest.approx(entmax, abs=1e-9)
     assert found["euclidean"] == pytest.approx([0.2, 0.0], abs=1e-12)
     # The paper's slack s of the row has entropy too: x = sigmoid((y + mu) / tau), s = sigmoid of mu on its interval.
     mu = 0.5 * (np.log(found["entropy"] / (1 - found["entropy"]))) - [0.2, -0.1]
@@ -163,7 +166,7 @@ def test_bounds_of_one_variable(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--objective", "entropic"), "--objective is 'entropic'; expected one of entropy, slack-free-entropy, euclid"),
+        (("--objective", "entropic"), "--objective is 'entropic'; expected one of entropy, slack-free-entropy, kl, "),
         (("--objective", "euclidean", "--tau", "1"), "euclidean has no temperature. Fix: leave it out"),
         (("--soften", "whole"), "--soften is 'whole'; expected NAME=PRICE"),
         (("--soften", "=3"), "--soften is '=3'; expected NAME=PRICE"),

@@ -196,10 +196,13 @@ def test_each_objective_has_its_answer_and_curves(page):
     shown = {cell.get_attribute("data-answer"): cell.text for cell in page.all("[data-answer]")}
     assert float(shown["entropy a"]) == pytest.approx(entropic, abs=1e-4)
     assert float(shown["slack-free-entropy a"]) == pytest.approx(entropic, abs=1e-4)  # no inequality, no slack
+    assert float(shown["kl a"]) == pytest.approx(1 / (1 + math.exp(-0.4)), abs=1e-4)  # softmax
     assert float(shown["euclidean a"]) == pytest.approx(nearest, abs=1e-4)
     assert [figure.get_attribute("data-curves") for figure in page.all("#plots figure")] == [
         "entropy",
         "slack-free-entropy",
+        "kl",
+        "tsallis",
         "euclidean",
     ]
     assert all(len(figure.find_elements("css selector", "polyline")) == 2 for figure in page.all("#plots figure"))

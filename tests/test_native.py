@@ -39,7 +39,7 @@ def _run(program: Path, *options: str) -> str:
 
 
 @needs_compiler
-@pytest.mark.parametrize("options", [[], ["--plain"]], ids=["as it is", "without AVX2"])
+@pytest.mark.parametrize("options", [[], *c_tests.VARIANTS], ids=["as it is", "without AVX-512", "without AVX2"])
 def test_in_c(program, options):
     *tests, last = _run(program, *options).splitlines()
     assert last == f"{sum(line.startswith('passed') for line in tests)} passed, 0 failed"
@@ -49,7 +49,8 @@ def test_in_c(program, options):
 @needs_compiler
 def test_instruction_sets_agree(program):
     here = _run(program, "--answers")
-    assert list(platforms.compare(here, _run(program, "--answers", "--plain"))) == []
+    for options in c_tests.VARIANTS:
+        assert list(platforms.compare(here, _run(program, "--answers", *options))) == []
 
 
 def test_constants_are_those_of_python():

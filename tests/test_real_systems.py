@@ -69,6 +69,8 @@ def solved(path: Path, program: Program, objective: linsat.Objective) -> Result:
     gap = np.nan
     if tau is None:
         gap = program.euclidean_gap(scores, solution.x, solution.duals)
+    elif isinstance(objective, linsat.KL):
+        gap, _ = program.kl_gap(scores, solution.x, solution.duals, tau)
     elif not objective.entropic_slack:
         gap, _ = program.entropic_gap(scores, solution.x, solution.duals, tau)
     status, by = str(solution.status.item()), str(np.asarray(solution.solved_by).item())
@@ -78,7 +80,8 @@ def solved(path: Path, program: Program, objective: linsat.Objective) -> Result:
 @cache
 def table(collection: str, tau: float | None, slack: str) -> list[Result]:
     """Every file of a collection; tau None is the Euclidean objective with the bounds of the file."""
-    objective = linsat.Euclidean() if tau is None else linsat.Entropy(tau, slack=slack)  # type: ignore[arg-type]
+    entropic = linsat.KL(tau) if slack == "kl" else linsat.Entropy(tau, slack=slack)  # type: ignore[arg-type]
+    objective = linsat.Euclidean() if tau is None else entropic
     results = [solved(path, read(path) if tau is None else in_box(path), objective) for path in files(collection)]
     print(f"\n{collection}, {objective!r}")
     for result in results:
@@ -104,6 +107,16 @@ def test_entropic_in_a_box(collection, tau, slack):
     assert len(lost) <= 2, [str(r) for r in lost]
     assert [str(r) for r in results if r.status == "infeasible"] == []
     assert [str(r) for r in results if r.status == "converged" and not r.violation <= 1e-8] == []
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.1, 0.01])
+@pytest.mark.parametrize("collection", ["netlib", "miplib3"])
+def test_kl_in_a_box(collection, tau):
+    results = table(collection, tau, "kl")
+    lost = [r for r in results if r.status != "converged" and not (r.cold > COLD and r.status != "too slow")]
+    assert len(lost) <= 2, [str(r) for r in lost]
+    assert [str(r) for r in results if r.status == "infeasible"] == []
+    assert [str(r) for r in results if r.status == "converged" and not (r.violation <= 1e-8 and r.gap <= 1e-8)] == []
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.01])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from linsat.exact import argmax, regret
     from linsat.files import load, save
     from linsat.interop.linsatnet import init_constraints, linsat_layer
+    from linsat.layer import LinSAT
     from linsat.losses import fenchel_young_loss
     from linsat.marginals import multi_set_sinkhorn, sinkhorn
     from linsat.objectives import KL, Entropy, Euclidean, Objective, Tsallis
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from linsat.solution import Solution
     from linsat.solvers import Newton, Sinkhorn
     from linsat.status import Status
-    from linsat.torch.layer import LinSAT
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,7 @@ _HOMES = {
     "linsat.errors": ("ConstraintError", "ConvergenceError", "InfeasibleError", "LinSATError", "LinSATWarning"),
     "linsat.exact": ("argmax", "regret"),
     "linsat.files": ("load", "save"),
-    "linsat.torch.layer": ("LinSAT",),
+    "linsat.layer": ("LinSAT",),
     "linsat.losses": ("fenchel_young_loss",),
     "linsat.marginals": ("multi_set_sinkhorn", "sinkhorn"),
     "linsat.objectives": ("KL", "Entropy", "Euclidean", "Objective", "Tsallis"),
@@ -94,7 +94,12 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and no other name
             return importlib.import_module(f"linsat.{name}")
         if name not in _HOME_OF:
             raise AttributeError(f"module 'linsat' has no attribute {name!r}")
-        found = getattr(importlib.import_module(_HOME_OF[name]), name)
+        try:
+            found = getattr(importlib.import_module(_HOME_OF[name]), name)
+        except ImportError as error:
+            if error.name != "torch":
+                raise
+            raise ImportError(f'linsat.{name} needs torch. Fix: pip install "linsat[torch]"', name="torch") from None
         globals()[name] = found
         return found
 

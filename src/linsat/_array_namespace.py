@@ -121,11 +121,13 @@ class _Arrays:
 class _Jax(_Arrays):
     def __init__(self) -> None:
         import jax
+        from jax.core import Tracer
 
         super().__init__(jax.numpy)
-        self.jax = jax
-        self.sigmoid = jax.custom_jvp(super().sigmoid)
-        self.sigmoid.defjvps(lambda t, p, u: t * p * (1 - p))
+        self.jax, self.tracer = jax, Tracer
+        sigmoid = jax.custom_jvp(super().sigmoid)
+        sigmoid.defjvps(lambda t, p, u: t * p * (1 - p))
+        self.sigmoid = sigmoid  # type: ignore[method-assign]
 
     def constant(self, x: Any) -> Any:
         return self.jax.lax.stop_gradient(x)
@@ -135,7 +137,7 @@ class _Jax(_Arrays):
         return x.at[:, index].add(terms)
 
     def known_false(self, which: Any) -> bool:
-        return not isinstance(which, self.jax.core.Tracer) and super().known_false(which)
+        return not isinstance(which, self.tracer) and super().known_false(which)
 
     def repeat_while(self, state: Any, body: Any) -> Any:
         return self.jax.lax.while_loop(lambda now: now[-1], body, state)

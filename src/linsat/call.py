@@ -259,7 +259,7 @@ class Call:
 
 
 def takes_given(call: Call, constraints: Constraints, given: Mapping[str, Any]) -> bool:
-    """Whether calls with other numbers of these shapes can be made by `Call.with_given`: nothing is joined or converted."""
+    """Whether `Call.with_given` can make calls with other numbers of these shapes: nothing is joined or converted."""
     slots = [SLOT_OF[name] for name in given]
     alone = len(constraints.blocks) == 1 or not {0, 1}.intersection(slots)
     whole = all(math.prod(given[name].shape) == math.prod(call.numbers[SLOT_OF[name]].shape) for name in given)

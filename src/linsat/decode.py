@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from linsat.constraints.arrays import read_numbers, to_tensor
+from linsat._array_namespace import to_numpy
+from linsat._optional import is_tensor
+from linsat.constraints.arrays import read_numbers
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.layout import Arrangement, flatten, holds_tensors
+from linsat.constraints.layout import Arrangement, flatten
 from linsat.constraints.numbers import present
 from linsat.constraints.structure import EQUAL, GREATER
 from linsat.errors import ConstraintError
 
-Tensor = torch.Tensor
+Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,9 @@ def top_k(x: Any, k: Any, cons: Constraints | None = None, *, tol: float = 1e-6)
     """
     point, form = _read_point(x, cons, tol, optional=True)
     count = _read_counts("k", k, point, most=point.shape[-1])
-    order = point.sort(dim=-1, descending=True, stable=True).indices
-    ranks = torch.arange(point.shape[-1], device=point.device).expand(point.shape)
-    chosen = torch.zeros_like(point, dtype=torch.bool).scatter(-1, order, ranks < count.unsqueeze(-1))
+    ranks = np.argsort(np.argsort(-point, axis=-1, kind="stable"), axis=-1)
     lower, upper = _box(point, cons)
-    return form.decoded(torch.where(chosen, upper, lower), cons, tol)
+    return form.decoded(np.where(ranks < count[..., None], upper, lower), cons, tol)
 
 
 def hungarian(
@@ -104,15 +103,14 @@ def hungarian(
     n1, n2 = _read_shape(shape, point)
     most = min(n1, n2)
     count = _read_counts("keep", most if keep is None else keep, point, most=most)
-    scores = point.cpu().numpy().reshape(-1, n1, n2)
+    scores = point.reshape(-1, n1, n2)
     chosen = np.zeros((len(scores), n1 * n2), dtype=bool)
     for instance, kept in enumerate(count.reshape(-1).tolist()):
         row, col = linear_sum_assignment(scores[instance], maximize=True)
         best = np.argsort(-scores[instance, row, col], kind="stable")[:kept]
         chosen[instance, row[best] * n2 + col[best]] = True
-    mask = torch.from_numpy(chosen).to(point.device).reshape(point.shape)
     lower, upper = _box(point, cons)
-    return form.decoded(torch.where(mask, upper, lower), cons, tol)
+    return form.decoded(np.where(chosen.reshape(point.shape), upper, lower), cons, tol)
 
 
 def greedy_repair(x: Any, cons: Constraints, *, max_flips: int | None = None, tol: float = 1e-6) -> Decoded:
@@ -134,12 +132,11 @@ def greedy_repair(x: Any, cons: Constraints, *, max_flips: int | None = None, to
         max_flips = point.shape[-1]
     elif not isinstance(max_flips, (int, np.integer)) or max_flips < 0:
         raise ConstraintError(f"max_flips is {max_flips}; expected an integer >= 0. Fix: leave it out.")
-    parts = (part.cpu().numpy().reshape(-1, point.shape[-1]) for part in _round(point, cons))
-    starts, others, certainties = parts
+    starts, others, certainties = (part.reshape(-1, point.shape[-1]) for part in _round(point, cons))
     each = _Rows.of(cons, point.shape[:-1])
     for start, other, certainty, rows in zip(starts, others, certainties, each, strict=True):
         _flip(start, other, certainty, rows, max_flips, tol)
-    return form.decoded(torch.from_numpy(starts).to(point.device).reshape(point.shape), cons, tol)
+    return form.decoded(starts.reshape(point.shape), cons, tol)
 
 
 # ---------------------------------------------------------------------- the repair of one instance
@@ -156,10 +153,10 @@ class _Rows:
     rhs: np.ndarray  # (rows,)
 
     @staticmethod
-    def of(cons: Constraints, batch: torch.Size) -> Iterator[_Rows]:
+    def of(cons: Constraints, batch: tuple[int, ...]) -> Iterator[_Rows]:
         """The rows of each instance of a batch."""
         structure, numbers = cons.structure, present(cons)
-        scale = _row_scale(cons, torch.device("cpu")).numpy()
+        scale = _row_scale(cons)
         parts = (numbers.values / scale[..., structure.row], numbers.rhs / scale)
         spread = [np.broadcast_to(part, (*batch, part.shape[-1])) for part in parts]
         for index in np.ndindex(*batch):
@@ -204,60 +201,68 @@ def _flip(
 # ---------------------------------------------------------------------- shared: box, verdict, the way back
 
 
-def _box(point: Tensor, cons: Constraints | None) -> tuple[Tensor, Tensor]:
+def _box(point: Array, cons: Constraints | None) -> tuple[Array, Array]:
     """Both ends of the box in the shape of the point, in float64."""
     if cons is None:
-        return torch.zeros_like(point), torch.ones_like(point)
-    lower, upper = (end.detach().to(point.device, torch.float64) for end in (cons.lower, cons.upper))
-    return lower.expand(point.shape), upper.expand(point.shape)
+        return np.zeros_like(point), np.ones_like(point)
+    numbers = present(cons)
+    return np.broadcast_to(numbers.lower, point.shape), np.broadcast_to(numbers.upper, point.shape)
 
 
-def _round(point: Tensor, cons: Constraints) -> tuple[Tensor, Tensor, Tensor]:
+def _round(point: Array, cons: Constraints) -> tuple[Array, Array, Array]:
     """The nearer end of each box, the other end, and the distance from the middle in widths of the box."""
     lower, upper = _box(point, cons)
-    middle, width = (lower + upper) / 2, torch.where(upper > lower, upper - lower, 1.0)
+    middle, width = (lower + upper) / 2, np.where(upper > lower, upper - lower, 1.0)
     up = point >= middle
-    return torch.where(up, upper, lower), torch.where(up, lower, upper), (point - middle).abs() / width
+    return np.where(up, upper, lower), np.where(up, lower, upper), np.abs(point - middle) / width
 
 
-def _row_scale(cons: Constraints, device: torch.device) -> Tensor:
+def _row_scale(cons: Constraints) -> Array:
     """(batch..., rows) mean |coefficient| over the non-zeros of each row; 1 for a row without any."""
-    values, row = cons.numbers(device).values.detach(), cons.structure.on(device)[0]
-    zeros = values.new_zeros((*values.shape[:-1], len(cons)))
-    total = zeros.index_add(-1, row, values.abs())
-    count = zeros.index_add(-1, row, (values != 0).to(values.dtype))
-    return torch.where(total > 0, total / count.clamp_min(1.0), 1.0)
+    values, row = np.abs(present(cons).values), cons.structure.row
+    flat = values.reshape(math.prod(values.shape[:-1]), values.shape[-1])
+    total = np.array([np.bincount(row, one, minlength=len(cons)) for one in flat])
+    count = np.array([np.bincount(row, one != 0, minlength=len(cons)) for one in flat])
+    return np.where(total > 0, total / np.maximum(count, 1.0), 1.0).reshape(*values.shape[:-1], len(cons))
 
 
 @dataclass(frozen=True)
 class _Form:
-    """How the relaxed point came: library, dtype and arrangement."""
+    """How the relaxed point came: as which tensor or array, and in which arrangement."""
 
-    as_numpy: bool
-    dtype: torch.dtype
+    like: Any
     arrangement: Arrangement
 
-    def decoded(self, point: Tensor, cons: Constraints | None, tol: float) -> Decoded:
+    def decoded(self, point: Array, cons: Constraints | None, tol: float) -> Decoded:
         """The point in the form of the input, and the verdict on exactly that point."""
-        x: Any = point.to(self.dtype)
-        feasible: Any = None
-        violation: Any = None
+        x, feasible, violation = self._as_given(point), None, None
         if cons is not None:
-            with torch.no_grad():
-                gap = torch.where(cons.soft.to(x.device), 0.0, cons.row_violation(x))  # soft rows may be broken
-                gap = gap / _row_scale(cons, x.device)
-                feasible, violation = (gap <= tol).all(-1), cons.violation(x)
-        if self.as_numpy:
-            x, feasible, violation = (None if part is None else part.numpy() for part in (x, feasible, violation))
-        if cons is not None and cons.layout is not None:
-            x = cons.layout.restored(x, self.arrangement)
+            exact = _in_double(x)
+            gap = np.where(cons._soft_mask(), 0.0, to_numpy(cons.row_violation(exact)))  # soft rows may be broken
+            parts: Any = (gap / _row_scale(cons) <= tol).all(-1), to_numpy(cons.violation(exact))
+            if is_tensor(x):
+                import torch
+
+                parts = (torch.from_numpy(np.asarray(part)).to(x.device) for part in parts)
+            feasible, violation = parts
+            x = x if cons.layout is None else cons.layout.restored(x, self.arrangement)
         return Decoded(x, feasible, violation)
+
+    def _as_given(self, point: Array) -> Any:
+        if is_tensor(self.like):
+            like = self.like.detach()
+            return (like if like.is_floating_point() else like.double()).new_tensor(point)
+        return point.astype(self.like.dtype) if self.like.dtype.kind == "f" else point
+
+
+def _in_double(x: Any) -> Array:
+    return to_numpy(x.double()) if is_tensor(x) else x.astype(np.float64)
 
 
 # ---------------------------------------------------------------------- reading the input
 
 
-def _read_point(x: Any, cons: Constraints | None, tol: float, *, optional: bool = False) -> tuple[Tensor, _Form]:
+def _read_point(x: Any, cons: Constraints | None, tol: float, *, optional: bool = False) -> tuple[Array, _Form]:
     """x in float64, detached, flat and broadcast to the batch dimensions of the constraint set; and how it came."""
     if not (isinstance(cons, Constraints) or (optional and cons is None)):
         raise ConstraintError(f"cons is of type {type(cons).__name__}. Fix: pass linsat.Constraints.")
@@ -265,57 +270,55 @@ def _read_point(x: Any, cons: Constraints | None, tol: float, *, optional: bool 
         raise ConstraintError(f"tol is {tol}; expected a finite number >= 0. Fix: pass 1e-6, for example.")
     layout, width = (None, None) if cons is None else (cons.layout, cons.num_variables)
     given, arrangement = flatten("x", x, layout, width, _read_array)
-    floating = given.is_floating_point()
-    form = _Form(not holds_tensors(x), given.dtype if floating else torch.float64, arrangement)
-    point = given.detach().to(torch.float64).resolve_neg()
-    bad = ~torch.isfinite(point)
-    if bool(bad.any()):
-        at = tuple(int(i) for i in bad.nonzero()[0])
+    point = _in_double(given)
+    bad = np.argwhere(~np.isfinite(point))
+    if len(bad):
+        at = tuple(int(i) for i in bad[0])
         raise ConstraintError(f"x{list(at)} is {float(point[at])}; expected a finite number. Fix: check its source.")
-    return (point if cons is None else _fit_to_set(point, cons)), form
+    return (point if cons is None else _fit_to_set(point, cons)), _Form(given, arrangement)
 
 
-def _read_array(name: str, x: Any) -> Tensor:
+def _read_array(name: str, x: Any) -> Any:
+    """A tensor, or an array of numpy; floats as they come."""
     numbers = read_numbers(name, x)
-    if isinstance(x, torch.Tensor) and x.is_floating_point():
+    if is_tensor(x):
         return x
-    array = np.asarray(x) if not isinstance(x, torch.Tensor) else None
-    if array is not None and array.dtype.kind == "f" and array.dtype.itemsize <= 8:
-        return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
-    return to_tensor(numbers)
+    array = np.asarray(x)
+    plain = array.dtype.kind == "f" and array.dtype.itemsize <= 8
+    return array.astype(array.dtype.newbyteorder("=")) if plain else to_numpy(numbers)
 
 
-def _fit_to_set(point: Tensor, cons: Constraints) -> Tensor:
+def _fit_to_set(point: Array, cons: Constraints) -> Array:
     try:
-        batch = torch.broadcast_shapes(point.shape[:-1], cons.batch_shape)
-    except RuntimeError:
+        batch = np.broadcast_shapes(point.shape[:-1], tuple(cons.batch_shape))
+    except ValueError:
         raise ConstraintError(
             f"x has batch dimensions {tuple(point.shape[:-1])} and cons {tuple(cons.batch_shape)}, which do "
             f"not fit together. Fix: one instance of x for each of cons, or a single one."
         ) from None
-    return point.expand(*batch, point.shape[-1])
+    return np.broadcast_to(point, (*batch, point.shape[-1]))
 
 
-def _read_counts(name: str, value: Any, point: Tensor, *, most: int) -> Tensor:
+def _read_counts(name: str, value: Any, point: Array, *, most: int) -> Array:
     """A number of variables or pairs per instance, (...) int64."""
-    counts = to_tensor(read_numbers(name, value), point.device).detach()
-    bad = ~((counts >= 0) & (counts <= most) & (counts == counts.floor()))
-    if bool(bad.any()):
-        at = tuple(int(i) for i in bad.nonzero()[0])
+    counts = to_numpy(read_numbers(name, value))
+    bad = ~((counts >= 0) & (counts <= most) & (counts == np.floor(counts)))
+    if bad.any():
+        at = tuple(int(i) for i in np.argwhere(bad)[0])
         where = f"{name}{list(at)}" if at else name
         raise ConstraintError(
             f"{where} is {float(counts[at]):g}; expected an integer from 0 to {most}. Fix: stay in range."
         )
     try:
-        return counts.to(torch.int64).expand(point.shape[:-1])
-    except RuntimeError:
+        return np.broadcast_to(counts.astype(np.int64), point.shape[:-1])
+    except ValueError:
         raise ConstraintError(
             f"{name} has shape {tuple(counts.shape)}; expected an int or one per instance, "
             f"{tuple(point.shape[:-1])}. Fix: match the leading dimensions of x."
         ) from None
 
 
-def _read_shape(shape: tuple[int, int] | None, point: Tensor) -> tuple[int, int]:
+def _read_shape(shape: tuple[int, int] | None, point: Array) -> tuple[int, int]:
     if shape is None:
         raise ConstraintError(
             "shape is missing, and no variable of a constraint set has two axes. Fix: shape=(n1, n2)."

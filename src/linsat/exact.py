@@ -51,7 +51,8 @@ def argmax(y: Scores, constraints: Constraints) -> Scores:
     given, scores, arrangement = _read(y, constraints)
     held = np.isneginf(scores)
     numbers = present(constraints)
-    width, batch = scores.shape[-1], scores.shape[:-1]
+    batch: tuple[int, ...] = scores.shape[:-1]
+    width = scores.shape[-1]
     lower, upper = (np.broadcast_to(end, (*batch, width)).reshape(-1, width) for end in (numbers.lower, numbers.upper))
     scores, held = scores.reshape(-1, width), held.reshape(-1, width)
     check_lower(held & np.isneginf(lower), constraints)

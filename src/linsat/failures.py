@@ -45,13 +45,13 @@ def settle(call: Call, scores: Array, answer: Answer) -> Failed:
         _explain(call, scores, answer)
         _judge(call, scores, answer)
     infeasible = (answer.codes == Status.INFEASIBLE.code) & ~np.isneginf(scores).any(-1)
-    if infeasible.any() and all(array.shape[0] == 1 for array in call.numbers):
+    if infeasible.any() and not call.constraints.batch_shape:
         reject_infeasible(call.constraints)
     return _report(call, scores, answer)
 
 
 def _explain(call: Call, scores: Array, answer: Answer) -> None:
-    """Raise what is wrong with numbers that no solver could use; alone, an instance stops the others if failures raise."""
+    """Raise what is wrong with numbers that no solver could use: of one instance only where failures raise."""
     numbers = call.in_numpy()
     if call.on_failure == "raise" or (answer.codes != Status.CONVERGED.code).all():
         _check_numbers(call)

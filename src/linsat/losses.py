@@ -21,7 +21,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from linsat._forks import one_thread_after_a_fork
@@ -65,8 +64,9 @@ def fenchel_young_loss(
         y: scores, in any shape that `linsat.project` takes; a cost to be minimised enters with a minus sign.
         target: points of the set, one per instance, like y; 0/1 decisions will do. No gradient reaches them.
         constraints: the rows and the box.
-        objective: `Entropy` or `Euclidean`, as in `linsat.project`. With entropic slack (the default) Omega counts the
-            entropy of the slacks too, at the target as well, where the rows determine them.
+        objective: as in `linsat.project`. With entropic slack (the default) Omega counts the entropy of the slacks
+            too, at the target as well, where the rows determine them. With `KL` on the simplex this is the
+            cross-entropy of the softmax.
         tau: short for ``objective=linsat.Entropy(tau=tau)``; default 0.1.
         solver: as in `linsat.project`.
         reduction: ``"mean"`` or ``"sum"`` over all instances, or ``"none"``: one number for each.
@@ -74,27 +74,27 @@ def fenchel_young_loss(
             ``"nan"`` its loss is NaN.
 
     Returns:
-        the loss in the dtype of y; a tensor, or a numpy array where y is one. Gradients reach y, tau and weights.
-        Cost: one forward projection; the backward pass is a subtraction.
+        the loss in the dtype of y; a tensor, or a numpy array where y is one. Gradients reach y and the numbers of the
+        objective. Cost: one forward projection; the backward pass is a subtraction.
 
     Raises:
         ConstraintError: malformed arguments; a target outside the set, or above its lower bound where y is -inf,
-            which would cost infinitely much; an objective that is neither `Entropy` nor `Euclidean`; constraints
-            with tensors that require gradients (use `linsat.project` and your own loss).
+            which would cost infinitely much; an objective of one's own without `excess`; constraints with
+            tensors that require gradients (use `linsat.project` and your own loss).
         InfeasibleError, ConvergenceError: as in `linsat.project`.
     """
     _check_reduction(reduction)
     objective = read_objective(objective, tau)
-    if type(objective) not in (Entropy, Euclidean):
+    if "excess" not in vars(type(objective)):  # what a subclass inherits need not be its own
         raise ConstraintError(
-            f"objective is {type(objective).__name__}; expected linsat.Entropy or linsat.Euclidean, whose Omega is "
-            f"known at the target. Fix: one of these, or your own loss on linsat.project."
+            f"objective is {type(objective).__name__}, which does not define `excess`; expected linsat.Entropy, KL, "
+            f"Tsallis or Euclidean, whose Omega is known at the target. Fix: one of these, define "
+            f"{type(objective).__name__}.excess, or your own loss on linsat.project."
         )
     reading = _read(y, constraints, objective, solver, on_failure)
     _reject_transforms(reading)
     _reject_learned(constraints)
     t = _read_target(target, reading)
-    _reject_forbidden(t, reading)
     return _finished(_losses(t, reading), reading, reduction, y)
 
 
@@ -108,6 +108,7 @@ def _read(
 def _losses(t: Tensor, reading: Reading) -> Tensor:
     """One loss for each instance, (N,)."""
     flat, call = reading.scores.reshape(t.shape), reading.call()
+    _reject_forbidden(t, reading, call.objective.held)
     numbers = call.tensors()
     form = call.plan.kept_form(numbers)
     room = form.rhs - form.rows.matvec(t)  # B - A t
@@ -196,14 +197,13 @@ def _loss_at(mu: Tensor, t: Tensor, room: Tensor, problem: Problem) -> Tensor:
     """The loss (N,) at duals mu, which are constants: at the optimum their derivative vanishes."""
     p, objective = problem.presolved, problem.objective
     u = problem.adjusted(mu)
-    terms = (_entropic_terms if isinstance(objective, Entropy) else _euclidean_terms)(u, t, problem)
-    loss = torch.where(p.free, terms, 0.0).sum(-1)
+    loss = torch.where(p.free, objective.excess(u, t, problem.lower, problem.upper), 0.0).sum(-1)
     rows = _row_terms(mu, room, problem)
-    if objective.entropic_slack:
+    if isinstance(objective, Entropy) and objective.entropic_slack:
         mass, tau = problem.slack, objective.temperature
         entropic = p.active & ~p.tight & (mass > 0)
-        share = torch.where(entropic, room / torch.where(entropic, mass, 1.0), 0.5).clamp(0.0, 1.0)
-        paid = (mass / problem.scale) * tau * _binary_divergence(share, mu / tau)
+        share = torch.where(entropic, room / torch.where(entropic, mass, 1.0), 0.5)
+        paid = (mass / problem.scale) * tau * objective.divergence(share, mu / tau)
         rows = torch.where(entropic, paid, rows)
     loss = loss + torch.where(p.active, rows, 0.0).sum(-1)
     return loss - loss.detach().clamp_max(0.0)  # rounding, without a gradient
@@ -217,28 +217,6 @@ def _row_terms(mu: Tensor, room: Tensor, problem: Problem) -> Tensor:
         excess = excess + problem.slack * torch.where(p.tight, p.tight_share, 0.0)
     price = torch.where(soft, torch.where(excess > 0, -problem.dual_lower, problem.dual_upper), 0.0)
     return mu * excess / problem.scale + price * excess.abs()
-
-
-def _entropic_terms(u: Tensor, t: Tensor, problem: Problem) -> Tensor:
-    """psi(u) + omega(t) - u t: tau times the divergence of the share of t from that of x."""
-    tau = problem.objective.temperature
-    width = problem.upper - problem.lower
-    wide = width > 0
-    share = torch.where(wide, (t - problem.lower) / torch.where(wide, width, 1.0), 0.5).clamp(0.0, 1.0)
-    return torch.where(wide, tau * _binary_divergence(share, width * u / tau), 0.0)
-
-
-def _euclidean_terms(u: Tensor, t: Tensor, problem: Problem) -> Tensor:
-    """psi(u) + omega(t) - u t, factored: with q the weights, (t - x) (q (t + x) / 2 - u)."""
-    weights = problem.objective.parameters().get("weights", 1.0)
-    x = problem.objective.point(u, problem.lower, problem.upper)
-    return (t - x) * (weights * (t + x) / 2 - u)
-
-
-def _binary_divergence(share: Tensor, logit: Tensor) -> Tensor:
-    """KL of Bernoulli(share) from Bernoulli(sigmoid(logit)), elementwise."""
-    entropy = torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share)
-    return F.softplus(logit, threshold=40.0) - share * logit + entropy
 
 
 def _read_target(target: Any, reading: Reading) -> Tensor:
@@ -272,9 +250,10 @@ def _surely_inside(t: Tensor, room: Tensor, form: StandardForm) -> bool:
     return bool((above & below).all()) and bool(boxed.all())
 
 
-def _reject_forbidden(t: Tensor, reading: Reading) -> None:
-    """Raise where a target leaves the lower bound at a score of -inf: there the loss is infinite."""
+def _reject_forbidden(t: Tensor, reading: Reading, held: Tensor | None = None) -> None:
+    """Raise where a target leaves the lower bound at a score of -inf or a prior of 0: there the loss is infinite."""
     forbidden = torch.isneginf(reading.scores.detach()).reshape(t.shape)
+    forbidden = forbidden if held is None else forbidden | held
     if not bool(forbidden.any()):
         return
     constraints = reading.constraints
@@ -283,9 +262,10 @@ def _reject_forbidden(t: Tensor, reading: Reading) -> None:
     wrong = forbidden & ~(t <= lower + _FEASIBLE)
     if bool(wrong.any()):
         instance, variable = wrong.nonzero()[0].tolist()
+        where = "y is -inf" if held is None else "y is -inf or the prior 0"
         raise ConstraintError(
             f"target of instance {instance} has {constraints.variable_name(variable)} = "
-            f"{float(t[instance, variable]):g} where y is -inf, so the loss is infinite; expected the lower bound, "
+            f"{float(t[instance, variable]):g} where {where}, so the loss is infinite; expected the lower bound, "
             f"{float(lower[instance, variable]):g}. Fix: a finite score there, or a target that respects the mask."
         )
 

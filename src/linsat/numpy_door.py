@@ -70,7 +70,7 @@ def _key(y: Any, constraints: Any, given: Mapping[str, Any], objective: Objectiv
         return None
     if not y.flags.c_contiguous or not (solver is None or type(solver) is Newton):
         return None
-    key = y.shape, y.dtype, numbers, solver, on_failure
+    key: tuple[Any, ...] = y.shape, y.dtype, numbers, solver, on_failure
     for name, value in given.items():
         if type(value) is not np.ndarray:
             return None

@@ -72,9 +72,9 @@ def project(
         ConvergenceError: with ``on_failure="raise"``.
     """
     objective = read_objective(objective, tau)
-    rows = (("A", A), ("C", C), ("E", E), ("b", b), ("d", d), ("f", f))
-    others = (("lower", lower), ("upper", upper), ("price", price), ("rhs", rhs))
-    given = {name: value for name, value in (*rows, *others) if value is not None}
+    rows: dict[str, Any] = {"A": A, "C": C, "E": E, "b": b, "d": d, "f": f}
+    others: dict[str, Any] = {"lower": lower, "upper": upper, "price": price, "rhs": rhs}
+    given = {name: value for name, value in (rows | others).items() if value is not None}
     if holds_tensors(y):
         from linsat.torch.projection import project
 
@@ -154,7 +154,8 @@ def project_each(
         groups.setdefault((kind, _rows_key(cons)), []).append(i)
     results: list[Any] = [None] * len(scores)
     for members in groups.values():
-        parts, sets = [scores[i] for i in members], [constraints[i] for i in members]
+        parts: list[Any] = [scores[i] for i in members]
+        sets = [constraints[i] for i in members]
         if len(parts) == 1:
             together: Any = [project(parts[0], sets[0], **options)]
         else:

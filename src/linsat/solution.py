@@ -92,8 +92,8 @@ class Solution(Generic[Scores]):
         """The same with every field as an array of numpy, without gradients."""
         x: Any = self.x
         x = {name: to_numpy(part) for name, part in x.items()} if isinstance(x, Mapping) else to_numpy(x)
-        others = (to_numpy(part) for part in (self.steps, self.duals, self.codes, self.solver_codes))
-        return Solution(x, *others, self.constraints)
+        steps, duals, codes, solver_codes = map(to_numpy, (self.steps, self.duals, self.codes, self.solver_codes))
+        return Solution(x, steps, duals, codes, solver_codes, self.constraints)
 
     @property
     def converged(self) -> Any:

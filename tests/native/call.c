@@ -163,5 +163,5 @@ int tables_are_right(int64_t rows, int64_t variables, int64_t entries, const int
     return right;
 }
 
-void use_plain(void) { linsat_use_plain(); }
+void limit_instructions(int level) { linsat_limit_instructions(level); }
 const char *instructions(void) { return linsat_instructions(); }

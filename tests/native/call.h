@@ -56,7 +56,7 @@ int try_pattern(int64_t rows, int64_t variables, int64_t entries, const int64_t 
 
 int tables_are_right(int64_t rows, int64_t variables, int64_t entries, const int64_t *row, const int64_t *col);
 
-void use_plain(void);             /* from now on, without AVX2 */
+void limit_instructions(int level); /* 0: without AVX2, 1: without AVX-512 */
 const char *instructions(void);   /* in use */
 
 #endif

@@ -1,7 +1,7 @@
 /* The core called from C: closed forms, conditions of optimality, bits, statuses, gradients.
  *
  *     test_core               one line per test, then "N passed, M failed"; exit code 1 where one failed
- *     test_core --plain       the same without AVX2
+ *     test_core --plain       the same without AVX2; --avx2: without AVX-512
  *     test_core --no-fork     the same without a child process, which emulators do not let start threads
  *     test_core --answers     answers and gradients of a fixed list of problems, to compare machines
  *     test_core --constants   the constants of the iteration
@@ -602,7 +602,10 @@ static void tables_list_every_coefficient_once(void) {
 
 int main(int count, char **arguments) {
     const char *wanted = count > 1 ? arguments[1] : "";
-    if (!strcmp(wanted, "--plain") || (count > 2 && !strcmp(arguments[2], "--plain"))) use_plain();
+    for (int i = 1; i < count; i++) {
+        if (!strcmp(arguments[i], "--plain")) limit_instructions(0);
+        if (!strcmp(arguments[i], "--avx2")) limit_instructions(1);
+    }
     if (!strcmp(wanted, "--answers")) {
         print_answers();
         return 0;

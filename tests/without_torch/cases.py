@@ -238,3 +238,88 @@ def test_wrong_input_is_rejected(arguments, message):
 def test_tensors_are_not_to_be_had():
     with pytest.raises(ImportError, match=r"Constraints\.statement\(\)"):
         _ = linsat.Constraints(A=A, b=1.0).lower
+
+
+# ------------------------------------------------------------------ project, solve, decode, files
+
+
+def nearest(y: np.ndarray) -> np.ndarray:
+    """The point of the simplex nearest to y, by sorting."""
+    ordered = np.sort(y)[::-1]
+    shifts = (np.cumsum(ordered) - 1) / np.arange(1, len(y) + 1)
+    return np.maximum(y - shifts[np.flatnonzero(ordered > shifts)[-1]], 0.0)
+
+
+def test_project_and_solve_without_torch():
+    y = np.random.default_rng(0).normal(size=(5, 7))
+    cons = linsat.constraints.simplex(7)
+    expected = np.stack([nearest(row) for row in y])
+    np.testing.assert_allclose(linsat.project(y, cons, objective=linsat.Euclidean()), expected, atol=1e-12)
+    solution = linsat.solve(y.astype(np.float32), cons, objective=linsat.Euclidean())
+    assert solution.x.dtype == np.float32
+    np.testing.assert_allclose(solution.x, expected, atol=1e-6)
+    assert solution.converged.all()
+    assert (solution.violation <= 1e-6).all()
+    softmax = np.exp(y) / np.exp(y).sum(-1, keepdims=True)
+    np.testing.assert_allclose(linsat.project(y, cons, objective=linsat.KL()), softmax, atol=1e-12)
+
+
+def test_rows_of_a_call_without_torch():
+    """x <= b in two variables with x0 + x1 >= d: nearest to 0, all by hand."""
+    cons = linsat.Constraints(C=[[1.0, 1.0]], d=[1.0], lower=-5.0, upper=5.0)
+    y, sides = np.zeros((3, 2)), np.array([[1.0], [2.0], [-1.0]])
+    for _ in range(2):  # the second is an earlier call with other addresses
+        x = linsat.project(y, cons, objective=linsat.Euclidean(), d=sides)
+        np.testing.assert_allclose(x, [[0.5, 0.5], [1.0, 1.0], [0.0, 0.0]], atol=1e-12)
+        sides = sides.copy()
+    x = linsat.project(y, cons, objective=linsat.Euclidean(), C=np.array([[[2.0, 0.0]], [[0.0, 1.0]], [[1.0, 1.0]]]))
+    np.testing.assert_allclose(x, [[0.5, 0.0], [0.0, 1.0], [0.5, 0.5]], atol=1e-12)
+
+
+def test_many_sparse_rows_without_torch():
+    """x increases along a chain of 4,000: nearest to a decreasing ramp is its mean, which every row then holds with."""
+    count = 4000
+    rows = sp.diags_array([-np.ones(count - 1), np.ones(count - 1)], offsets=[0, 1], shape=(count - 1, count))
+    cons = linsat.Constraints(C=rows, d=np.zeros(count - 1), lower=-np.inf, upper=np.inf)
+    y = np.linspace(1.0, -1.0, count)
+    solution = linsat.solve(y, cons, objective=linsat.Euclidean())
+    assert bool(solution.converged)
+    np.testing.assert_allclose(solution.x, np.zeros(count), atol=1e-8)
+
+
+def test_infeasible_rows_are_named_without_torch():
+    cons = linsat.Constraints(A=[[1.0, 1.0]], b=[0.5], C=[[1.0, 1.0]], d=[1.5])
+    with pytest.raises(linsat.InfeasibleError, match="cannot hold together"):
+        linsat.project(np.zeros(2), cons)
+    found = linsat.solve(np.zeros((2, 2)), cons, d=np.array([[0.2], [1.5]]), on_failure="ignore")
+    assert [str(status) for status in found.status] == ["converged", "infeasible"]
+
+
+def test_decoders_without_torch():
+    point = np.array([[0.9, 0.1, 0.2, 0.8], [0.4, 0.6, 0.7, 0.3]])
+    cons = linsat.constraints.permutation(2)
+    decoded = linsat.decode.hungarian(point, cons, shape=(2, 2))
+    np.testing.assert_array_equal(decoded.x, [[1, 0, 0, 1], [0, 1, 1, 0]])
+    assert decoded.feasible.all()
+    np.testing.assert_array_equal(linsat.decode.top_k(point, 1).x, [[1, 0, 0, 0], [0, 0, 1, 0]])
+    assert linsat.decode.greedy_repair(point, cons).feasible.all()
+    np.testing.assert_array_equal(linsat.decode.rounding(point, cons).x, [[1, 0, 0, 1], [0, 1, 1, 0]])
+
+
+def test_a_set_comes_back_from_a_file_without_torch(tmp_path):
+    cons = linsat.Constraints(A=A, b=[1.0, 2.0], C=C, d=[1.0])
+    linsat.save(cons, tmp_path / "set.json")
+    again = linsat.load(tmp_path / "set.json")
+    y = np.array([0.3, -0.2, 0.9])
+    np.testing.assert_array_equal(linsat.project(y, again), linsat.project(y, cons))
+    np.testing.assert_allclose(dense(again.statement()), dense(cons.statement()))
+
+
+def test_what_needs_torch_says_so():
+    for use in (
+        lambda: linsat.LinSAT,
+        lambda: linsat.sinkhorn,
+        lambda: linsat.project(np.zeros(3), linsat.constraints.simplex(3), solver=linsat.Newton(backend="arrays")),
+    ):
+        with pytest.raises(ImportError, match=r'torch.*Fix: pip install "linsat\[torch\]"'):
+            use()

@@ -1,4 +1,4 @@
-"""The interior-point method for what the core and Newton's method have not solved: one instance after another, in numpy."""
+"""The interior-point method for what the core and Newton have not solved: one instance after another, in numpy."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _confirmed(
 
 
 def _polished(problem: Problem, instance: int, tol: float, result: SolverResult, polish: Polish) -> bool:
-    """Put what a few of Newton's steps make of an answer in its place, where they converge and its rows hold as well."""
+    """Replace an answer by what a few of Newton's steps make of it, where they converge and its rows hold as well."""
     if not np.isfinite(result.mu[instance]).all():
         return False
     # One after another: sums over a batch round as its size has it, and no answer may depend on the others.
@@ -217,6 +217,7 @@ def _program(problem: Problem, instance: int) -> Program:
     row_lower, row_upper = system.row_lower, system.row_upper
     objective, l, k = problem.objective, rows.shape[1], rows.shape[0]
     quadratic, entropy, row_entropy, prior = np.zeros(l), np.zeros(l), np.zeros(k), None
+    linear = of(objective.linear(problem.scores))
     rhs, slack, scale = of(problem.rhs), of(problem.slack), of(problem.scale)
     if isinstance(objective, Entropy):
         tau = float(of(objective.tau)[0])
@@ -227,7 +228,10 @@ def _program(problem: Problem, instance: int) -> Program:
         quadratic = np.ones(l) if objective.weights is None else of(objective.weights).copy()
     elif isinstance(objective, KL):
         entropy = np.full(l, float(of(objective.tau)[0]))
-        prior = np.ones(l) if objective.prior is None else np.where(of(objective.prior) > 0, of(objective.prior), 1.0)
+        # t log(t / prior) is t log(t / w) and a linear term, whatever w is; below w multipliers have one sign.
+        width = upper - lower
+        prior = np.where(np.isfinite(width) & (width > 0), width, 1.0)
+        linear = linear - entropy * np.log(prior)
     tight, share = of(p.tight), of(p.tight_share)
     row_lower, row_upper = (
         np.where(tight, rhs - slack * share, row_lower),
@@ -240,7 +244,7 @@ def _program(problem: Problem, instance: int) -> Program:
         row_upper=np.where(idle, np.inf, row_upper),
         lower=lower,
         upper=upper,
-        linear=of(problem.scores if prior is not None else objective.linear(problem.scores)),
+        linear=linear,
         quadratic=quadratic,
         entropy=entropy,
         row_entropy=row_entropy,

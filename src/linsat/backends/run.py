@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from linsat._array_namespace import to_numpy
-from linsat.backends.arrays import ArrayBackend
 from linsat.backends import interior_point
+from linsat.backends.arrays import ArrayBackend
 from linsat.backends.triton import TritonBackend
 from linsat.compile.problem import Problem, Tensor
 from linsat.errors import ConstraintError
@@ -47,13 +47,13 @@ class InteriorPoint:
 
 
 _ARRAYS, _INTERIOR = ArrayBackend(), InteriorPoint()
-# In order of preference; the last takes every problem.
-BACKENDS: list[Backend] = [TritonBackend(), _ARRAYS]
+# In order of preference; the last takes every problem. Triton's kernels serve where they are asked for.
+BACKENDS: list[Backend] = [_ARRAYS]
 
 
 def every_backend() -> list[Backend]:
     """All back ends on arrays, also the one that takes what the others do not solve."""
-    return [*BACKENDS, _INTERIOR]
+    return [*BACKENDS, TritonBackend(), _INTERIOR]
 
 
 def choose(problem: Problem, solver: Newton) -> Backend:
@@ -134,8 +134,9 @@ def _polish(problem: Problem, solver: Newton) -> interior_point.Polish:
 
 
 def _as_tensors(result: SolverResult, problem: Problem) -> SolverResult:
-    parts = (torch.from_numpy(part).to(problem.scores.device) for part in (result.mu, result.x, result.counts))
-    return SolverResult(*parts)
+    device = problem.scores.device
+    mu, x, counts = (torch.from_numpy(part).to(device) for part in (result.mu, result.x, result.counts))
+    return SolverResult(mu, x, counts)
 
 
 @functools.lru_cache(maxsize=64)

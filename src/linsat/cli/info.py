@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib.metadata import PackageNotFoundError, version
+from time import perf_counter
 
 import torch
 
 from linsat.backends.run import every_backend
 from linsat.backends.triton.backend import unavailable
 from linsat.cli.console import one_line_errors, say
-from linsat.constraints import simplex
+from linsat.constraints import doubly_stochastic, simplex
+from linsat.errors import ConstraintError, LinSATWarning
 from linsat.native.binding import load
 from linsat.objectives import Euclidean
 from linsat.plan import plan_of
+from linsat.projection import project
 from linsat.solvers import Newton
 from linsat.torch.call import tensors_of
+from linsat.torch.self_check import fault_of
 
 _PACKAGES = ("numpy", "scipy", "highspy", "pyarrow", "cvxpy", "jax")
 
@@ -74,3 +79,37 @@ def info() -> None:
     say("back ends")
     for name, value in describe_backends():
         say(f"  {name:14} {value}")
+
+
+def check_machine() -> bool:
+    """Print versions, and of every back end that runs here whether it agrees with torch operations, and its time."""
+    for name, value in describe():
+        say(f"{name:8} {value}")
+    agree = True
+    for device in map(torch.device, ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]):
+        for name in ("kernel", "triton", "interior_point", "arrays"):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", LinSATWarning)
+                    fault = fault_of(name, device)
+            except ConstraintError as error:
+                say(f"{device} {name}: {str(error).removesuffix(' Fix: leave backend out.')}")
+                continue
+            agree = agree and fault is None
+            time = "" if fault else f", {1e3 * _seconds(name, device):.2f} ms for 256 matrices of 10 x 10, both ways"
+            say(f"{device} {name}: {fault or 'agrees with torch operations'}{time}")
+    return agree
+
+
+def _seconds(backend: str, device: torch.device) -> float:
+    """The best of a few projections of 256 doubly stochastic matrices with their gradient."""
+    cons, solver = doubly_stochastic(10), Newton(backend=backend)  # type: ignore[arg-type]
+    y = torch.randn((256 if backend != "interior_point" else 2, 100), device=device, requires_grad=True)
+    times = []
+    for _ in range(4):
+        start = perf_counter()
+        project(y, cons, solver=solver).square().sum().backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(perf_counter() - start)
+    return min(times) * 256 / len(y)

@@ -10,24 +10,21 @@ import numpy as np
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.names import reject_unknown
 from linsat.errors import ConstraintError
-from linsat.objectives import Entropy, Euclidean, Objective
-
-OBJECTIVES = ("entropy", "slack-free-entropy", "euclidean")
-DEFAULT_TAU = 0.1
+from linsat.objectives import NAMED, Objective
 
 
 def read_objective(name: str, tau: float | None) -> Objective:
     """The objective of ``--objective`` and ``--tau``."""
-    if name not in OBJECTIVES:
-        raise ConstraintError(f"--objective is {name!r}; expected one of {', '.join(OBJECTIVES)}.")
-    if name == "euclidean":
-        if tau is not None:
-            raise ConstraintError("--tau was given, but --objective euclidean has no temperature. Fix: leave it out.")
-        return Euclidean()
-    tau = DEFAULT_TAU if tau is None else tau
+    if name not in NAMED:
+        raise ConstraintError(f"--objective is {name!r}; expected one of {', '.join(NAMED)}.")
+    objective = NAMED[name]
+    if tau is None:
+        return objective
+    if objective.temperature is None:
+        raise ConstraintError(f"--tau was given, but --objective {name} has no temperature. Fix: leave it out.")
     if not (math.isfinite(tau) and tau > 0):
         raise ConstraintError(f"--tau is {tau}; expected a positive, finite temperature. Fix: for example --tau 0.1.")
-    return Entropy(tau, slack="entropic" if name == "entropy" else "none")
+    return objective.at(tau)
 
 
 def soften(constraints: Constraints, softened: Sequence[str]) -> Constraints:

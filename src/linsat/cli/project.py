@@ -10,9 +10,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from linsat.cli.console import NOT_ALL_HOLD, err, one_line_errors, say, say_json
-from linsat.cli.options import OBJECTIVES
 from linsat.cli.record import Job, Record
 from linsat.cli.streaming import run
+from linsat.objectives import NAMED
 from linsat.status import Status
 
 
@@ -21,10 +21,10 @@ def project(
     constraints: Annotated[Path, typer.Option(help="constraint file: .json, .npz, .lp or .mps")],
     scores: Annotated[Path, typer.Option(help="scores: .npy, .npz, .csv or .parquet, one row per instance")],
     out: Annotated[Path, typer.Option(help="where x goes: .npy, .csv or .parquet")],
-    objective: Annotated[str, typer.Option(help=f"one of {', '.join(OBJECTIVES)}")] = "entropy",
+    objective: Annotated[str, typer.Option(help=f"one of {', '.join(NAMED)}")] = "entropy",
     tau: Annotated[
         Optional[float],  # noqa: UP045 - typer reads it at run time, also in Python 3.10
-        typer.Option(help="temperature of the entropies, in the units of the scores (default: 0.1)"),
+        typer.Option(help="temperature, in the units of the scores (default: 0.1; kl, tsallis: 1)"),
     ] = None,
     box: Annotated[
         Optional[tuple[float, float]],  # noqa: UP045

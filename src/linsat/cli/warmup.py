@@ -8,16 +8,10 @@ import torch
 
 from linsat.cli.console import one_line_errors, say
 from linsat.constraints import doubly_stochastic
-from linsat.objectives import Entropy, Euclidean, Objective
+from linsat.objectives import NAMED, Objective
 from linsat.plan import plan_of
 from linsat.projection import project
 from linsat.solvers import Newton
-
-_OBJECTIVES: dict[str, Objective] = {
-    "entropy": Entropy(),
-    "entropy without slack": Entropy(slack="none"),
-    "euclidean": Euclidean(),
-}
 
 
 @one_line_errors
@@ -27,7 +21,7 @@ def warmup() -> None:
     Nothing is compiled or cached by linsat itself: this fills the caches of Python (bytecode) and of the disk, and
     fails where a first call would.
     """
-    for name, objective in _OBJECTIVES.items():
+    for name, objective in NAMED.items():
         start = time.perf_counter()
         backend = _project_once(objective)
         say(f"{name:22} {backend:7} {time.perf_counter() - start:6.2f} s")

@@ -63,7 +63,7 @@ class RowPattern:
         return limit > 0 and self._gram_density(limit) < limit
 
     def _gram_density(self, enough: float = 1.0) -> float:
-        """The share of pairs of rows with a variable in common: counted in a sample of many, or a bound of ``enough``."""
+        """The share of pairs of rows with a variable in common: counted in a sample, or a bound of ``enough``."""
         row, col, k = self.places["row"], self.places["col"], self.shape[0]
         shares = np.bincount(col, minlength=self.shape[1]) / k
         full = shares > _FULL_COLUMN

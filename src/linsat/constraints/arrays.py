@@ -207,7 +207,7 @@ def _check_missing(name: str, seen: Numbers, missing: float, rest: str) -> None:
 
 
 def namespace(*numbers: Numbers) -> Any:
-    """torch where one is a tensor, JAX's numpy where one is JAX's, else numpy: for functions that have the same name."""
+    """torch where one is a tensor, JAX's numpy where one is JAX's, else numpy: for functions of the same name."""
     if any(map(is_tensor, numbers)):
         return sys.modules["torch"]
     return sys.modules["jax"].numpy if any(map(is_jax, numbers)) else np

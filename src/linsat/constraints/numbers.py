@@ -115,7 +115,7 @@ def _plain_shapes(constraints: RowsAndBox) -> dict[str, list[tuple[int, ...]]]:
     if "shapes" not in constraints._slots:
         shapes: dict[str, list[tuple[int, ...]]] = {}
         if constraints.num_variables is not None:
-            shapes |= dict.fromkeys(("lower", "upper"), [(constraints.num_variables,)])
+            shapes |= {bound: [(constraints.num_variables,)] for bound in ("lower", "upper")}
         soft = int(constraints._soft_mask().sum())
         if soft:
             shapes["price"] = [(soft,), (len(constraints),)]
@@ -131,7 +131,7 @@ def _plain_shapes(constraints: RowsAndBox) -> dict[str, list[tuple[int, ...]]]:
 
 
 def _price_slot(constraints: RowsAndBox, price: Numbers) -> Numbers:
-    """Prices of all rows, infinite where a row is hard, from those of all rows or of the soft ones, (batch..., rows)."""
+    """Prices (batch..., rows), infinite where a row is hard, from those of all rows or of the soft ones."""
     soft = constraints._soft_mask()
     xp, count = namespace(price), int(soft.sum())
     if price.shape[-1] == count != len(soft):

@@ -16,13 +16,12 @@ from linsat.explorer.language import parse
 from linsat.explorer.polygon import best_vertex, polygon
 from linsat.explorer.problem import Problem
 from linsat.explorer.tokens import RowTextError
-from linsat.objectives import Entropy, Euclidean, Objective
+from linsat.objectives import NAMED, Euclidean
 from linsat.projection import solve
 from linsat.solution import Solution
 
 COLDEST, HOTTEST = 1e-3, 10.0  # temperatures of the slider
 LARGEST_SCORE = 1e3
-OBJECTIVES = ("entropy", "slack-free-entropy", "euclidean")
 _PATH = 41  # temperatures of the curves, from coldest to hottest
 
 Answer = dict[str, Any]
@@ -33,8 +32,8 @@ def answer(question: Any) -> Answer:
 
     Args:
         question: ``{"text": str, "scores": {name: number}, "tau": number, "objective": str}``; variables without a
-            score have 0. Objectives are ``"entropy"`` (the paper's layer, the default), ``"slack-free-entropy"`` and
-            ``"euclidean"``, the nearest point to scores / tau.
+            score have 0. Objectives are ``"entropy"`` (the paper's layer, the default), ``"slack-free-entropy"``,
+            ``"kl"``, ``"tsallis"`` and ``"euclidean"``, the nearest point to scores / tau.
 
     Returns:
         ``{"state": "empty" | "error" | "infeasible" | "solved", ...}``; never raises for bad input.
@@ -70,9 +69,9 @@ def _read(question: Any) -> tuple[str, dict[str, float], float, str]:
     for name, score in scores.items():
         _check_number(f"scores.{name[:30]}", score, -LARGEST_SCORE, LARGEST_SCORE)
     _check_number("tau", tau, COLDEST, HOTTEST)
-    objective = question.get("objective", OBJECTIVES[0])
-    if objective not in OBJECTIVES:
-        raise ConstraintError(f"objective is {repr(objective)[:30]}; expected one of {', '.join(OBJECTIVES)}.")
+    objective = question.get("objective", "entropy")
+    if not isinstance(objective, str) or objective not in NAMED:
+        raise ConstraintError(f"objective is {repr(objective)[:30]}; expected one of {', '.join(NAMED)}.")
     return text, {name: float(score) for name, score in scores.items()}, float(tau), objective
 
 
@@ -97,7 +96,7 @@ def _solved(problem: Problem, constraints: Constraints, scores: np.ndarray, tau:
         constraints.check()
     except InfeasibleError as error:
         return found | {"state": "infeasible", "rows": _rows(problem), **_conflict(problem, error)}
-    answers = {name: _answer(name, constraints, scores, tau) for name in OBJECTIVES}
+    answers = {name: _answer(name, constraints, scores, tau) for name in NAMED}
     solution = answers[chosen]
     found["state"] = "solved"
     found["status"], found["advice"] = str(solution.status.item()), solution.status.item().advice
@@ -121,14 +120,14 @@ def _answer(name: str, constraints: Constraints, scores: np.ndarray, tau: float 
 
     Euclidean has no temperature, but ``max <y, x> - tau |x|^2 / 2`` is the nearest point to y / tau, weights tau.
     """
-    if name == "euclidean":
+    objective = NAMED[name]
+    if objective.temperature is None:
         weights = np.broadcast_to(np.asarray(tau)[..., None], (*np.shape(tau), len(scores))).copy()
-        objective: Objective = Euclidean(weights=torch.from_numpy(weights))
-        return solve(torch.from_numpy(scores / weights), constraints, objective=objective, on_failure="ignore")
+        nearest = Euclidean(weights=torch.from_numpy(weights))
+        return solve(torch.from_numpy(scores / weights), constraints, objective=nearest, on_failure="ignore")
     y = torch.from_numpy(np.broadcast_to(scores, (*np.shape(tau), len(scores))).copy())
     temperature = torch.from_numpy(tau) if isinstance(tau, np.ndarray) else tau
-    objective = Entropy(temperature, slack="entropic" if name == "entropy" else "none")
-    return solve(y, constraints, objective=objective, on_failure="ignore")
+    return solve(y, constraints, objective=objective.at(temperature), on_failure="ignore")
 
 
 def _rows(problem: Problem, constraints: Constraints | None = None, solution: Solution | None = None) -> list[Answer]:

@@ -17,6 +17,8 @@ def _call(objective: str, tau: float, soft: bool) -> str:
     made = {
         "entropy": f"Entropy({tau!r})",
         "slack-free-entropy": f'Entropy({tau!r}, slack="none")',
+        "kl": f"KL({tau!r})",
+        "tsallis": f"Tsallis(1.5, {tau!r})",
         "euclidean": f"Euclidean(weights={tau!r})" if soft else "Euclidean()",
     }
     scores = f"y / {tau!r}" if objective == "euclidean" else "y"

@@ -172,7 +172,7 @@ def operands_of(
         array if kept is None else np.ascontiguousarray(kept, np.float64).view(np.uint8)
         for kept, array in zip(kind.constants, given, strict=True)
     ]
-    places = (part.astype(np.int32) for part in (pattern.row, pattern.col))
+    row, col = pattern.row.astype(np.int32), pattern.col.astype(np.int32)
     known = plan.decided() if plan.constant else np.zeros((0, 0), np.uint8)
     last = [_NONE if start is None else start, known, _NONE if rest is None else rest]
     if len(parameters) > PARAMETERS:
@@ -181,7 +181,7 @@ def operands_of(
             f"Fix: fewer fields that are arrays, for instance two of one shape in one."
         )
     others = [*parameters, *[_NONE] * (PARAMETERS - len(parameters))]
-    return Operands._make([scores, *places, pattern.senses, *numbers, *others, *last])
+    return Operands._make([scores, row, col, pattern.senses, *numbers, *others, *last])
 
 
 def solve(kind: Kind, operands: Operands) -> Answers:

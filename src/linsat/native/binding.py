@@ -15,9 +15,10 @@ from pathlib import Path
 
 from linsat.errors import ConstraintError
 
-_ABI = 8  # raised together with LINSAT_ABI whenever the meaning of an argument changes
-_ON, _PLAIN, _OFF = ("on", "1", "yes", ""), ("plain",), ("off", "0", "no")  # values of LINSAT_KERNEL
-OBJECTIVES = ("entropy", "euclidean", "kl", "tsallis", "quadratic")  # as in the header
+_ABI = 9  # raised together with LINSAT_ABI whenever the meaning of an argument changes
+_ON, _OFF = ("on", "1", "yes", ""), ("off", "0", "no")  # values of LINSAT_KERNEL, and
+_INSTRUCTIONS = ("plain", "avx2", "avx512")  # the most that it may use, by its number in linsat.h
+OBJECTIVES = ("entropy", "euclidean", "kl", "tsallis", "quadratic")  # by their number in linsat.h
 PARAMETERS = 2  # numbers, or arrays of them, that an objective has at most
 _NO_MEMORY = -1
 
@@ -30,8 +31,7 @@ class Record:
     def __init__(self, *groups: tuple[str | Record, str]) -> None:
         """From groups of fields of one type; tests/test_native.py compares them with the header."""
         self.fields = [(name, kind) for kind, names in groups for name in names.split()]
-        parts = [kind.format if isinstance(kind, Record) else kind for _, kind in self.fields]
-        self.format = "".join(parts)
+        self.format: str = "".join(kind.format if isinstance(kind, Record) else kind for _, kind in self.fields)
         packer = struct.Struct(self.format)
         self.pack, self.size = packer.pack, packer.size
 
@@ -88,7 +88,7 @@ def _check(code: int) -> None:
 def load() -> Core | str:
     """The library, or the reason why it cannot be used.
 
-    ``LINSAT_KERNEL=off`` in the environment turns it off, ``plain`` has it run without AVX2.
+    ``LINSAT_KERNEL=off`` in the environment turns it off, ``avx2`` has it run without AVX-512, ``plain`` without both.
 
     Raises:
         ConstraintError: LINSAT_KERNEL has another value.
@@ -96,9 +96,10 @@ def load() -> Core | str:
     wanted = os.environ.get("LINSAT_KERNEL", "on").lower()
     if wanted in _OFF:
         return "turned off by LINSAT_KERNEL"
-    if wanted not in _ON + _PLAIN:
+    if wanted not in _ON + _INSTRUCTIONS:
         raise ConstraintError(
-            f"the environment variable LINSAT_KERNEL is {wanted!r}; expected on, plain (without AVX2) or off. "
+            f"the environment variable LINSAT_KERNEL is {wanted!r}; expected on, off, or the instructions to use: "
+            "plain, avx2 or avx512. "
             "Fix: one of these, or leave it out."
         )
     path = _path(Path(__file__).parent)
@@ -109,8 +110,8 @@ def load() -> Core | str:
     try:
         functions = ctypes.CDLL(str(path))
         differs = _differs(functions)
-        if wanted in _PLAIN:
-            functions.linsat_use_plain()
+        if wanted in _INSTRUCTIONS:
+            functions.linsat_limit_instructions(ctypes.c_int64(_INSTRUCTIONS.index(wanted)))
     except (OSError, AttributeError) as error:
         return f"its library cannot be loaded ({error}); reinstall linsat"
     if differs:

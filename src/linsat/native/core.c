@@ -19,6 +19,7 @@
  * and its bits do not depend on who computed what.
  *
  * The file includes itself once per instruction set; `linsat_solve` and `linsat_pull_back` pick one when they are called.
+ * AVX-512 is for lanes that are instances only: the others gain little from it.
  */
 #ifndef LINSAT_VARIANT
 
@@ -66,7 +67,8 @@ struct Layout {
 
 /* What lanes.h takes, and the steps and passes before it leaves an instance to iterate.h. Larger sets gain little in large
  * batches, and lose in batches of one, which take the same code so as to give the same bits. */
-enum { LANE_ROWS = 12, LANE_VARIABLES = 36, LANE_ENTRIES = 96, LANE_STEPS = 30, LANE_PASSES = 60, LANE_SWEEPS = 1, MOST_LANES = 8 };
+enum { LANE_ROWS = 12, LANE_VARIABLES = 36, LANE_ENTRIES = 96, LANE_STEPS = 30, LANE_PASSES = 60, LANE_SWEEPS = 1, LANE_TURNS = 3 };
+enum { MOST_LANES = 8, CLAIMED = 64 }; /* instances that a thread takes at a time */
 enum { NEW_COEFFICIENTS = 1, NEW_ROWS = 2, NEW_VARIABLES = 4, NEW_HEAT = 8, NEW_NUMBERS = 15 }; /* what a group's numbers differ in */
 enum { LARGEST_INTERIOR = 250000, MOST_INTERIOR = 1000 }; /* rows times variables, and their sum */
 
@@ -96,12 +98,18 @@ static Wanted list_gradients(const Layout *a, const Statement *s, const Pull *ca
     return wanted;
 }
 
+/* Whether sets of this pattern are small enough to be worked on in lanes. */
+static int fits_lanes(const Layout *a) {
+    return !a->dense && a->rows <= LANE_ROWS && a->variables <= LANE_VARIABLES && a->entries <= LANE_ENTRIES;
+}
+
 INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
 INLINE int64_t claim(int64_t *counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
 
 #if defined(__x86_64__) && !defined(LINSAT_NARROW)
 #define LINSAT_X86 1
 #define LINSAT_VARIANT(name) name##_avx2
+#define CORE(name) name##_avx2
 #define LANES 4
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
@@ -117,30 +125,65 @@ INLINE int64_t claim(int64_t *counter) { return __atomic_fetch_add(counter, 1, _
 #endif
 #undef LINSAT_VARIANT
 #undef LANES
+
+#if !defined(_WIN32) /* whose compilers do not align vectors of 64 bytes on the stack */
+#define LINSAT_WIDE 1
+#define LINSAT_VARIANT(name) name##_avx512
+#define LANES 8
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512dq"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,avx512f,avx512dq")
+#endif
+#include "core.c"
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#undef LINSAT_VARIANT
+#undef LANES
+#endif
+#undef CORE
 #endif
 
 #define LINSAT_VARIANT(name) name##_plain
+#define CORE(name) name##_plain
 #define LANES 2
 #include "core.c"
 #undef LINSAT_VARIANT
+#undef CORE
 #undef LANES
 
-#ifdef LINSAT_X86
-static int known = -1; /* whether there is AVX2; two threads that find out at once write the same answer */
-
-static int has_avx2(void) {
-    int found = __atomic_load_n(&known, __ATOMIC_RELAXED);
-    if (found < 0) {
-        found = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-        __atomic_store_n(&known, found, __ATOMIC_RELAXED);
-    }
-    return found;
-}
-#define VARIANT(name) ((Task)(has_avx2() ? (Variant)name##_avx2 : (Variant)name##_plain))
-#else
-#define VARIANT(name) ((Task)(Variant)name##_plain)
-#endif
 typedef void (*Variant)(void); /* the functions of each have their own types */
+static int known = -1; /* the instructions in use; two threads that find out at once write the same answer */
+
+static int instructions_in_use(void) {
+    int level = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (level >= 0) return level;
+    level = PLAIN;
+#ifdef LINSAT_X86
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) level = AVX2;
+#endif
+#ifdef LINSAT_WIDE
+    if (level == AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) level = AVX512;
+#endif
+    __atomic_store_n(&known, level, __ATOMIC_RELAXED);
+    return level;
+}
+
+/* The function for one instance after another, or the one for as many as there are lanes. */
+#define BY_ONES(name, level) ((level) ? (Variant)name##_avx2 : (Variant)name##_plain)
+#ifdef LINSAT_WIDE
+#define BY_LANES(name, level) ((level) == AVX512 ? (Variant)name##_avx512 : BY_ONES(name, level))
+#else
+#define BY_LANES(name, level) BY_ONES(name, level)
+#endif
+#ifndef LINSAT_X86
+#undef BY_ONES
+#define BY_ONES(name, level) ((void)(level), (Variant)name##_plain)
+#endif
 
 static const double WORTH_WAKING = 6e-5;  /* seconds of work that are worth waking a thread for */
 static const double WORTH_SHARING = 5e-4; /* of an evaluation and a factorisation that threads share, where there are few instances */
@@ -160,7 +203,9 @@ EXPORT int linsat_solve(const Layout *layout, const Statement *statement, const 
     if (!takes_objective(statement)) return -2;
     const Team team = {.together = works_together(layout, call->count)};
     const int64_t threads = threads_for(layout, &team, call->count, call->threads, USUAL_STEPS);
-    return run_shared(VARIANT(forward), layout, statement, call, team, threads);
+    const int level = instructions_in_use(), tiny = fits_lanes(layout) && call->max_steps >= LANE_STEPS;
+    const Variant chosen = tiny ? BY_LANES(forward_by_lanes, level) : BY_ONES(forward, level);
+    return run_shared((Task)chosen, layout, statement, call, team, threads);
 }
 
 EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, const Pull *call) {
@@ -181,8 +226,10 @@ EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, co
     }
     for (int g = 0; g < GRADIENTS; g++)
         if (wanted[g].at && !wanted[g].step) memset(wanted[g].at, 0, sizes[g] * sizeof(double));
-    const int failed =
-        run_shared(VARIANT(backward), layout, statement, call, team, threads_for(layout, &team, team.blocks, call->threads, 2 * team.block));
+    const int64_t threads = threads_for(layout, &team, team.blocks, call->threads, 2 * team.block);
+    const int level = instructions_in_use();
+    const Variant chosen = fits_lanes(layout) ? BY_LANES(backward_by_lanes, level) : BY_ONES(backward, level);
+    const int failed = run_shared((Task)chosen, layout, statement, call, team, threads);
     for (int64_t t = 0, at = 0; t < team.blocks && team.partial_size; t++)
         for (int g = 0; g < GRADIENTS; g++) {
             if (!wanted[g].at || wanted[g].step) continue;
@@ -232,7 +279,7 @@ EXPORT int linsat_factor(const Analysis *a, const double *values, const double *
     if (numbers && lists) {
         const Fronts work = {numbers, numbers + front, numbers + front + panel, numbers + front + 2 * panel,
                              lists, lists + a->size, moment_in(seconds), pivots};
-        code = ((FactorTask)VARIANT(factor_fronts))(a, to.values, &work, factor);
+        code = ((FactorTask)BY_ONES(factor_fronts, instructions_in_use()))(a, to.values, &work, factor);
     }
     free_block(numbers);
     free(lists);
@@ -242,23 +289,20 @@ EXPORT int linsat_factor(const Analysis *a, const double *values, const double *
 EXPORT double linsat_refine(const Analysis *a, const double *factor, double target, int64_t most, double *room, double *x) {
     const Equations w = equations_in(a, room);
     for (int64_t i = 0; i < a->size; i++) w.rhs[i] = x[a->order[i]];
-    const double share = ((RefineTask)VARIANT(refine))(a, factor, &w, target, most);
+    const double share = ((RefineTask)BY_ONES(refine, instructions_in_use()))(a, factor, &w, target, most);
     for (int64_t i = 0; i < a->size; i++) x[a->order[i]] = w.v[i];
     return share;
 }
 
-/* From now on, the variant that every processor can run. */
-EXPORT void linsat_use_plain(void) {
-#ifdef LINSAT_X86
-    __atomic_store_n(&known, 0, __ATOMIC_RELAXED);
-#endif
+EXPORT void linsat_limit_instructions(int64_t level) {
+    if (level < instructions_in_use()) __atomic_store_n(&known, level < PLAIN ? PLAIN : (int)level, __ATOMIC_RELAXED);
 }
 
-/* The instruction set of the variant in use. */
 EXPORT const char *linsat_instructions(void) {
-#ifdef LINSAT_X86
-    return has_avx2() ? "AVX2" : "SSE2";
-#elif defined(__x86_64__)
+    const int level = instructions_in_use();
+    if (level == AVX512) return "AVX-512";
+    if (level == AVX2) return "AVX2";
+#if defined(__x86_64__)
     return "SSE2";
 #else
     return "generic vectors";
@@ -284,8 +328,14 @@ typedef double vec __attribute__((vector_size(8 * LANES), may_alias));
 typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 
 #include "vectors.h"
-#include "matrix.h"
 #include "objective.h"
+#if LANES == 8
+#define Instance CORE(Instance)
+#define Changes CORE(Changes)
+#define Sums CORE(Sums)
+#define Work CORE(Work)
+#else
+#include "matrix.h"
 #include "instance.h"
 #include "presolve.h"
 #include "evaluate.h"
@@ -300,6 +350,7 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #include "hand_over.h"
 #include "solve.h"
 #include "pull_back.h"
+#endif
 #include "lanes.h"
 #include "tiny.h"
 
@@ -308,7 +359,7 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #undef mask
 #undef BLOCK
 #undef TERMS
-#undef FOUR
+#undef EIGHT
 #undef loose
 #undef State
 #undef Work

@@ -159,8 +159,6 @@ INLINE Own V(own_at)(const int o, const Work *w, int64_t j) {
     return own;
 }
 
-INLINE Terms V(no_terms)(void) { return (Terms){{0}, {0}, V(all)(1.0)}; }
-
 /* Theta of so many terms, and its size. One logarithm serves many factors, of at least 1/2 each: `logs` has those of earlier
  * products. */
 INLINE void V(add_up_terms)(const int o, Terms *terms, int count, double logs, double T, double *sums) {

@@ -9,9 +9,10 @@
  *   - Euclidean instances without a box begin at duals found by letting rows in one by one.
  *   - Whatever needs more than LANE_STEPS steps, or more than these few rules, is left to iterate.h.
  *
- * Lanes never mix. Every decision is a mask, and a lane that has ended is evaluated again at the same duals, which gives
- * the same bits; so an instance's answer does not depend on its neighbours. Lanes without an instance hold a copy of the
- * first. Arrays are of vectors: number i of all LANES instances, then number i + 1.
+ * Lanes never mix. Every decision is a mask, and a lane that waits is evaluated again at the same duals, which gives the
+ * same bits; so an instance's answer does not depend on its neighbours. Where half of the lanes have ended they take the
+ * next instances, while the others go on. Lanes without an instance hold a copy of another. Arrays are of vectors: number
+ * i of all LANES instances, then number i + 1.
  */
 
 #define Group V(Group)
@@ -23,20 +24,29 @@ typedef struct {
     vec *mu, *u, *p, *z, *r, error;
 } LanePoint;
 
+/* Where the iteration of each lane is. */
+typedef struct {
+    vec T, damping, ridge, stride, length, tries, steps, passes;
+    mask running, arrived, searching, cooled, reusable; /* arrived: which is no verdict */
+    mask reuse, polish, snap, ready;                    /* the last steps of a lane, one after the other */
+} V(Progress);
+
 /* LANES instances with their numbers folded, as Work, and room to work in. */
 typedef struct {
     const Layout *layout;
-    int objective, entropic, weighted, shifted, has_slack, constant; /* shifted: an offset; constant: H is the same at all duals */
+    int folded, objective, entropic, weighted, shifted, has_slack, constant; /* shifted: an offset; constant: H is the same at all duals */
     int32_t *column, *row, *place;                      /* entries by variable: where each begins, row, Layout's entry */
     int32_t *row_start, *row_entry, *row_column;        /* by row: where each begins, entry, variable */
     int two;                                            /* every variable is in two rows */
     int32_t *list, count, lead;                         /* rows that move in some lane, and how many of them lead */
-    vec tau, T, reach, pivots, alpha;
+    V(Progress) at;
+    vec tau, reach, alpha;
     mask bounded, affine;                               /* lanes with bounded duals; with r affine in mu */
     vec *coefficients, *row_values;                     /* c by variable, and again by row */
     vec *linear, *base, *unit, *upper, *gain, *offset, *least, *most, *first, *second, *scale; /* as in Work */
     vec *b, *s, *low, *high, *whole, *taken, *totals;
-    mask *fixed, *active, *moving, *negative;           /* moving: rows that take part in a step */
+    vec *given, *side, *right, *stated_low, *stated_high; /* as stated: coefficients by row, side, B, bounds of multipliers */
+    mask *fixed, *active, *moving, *negative, *even;    /* moving: rows that take part in a step; even: all coefficients are 1 */
     LanePoint now, next;
     vec *d, *curvature, *direction, *rhs, *scratch, *q; /* curvature: the diagonal that slacks add to H */
     vec *H, *diagonal, *U, *inverse;                    /* U of the list, in rows of `rows` numbers; 1 / D */
@@ -47,6 +57,8 @@ typedef struct {
 
 #if LANES == 4
 INLINE int V(bits_of)(mask which) { return _mm256_movemask_pd((__m256d)which); }
+#elif LANES == 8
+INLINE int V(bits_of)(mask which) { return _mm512_movepi64_mask((__m512i)which); }
 #else
 INLINE int V(bits_of)(mask which) {
     int bits = 0;
@@ -82,7 +94,7 @@ INLINE mask V(gather_flags)(const uint8_t *const *from, int64_t at) {
 }
 
 
-#if LANES == 4
+#if LANES >= 4
 INLINE void V(transpose)(__m256d *a) {
     const __m256d b0 = _mm256_unpacklo_pd(a[0], a[1]), b1 = _mm256_unpackhi_pd(a[0], a[1]);
     const __m256d b2 = _mm256_unpacklo_pd(a[2], a[3]), b3 = _mm256_unpackhi_pd(a[2], a[3]);
@@ -91,39 +103,51 @@ INLINE void V(transpose)(__m256d *a) {
     a[2] = _mm256_permute2f128_pd(b0, b2, 0x31);
     a[3] = _mm256_permute2f128_pd(b1, b3, 0x31);
 }
+
+/* Lanes 4 h to 4 h + 3. */
+INLINE __m256d V(part_of_lanes)(vec value, int h) {
+#if LANES == 8
+    return h ? _mm512_extractf64x4_pd((__m512d)value, 1) : _mm512_castpd512_pd256((__m512d)value);
+#else
+    (void)h;
+    return (__m256d)value;
+#endif
+}
 #endif
 
 INLINE void V(read_lanes)(vec *restrict to, const void *const *from, int single, int64_t count) {
     int64_t j = 0;
-#if LANES == 4
-    for (; j + 4 <= count; j += 4) {
-        __m256d a[4];
-        for (int n = 0; n < 4; n++) {
-            if (single) a[n] = _mm256_cvtps_pd(_mm_loadu_ps((const float *)from[n] + j));
-            else a[n] = _mm256_loadu_pd((const double *)from[n] + j);
+#if LANES >= 4
+    for (; j + 4 <= count; j += 4)
+        for (int h = 0; h < LANES; h += 4) {
+            __m256d a[4];
+            for (int n = 0; n < 4; n++) {
+                if (single) a[n] = _mm256_cvtps_pd(_mm_loadu_ps((const float *)from[h + n] + j));
+                else a[n] = _mm256_loadu_pd((const double *)from[h + n] + j);
+            }
+            V(transpose)(a);
+            for (int n = 0; n < 4; n++) memcpy((double *)(to + j + n) + h, &a[n], sizeof(a[n]));
         }
-        V(transpose)(a);
-        for (int n = 0; n < 4; n++) to[j + n] = (vec)a[n];
-    }
 #endif
     for (; j < count; j++)
-        for (int n = 0; n < LANES; n++) to[j][n] = V(score)(from[n], single, j);
+        for (int n = 0; n < LANES; n++) to[j][n] = CORE(score)(from[n], single, j);
 }
 
 /* Numbers to the lanes whose bits are set. */
 INLINE void V(write_lanes)(void *const *to, const vec *restrict from, int single, int64_t count, int bits) {
     int64_t j = 0;
-#if LANES == 4
-    for (; j + 4 <= count; j += 4) {
-        __m256d a[4];
-        for (int n = 0; n < 4; n++) a[n] = (__m256d)from[j + n];
-        V(transpose)(a);
-        for (int n = 0; n < 4; n++) {
-            if (!(bits >> n & 1)) continue;
-            if (single) _mm_storeu_ps((float *)to[n] + j, _mm256_cvtpd_ps(a[n]));
-            else _mm256_storeu_pd((double *)to[n] + j, a[n]);
+#if LANES >= 4
+    for (; j + 4 <= count; j += 4)
+        for (int h = 0; h < LANES; h += 4) {
+            __m256d a[4];
+            for (int n = 0; n < 4; n++) a[n] = V(part_of_lanes)(from[j + n], h);
+            V(transpose)(a);
+            for (int n = 0; n < 4; n++) {
+                if (!(bits >> (h + n) & 1)) continue;
+                if (single) _mm_storeu_ps((float *)to[h + n] + j, _mm256_cvtpd_ps(a[n]));
+                else _mm256_storeu_pd((double *)to[h + n] + j, a[n]);
+            }
         }
-    }
 #endif
     for (int n = 0; n < LANES; n++) {
         if (!(bits >> n & 1)) continue;
@@ -624,7 +648,7 @@ static vec V(enter_lanes)(Group *w, double tol, mask running) {
         w->now.mu[i] = V(limited)(V(where)(finite, w->now.mu[i]), w->low[i], w->high[i]);
         w->moving[i] = w->active[i];
     }
-    V(evaluate_lanes)(w, &w->now, w->T, 1);
+    V(evaluate_lanes)(w, &w->now, w->at.T, 1);
     return count;
 }
 
@@ -701,14 +725,69 @@ static void V(sweep_lanes)(Group *w, vec T, mask running) {
     }
 }
 
-/* Duals and temperatures to begin with. */
-static void V(start_lanes)(Group *w, const double *const *start, double tol, mask running) {
-    const int64_t k = w->layout->rows;
-    for (int64_t i = 0; i < k; i++) {
-        w->now.mu[i] = V(limited)((vec){0}, w->low[i], w->high[i]);
-        w->moving[i] = w->active[i];
+/* Several sweeps for KL, whose shares a row with equal coefficients multiplies all by one number: without exponentials, and
+ * with one logarithm a row in the end. An upper bound that x meets on the way is not seen; theta decides about the outcome. */
+static void V(multiply_lanes)(Group *w, vec T, mask running) {
+    const Layout *a = w->layout;
+    vec *restrict p = w->next.p, *restrict factor = w->q, *restrict low = w->rhs, *restrict high = w->scratch;
+    const int bounded = V(any)(w->bounded);
+    const vec inverse = 1.0 / T;
+    memcpy(p, w->now.p, a->variables * sizeof(vec));
+    for (int64_t i = 0; i < a->rows; i++) {
+        factor[i] = V(all)(1.0);
+        if (!bounded) continue;
+        low[i] = V(where)(w->low[i] > -INFINITY, V(exp_of)((w->low[i] - w->now.mu[i]) * inverse));
+        high[i] = V(exp_of)(V(smaller)((w->high[i] - w->now.mu[i]) * inverse, V(all)(700.0)));
     }
-    w->T = V(larger)(CONSTANTS.start_temperature * w->reach, w->tau);
+    for (int turn = 0; turn < LANE_TURNS; turn++)
+        for (int32_t e = 0; e < a->group_start[a->groups]; e++) {
+            const int32_t i = a->group_rows[e], first = w->row_start[i], end = w->row_start[i + 1];
+            vec total = {0}, other = {0};
+            int32_t n = first;
+            for (; n + 2 <= end; n += 2) {
+                total += V(at)(p, w->row_column[n]);
+                other += V(at)(p, w->row_column[n + 1]);
+            }
+            if (n < end) total += V(at)(p, w->row_column[n]);
+            total += other;
+            const mask possible = w->even[i] & (w->b[i] > 0.0) & (total > 1e-100);
+            vec change = V(pick)(possible, w->b[i] / total, V(all)(1.0));
+            if (bounded) change = V(limited)(factor[i] * change, low[i], high[i]) / factor[i];
+            factor[i] *= change;
+            for (n = first; n < end; n++) {
+                vec *of = (vec *)((char *)p + w->row_column[n]);
+                *of *= change;
+            }
+        }
+    for (int64_t i = 0; i < a->rows; i++) {
+        const vec to = w->now.mu[i] + V(where)(running & (factor[i] > 0.0), T * V(log_of)(factor[i]));
+        w->next.mu[i] = V(limited)(to, w->low[i], w->high[i]);
+    }
+    V(evaluate_lanes)(w, &w->next, T, 1);
+    vec before, after = V(slope_after)(w, &before);
+    V(take_lanes)(w, V(falls)(w, T, running, before, after) & running, running);
+}
+
+/* Duals and temperatures to begin with, in some lanes, of which some run; the others stay where they are. */
+static void V(start_lanes)(Group *w, const double *const *start, double tol, mask fresh, mask running) {
+    const int64_t k = w->layout->rows;
+    const Constants *c = &CONSTANTS;
+    V(Progress) *at = &w->at;
+    const vec one = V(all)(1.0);
+    for (int64_t i = 0; i < k; i++) {
+        w->now.mu[i] = V(pick)(fresh, V(limited)((vec){0}, w->low[i], w->high[i]), w->now.mu[i]);
+        w->moving[i] = (fresh & w->active[i]) | (~fresh & w->moving[i]);
+    }
+    at->T = V(pick)(fresh, V(larger)(c->start_temperature * w->reach, w->tau), at->T);
+    at->damping = V(pick)(fresh, V(all)(c->first_damping), at->damping);
+    at->ridge = V(pick)(fresh, V(all)(c->first_ridge), at->ridge);
+    at->stride = V(pick)(fresh, one, at->stride);
+    at->length = V(pick)(fresh, one, at->length);
+    vec *zeros[] = {&at->tries, &at->steps, &at->passes};
+    for (int n = 0; n < 3; n++) *zeros[n] = V(where)(~fresh, *zeros[n]);
+    mask *none[] = {&at->arrived, &at->searching, &at->cooled, &at->reusable, &at->reuse, &at->polish, &at->snap, &at->ready};
+    for (int n = 0; n < 8; n++) *none[n] &= ~fresh;
+    at->running = (at->running & ~fresh) | running;
     if (start) {
         vec size;
         V(evaluate_lanes)(w, &w->now, w->tau, 1);
@@ -717,17 +796,17 @@ static void V(start_lanes)(Group *w, const double *const *start, double tol, mas
             w->next.mu[i] = V(limited)(given, w->low[i], w->high[i]);
         }
         V(evaluate_lanes)(w, &w->next, w->tau, 1);
-        const mask better = V(potential)(w, &w->next, w->tau, &size) <= V(potential)(w, &w->now, w->tau, &size);
+        const mask better = fresh & (V(potential)(w, &w->next, w->tau, &size) <= V(potential)(w, &w->now, w->tau, &size));
         for (int64_t i = 0; i < k; i++) w->now.mu[i] = V(pick)(better, w->next.mu[i], w->now.mu[i]);
-        w->T = V(pick)(better, w->tau, w->T);
+        at->T = V(pick)(better, w->tau, at->T);
     }
-    V(evaluate_lanes)(w, &w->now, w->T, 1);
-    for (int n = 0; !start && OBJECTIVES[w->objective].multiplies && n < LANE_SWEEPS; n++) V(sweep_lanes)(w, w->T, running);
-    w->pivots = (vec){0};
+    V(evaluate_lanes)(w, &w->now, at->T, 1);
+    if (!start && w->objective == KL) V(multiply_lanes)(w, at->T, running);
+    for (int n = 0; !start && w->objective == ENTROPY && n < LANE_SWEEPS; n++) V(sweep_lanes)(w, at->T, running);
     if (V(any)(running & w->affine & w->bounded)) {
-        V(lane_slopes)(w, &w->now, w->T, ~(mask){0});
+        V(lane_slopes)(w, &w->now, at->T, ~(mask){0});
         if (!w->constant) V(assemble_lanes)(w);
-        w->pivots = V(enter_lanes)(w, tol, running & w->affine & w->bounded);
+        at->steps += V(enter_lanes)(w, tol, running & w->affine & w->bounded);
     }
 }
 
@@ -782,54 +861,53 @@ static mask V(aim_lanes)(Group *w, vec T, vec cooler, mask running, mask fresh, 
     return dropped & fresh;
 }
 
-/* next.mu: duals that a step along -r would put to a bound, put there; returns the lanes in which that changes one. */
-static mask V(snap_lanes)(Group *w) {
+/* The dual of row i, put to a bound where a step along -r would put it there. */
+INLINE vec V(snapped)(const Group *w, int64_t i) {
+    const vec mu = w->now.mu[i], there = mu - w->now.r[i], low = w->low[i], high = w->high[i];
+    return V(pick)(there <= low, low, V(pick)(there >= high, high, mu));
+}
+
+/* The lanes in which that changes a dual. */
+static mask V(snaps)(const Group *w) {
     mask changed = {0};
-    for (int64_t i = 0; i < w->layout->rows; i++) {
-        const vec mu = w->now.mu[i], there = mu - w->now.r[i], low = w->low[i], high = w->high[i];
-        w->next.mu[i] = V(pick)(there <= low, low, V(pick)(there >= high, high, mu));
-        changed |= w->next.mu[i] != mu;
-    }
+    for (int64_t i = 0; i < w->layout->rows; i++) changed |= V(snapped)(w, i) != w->now.mu[i];
     return changed;
 }
 
-/* x into the work array d. */
-static void V(answer_lanes)(Group *w) {
-    for (int64_t j = 0; j < w->layout->variables; j++)
-        w->d[j] = V(point_at)(w->objective, w->now.p[j], w->base[j], w->unit[j], w->upper[j]);
-}
-
-/* Newton's method in the running lanes, from `now`; returns those in which it has arrived, which is no verdict, and the steps that each took. */
-static mask V(iterate_lanes)(Group *w, double tol, mask running, vec *steps_at) {
+/* Newton's method in the running lanes, from `now`, until no more than `least` of them run. */
+static void V(iterate_lanes)(Group *w, double tol, int least) {
     const Constants *c = &CONSTANTS;
     const vec one = V(all)(1.0);
     const mask none = {0};
     const double fine = c->fine * tol;
-    vec T = w->T, damping = V(all)(c->first_damping), ridge = V(all)(c->first_ridge), stride = one, length = one;
-    vec tries = {0}, steps = {0};
-    mask searching = none, cooled = none, reusable = none, there = none;
-    mask reuse = none, polish = none, snap = none, ready = none; /* the last steps of a lane, one after the other */
-    for (int pass = 0; pass < LANE_PASSES; pass++) {
+    vec T = w->at.T, damping = w->at.damping, ridge = w->at.ridge, stride = w->at.stride, length = w->at.length;
+    vec tries = w->at.tries, steps = w->at.steps, passes = w->at.passes;
+    mask running = w->at.running, searching = w->at.searching, cooled = w->at.cooled, reusable = w->at.reusable;
+    mask reuse = w->at.reuse, polish = w->at.polish, snap = w->at.snap, ready = w->at.ready;
+    for (;;) {
         const vec error = w->now.error;
-        const mask arrived = running & ~searching & ~(reuse | polish | snap | ready) & (error <= tol) & (T <= w->tau);
-        reuse |= arrived & (error > fine) & reusable; /* close to where H was factored: as good as a new factor */
-        polish |= arrived & (error > fine) & ~reusable;
-        ready |= arrived & ~(error > fine);
+        const mask close = running & ~searching & ~(reuse | polish | snap | ready) & (error <= tol) & (T <= w->tau);
+        reuse |= close & (error > fine) & reusable; /* close to where H was factored: as good as a new factor */
+        polish |= close & (error > fine) & ~reusable;
+        ready |= close & ~(error > fine);
         if (V(any)(ready)) {
             const mask ended = ready & ~snap;
             mask changed = none;
-            if (V(any)(ended & w->bounded)) changed = V(snap_lanes)(w) & w->bounded;
+            if (V(any)(ended & w->bounded)) changed = V(snaps)(w) & w->bounded;
             const mask finished = ready & (snap | ~changed);
-            snap = ended & changed;
-            there |= finished;
+            snap = (snap & ~ready) | (ended & changed);
+            w->at.arrived |= finished;
             running &= ~finished;
             ready = none;
         }
+        running &= passes < LANE_PASSES;
+        reuse &= running, polish &= running, snap &= running;
         const mask ordinary = running & ~(reuse | polish | snap);
         mask starts = ordinary & ~searching;
         running &= ~(starts & (steps >= LANE_STEPS));
         starts &= running;
-        if (!V(any)(running)) break;
+        if (__builtin_popcount((unsigned)V(bits_of)(running)) <= least) break;
+        passes += V(where)(running, one);
         const mask fresh = starts | polish;
         if (V(any)(fresh | reuse)) {
             const mask cools = starts & (error <= c->loose_residual) & (T > w->tau);
@@ -848,8 +926,10 @@ static mask V(iterate_lanes)(Group *w, double tol, mask running, vec *steps_at) 
         }
         for (int64_t i = 0; i < w->layout->rows; i++) {
             const vec mu = w->now.mu[i], to = V(limited)(mu + length * w->direction[i], w->low[i], w->high[i]);
-            w->next.mu[i] = V(pick)(snap, w->next.mu[i], V(pick)(running, to, mu));
+            w->next.mu[i] = V(pick)(running, to, mu);
         }
+        for (int64_t i = 0; V(any)(snap) && i < w->layout->rows; i++)
+            w->next.mu[i] = V(pick)(snap, V(snapped)(w, i), w->next.mu[i]);
         V(evaluate_lanes)(w, &w->next, T, 1);
         vec before, after = V(slope_after)(w, &before);
         const mask finite = V(size_of)(after) < INFINITY;
@@ -871,8 +951,8 @@ static mask V(iterate_lanes)(Group *w, double tol, mask running, vec *steps_at) 
         searching = failed & ~gives_up;
         length = V(pick)(searching, length * c->shorten, length);
     }
-    *steps_at = steps + w->pivots;
-    return there;
+    w->at = (V(Progress)){T, damping, ridge, stride, length, tries, steps, passes, running, w->at.arrived,
+                          searching, cooled, reusable, reuse, polish, snap, ready};
 }
 
 /* ---- the numbers of LANES instances ---- */
@@ -933,6 +1013,7 @@ static void V(fold_lane_coefficients)(Group *w, const Instance *const *of) {
     for (int64_t i = 0; i < a->rows; i++) {
         w->taken[i] = w->totals[i] = (vec){0};
         w->negative[i] = (mask){0};
+        w->even[i] = w->active[i];
     }
     for (int64_t j = 0; j < a->variables; j++) {
         for (int32_t e = w->column[j]; e < w->column[j + 1]; e++) {
@@ -940,20 +1021,24 @@ static void V(fold_lane_coefficients)(Group *w, const Instance *const *of) {
             const vec value = V(gather)(values, a->entry[w->place[e]]), c = value * w->unit[j] / w->scale[i];
             w->taken[i] += value * w->base[j];
             w->negative[i] |= value < 0.0;
+            w->even[i] &= (c == 1.0) | (c == 0.0);
             w->totals[i] += c;
             w->coefficients[e] = V(where)(w->active[i], c);
         }
     }
-    for (int64_t n = 0; n < a->entries; n++) w->row_values[n] = w->coefficients[w->row_entry[n]];
+    for (int64_t n = 0; n < a->entries; n++) {
+        w->row_values[n] = w->coefficients[w->row_entry[n]];
+        w->given[n] = V(gather)(values, a->entry[w->place[w->row_entry[n]]]);
+    }
 }
 
 static void V(fold_lane_rows)(Group *w, const Instance *const *of) {
     const Layout *a = w->layout;
-    const double *rhs[LANES], *slack[LANES], *share_of[LANES], *dual_lower[LANES], *dual_upper[LANES];
+    const double *rhs[LANES], *slack[LANES], *share_of[LANES], *dual_lower[LANES], *dual_upper[LANES], *side[LANES];
     const uint8_t *tight_[LANES];
     for (int n = 0; n < LANES; n++) {
         rhs[n] = of[n]->rhs, slack[n] = of[n]->slack, share_of[n] = of[n]->tight_share, tight_[n] = of[n]->tight;
-        dual_lower[n] = of[n]->dual_lower, dual_upper[n] = of[n]->dual_upper;
+        dual_lower[n] = of[n]->dual_lower, dual_upper[n] = of[n]->dual_upper, side[n] = of[n]->side;
     }
     w->bounded = (mask){0};
     w->has_slack = 0;
@@ -961,17 +1046,21 @@ static void V(fold_lane_rows)(Group *w, const Instance *const *of) {
         const int64_t from = a->order[i];
         const vec rho = w->scale[i];
         const mask tight = V(gather_flags)(tight_, from), active = w->active[i];
-        vec taken = w->taken[i], s = {0};
+        vec right = V(gather)(rhs, from), s = {0};
         if (w->entropic) {
             const vec mass = V(gather)(slack, from);
-            taken += V(where)(active & tight, mass * V(gather)(share_of, from));
+            right -= V(where)(active & tight, mass * V(gather)(share_of, from));
             s = V(where)(active & ~tight, mass / rho);
         }
+        w->right[i] = right;
         w->s[i] = s;
         w->has_slack |= V(any)(s != 0.0);
-        w->b[i] = V(where)(active, (V(gather)(rhs, from) - taken) / rho);
-        w->low[i] = V(pick)(tight, V(all)(-INFINITY), V(gather)(dual_lower, from) * rho);
-        w->high[i] = V(pick)(tight, V(all)(INFINITY), V(gather)(dual_upper, from) * rho);
+        w->b[i] = V(where)(active, (right - w->taken[i]) / rho);
+        w->side[i] = V(gather)(side, from);
+        w->stated_low[i] = V(gather)(dual_lower, from);
+        w->stated_high[i] = V(gather)(dual_upper, from);
+        w->low[i] = V(pick)(tight, V(all)(-INFINITY), w->stated_low[i] * rho);
+        w->high[i] = V(pick)(tight, V(all)(INFINITY), w->stated_high[i] * rho);
         w->bounded |= (w->low[i] > -INFINITY) | (w->high[i] < INFINITY);
         w->whole[i] = V(where)(active & ~w->negative[i], w->totals[i] + s);
     }
@@ -1032,15 +1121,17 @@ static vec *V(arrange_lanes)(Group *w, const Layout *a, vec *at) {
     vec **variables[] = {&w->linear, &w->base,  &w->unit,  &w->upper,  &w->least, &w->most, &w->first, &w->second,
                          &w->now.u,  &w->now.p, &w->next.u, &w->next.p, &w->d,    (vec **)&w->fixed};
     vec **rows[] = {&w->scale, &w->b, &w->s, &w->low, &w->high, &w->whole, &w->taken, &w->totals,
+                    &w->side, &w->right, &w->stated_low, &w->stated_high,
                     &w->now.mu, &w->now.z, &w->now.r, &w->next.mu, &w->next.z, &w->next.r, &w->curvature, &w->direction,
                     &w->rhs, &w->scratch, &w->q, &w->diagonal, &w->inverse,
-                    (vec **)&w->active, (vec **)&w->moving, (vec **)&w->negative};
+                    (vec **)&w->active, (vec **)&w->moving, (vec **)&w->negative, (vec **)&w->even};
     for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take_vectors)(&at, l);
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) *rows[i] = V(take_vectors)(&at, k);
     if (w->shifted) w->offset = V(take_vectors)(&at, l);
     w->gain = w->weighted ? w->first : w->unit;
     w->coefficients = V(take_vectors)(&at, a->entries);
     w->row_values = V(take_vectors)(&at, a->entries);
+    w->given = V(take_vectors)(&at, a->entries);
     w->H = V(take_vectors)(&at, k * k);
     w->U = V(take_vectors)(&at, k * k);
     const int64_t room = l + 1 + 4 * a->entries + 2 * k + 1;
@@ -1052,11 +1143,6 @@ static vec *V(arrange_lanes)(Group *w, const Layout *a, vec *at) {
     w->row_entry = w->row_start + k + 1;
     w->row_column = w->row_entry + a->entries;
     return at;
-}
-
-/* Whether sets of this pattern are small enough to be worked on in lanes. */
-static int V(fits_lanes)(const Layout *a) {
-    return !a->dense && a->rows <= LANE_ROWS && a->variables <= LANE_VARIABLES && a->entries <= LANE_ENTRIES;
 }
 
 /* Work arrays for instances of a pattern in one block, for free_block; NULL without memory. */
@@ -1097,48 +1183,9 @@ static void *V(begin_lanes)(Group *w, const Layout *a, const Statement *s) {
     return block;
 }
 
-/* ---- calls ---- */
+/* ---- gradients ---- */
 
-/* What LANES instances are solved with; lanes without an instance have the pointers of lane 0, and are not written to. */
-typedef struct {
-    const Instance *of[LANES];
-    const void *scores[LANES]; /* (variables), float where single, else double */
-    const double *start[LANES];/* (rows) duals to begin with, in all lanes or (NULL) in none */
-    void *x[LANES];
-    double *duals[LANES];      /* (rows) of the rows as written */
-    int64_t steps[LANES];
-    int count, single;         /* lanes with an instance */
-} V(LaneSolve);
-
-/* Solve; numbers must have been folded. Returns the lanes in which the method has arrived, by bits; whether that is an
- * answer is for the verdict to say. The others are untouched, and left to V(newton). */
-static int V(forward_lanes)(Group *w, V(LaneSolve) *call, double tol) {
-    const Layout *a = w->layout;
-    mask running = V(lanes_of)((1 << call->count) - 1);
-    vec steps;
-    for (int n = 0; n < call->count; n++)
-        if (call->of[n]->infeasible) running[n] = 0;
-    running &= V(read_lane_scores)(w, call->of, call->scores, call->single);
-    V(start_lanes)(w, call->start[0] ? call->start : NULL, tol, running);
-    const mask solved = V(iterate_lanes)(w, tol, running, &steps);
-    const int bits = V(bits_of)(solved);
-    V(answer_lanes)(w);
-    V(write_lanes)(call->x, w->d, call->single, a->variables, bits);
-    for (int n = 0; n < call->count; n++) {
-        call->steps[n] = (int64_t)steps[n];
-        for (int64_t i = 0; bits >> n & 1 && i < a->rows; i++) {
-            const Instance *it = call->of[n];
-            const int32_t to = a->order[i];
-            const double mu = w->now.mu[i][n]; /* at a bound, exactly at that of the multiplier */
-            call->duals[n][to] = mu <= w->low[i][n]    ? it->dual_lower[to]
-                                 : mu >= w->high[i][n] ? it->dual_upper[to]
-                                                       : mu / it->scale[to];
-        }
-    }
-    return bits;
-}
-
-/* What LANES gradients are made of; lanes as in LaneSolve, grad_duals and parameters in all lanes or (NULL) in none. */
+/* What LANES gradients are made of; lanes without an instance have the pointers of lane 0, and are not written to; grad_duals and parameters in all lanes or (NULL) in none. */
 typedef struct {
     const Instance *of[LANES];
     const void *scores[LANES], *grad_x[LANES];

@@ -12,11 +12,12 @@
 
 #include <stdint.h>
 
-enum { LINSAT_ABI = 8 };
+enum { LINSAT_ABI = 9 };
 enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE, TIME_LIMIT, UNBOUNDED }; /* how an instance ended */
 enum { NEWTON, INTERIOR_POINT };                                 /* who solved it */
 enum { ENTROPY, EUCLIDEAN, KL, TSALLIS, QUADRATIC };             /* Omega */
 enum { LESS = -1, EQUAL = 0, GREATER = 1 };                      /* the sense of a row */
+enum { PLAIN, AVX2, AVX512 };                                    /* instructions */
 
 typedef struct Layout Layout;
 
@@ -88,7 +89,7 @@ int linsat_factor(const Analysis *analysis, const double *values, const double *
                   double seconds, double *factor, double *room, int64_t *pivots);
 double linsat_refine(const Analysis *analysis, const double *factor, double target, int64_t most, double *room, double *x);
 
-void linsat_use_plain(void);            /* from now on, the variant that every processor can run */
+void linsat_limit_instructions(int64_t level); /* from now on, of what the processor has; PLAIN is what all have */
 const char *linsat_instructions(void);  /* of the variant in use */
 void linsat_abi(int64_t *sizes);        /* LINSAT_ABI and the size of each structure above, in order */
 

@@ -19,8 +19,8 @@
  * keeps exponentials from overflowing on the way.
  *
  * The functions work on vectors, whatever their lanes are: variables of one instance (evaluate.h), or instances (lanes.h).
- * `o` is a constant wherever they are compiled. A new objective takes a row of OBJECTIVES, a line each in FOR_OBJECTIVES and BY_OBJECTIVE, and its
- * case in the functions below.
+ * `o` is a constant wherever they are compiled. A new objective takes a row of OBJECTIVES, a line each in FOR_OBJECTIVES and
+ * BY_OBJECTIVE, and its case in the functions below.
  *
  * Included by core.c once per instruction set.
  */
@@ -213,6 +213,8 @@ typedef struct {
     vec value, size, product;
 } Terms;
 
+INLINE Terms V(no_terms)(void) { return (Terms){{0}, {0}, V(all)(1.0)}; }
+
 /* ---- p, psi, d ---- */
 
 /* v of TSALLIS */
@@ -221,7 +223,8 @@ INLINE vec V(power_base)(vec u, const Heat *at) { return (at->alpha - 1.0) * (u 
 /* log of p over `most` of KL and TSALLIS, above 0 where p is cut. */
 INLINE vec V(log_share)(const int o, vec u, const Own *own, const Heat *at) {
     if (o == KL) return u * at->inverse - own->first;
-    return at->power * V(log_of)(V(larger)(V(power_base)(u, at), V(all)(1e-300))) - own->first;
+    const vec v = V(power_base)(u, at); /* 0 and below, p is nothing, also where a small power would leave something of it */
+    return V(pick)(v > 0.0, at->power * V(log_of)(V(larger)(v, V(all)(1e-300))) - own->first, V(all)(-INFINITY));
 }
 
 /* psi of some variables at u, where p is their share. */

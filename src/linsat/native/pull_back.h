@@ -238,11 +238,7 @@ static void V(backward_one)(Work *w, const Statement *s, const Pull *call, int64
     V(pull_back)(w, call, n, to);
 }
 
-static int V(fits_lanes)(const Layout *a);
-static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull *call, Team *team);
-
 static int V(backward)(const Layout *a, const Statement *s, const Pull *call, Team *team) {
-    if (V(fits_lanes)(a)) return V(backward_by_lanes)(a, s, call, team);
     Work w;
     int64_t t = claim(&team->counter);
     if (team->together && t > 0) help(team);

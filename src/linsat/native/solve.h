@@ -50,11 +50,7 @@ static void V(forward_one)(Work *w, const Statement *s, const Solve *call, int64
     call->solver[n] = interior ? INTERIOR_POINT : NEWTON;
 }
 
-static int V(fits_lanes)(const Layout *a);
-static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve *call, Team *team);
-
 static int V(forward)(const Layout *a, const Statement *s, const Solve *call, Team *team) {
-    if (V(fits_lanes)(a) && call->max_steps >= LANE_STEPS) return V(forward_by_lanes)(a, s, call, team);
     Work w;
     int64_t n = claim(&team->counter);
     if (team->together && n > 0) help(team);

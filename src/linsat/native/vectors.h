@@ -14,6 +14,12 @@ INLINE vec V(minus_size_of)(vec value) { return (vec)((mask)value | (INT64_MIN -
 INLINE vec V(pick)(mask which, vec first, vec second) { return (vec)_mm256_blendv_pd((__m256d)second, (__m256d)first, (__m256d)which); }
 INLINE vec V(larger)(vec first, vec second) { return (vec)_mm256_max_pd((__m256d)first, (__m256d)second); }
 INLINE vec V(smaller)(vec first, vec second) { return (vec)_mm256_min_pd((__m256d)first, (__m256d)second); }
+#elif LANES == 8
+INLINE vec V(pick)(mask which, vec first, vec second) {
+    return (vec)_mm512_mask_blend_pd(_mm512_movepi64_mask((__m512i)which), (__m512d)second, (__m512d)first);
+}
+INLINE vec V(larger)(vec first, vec second) { return (vec)_mm512_max_pd((__m512d)first, (__m512d)second); }
+INLINE vec V(smaller)(vec first, vec second) { return (vec)_mm512_min_pd((__m512d)first, (__m512d)second); }
 #else
 INLINE vec V(pick)(mask which, vec first, vec second) { return (vec)((which & (mask)first) | (~which & (mask)second)); }
 INLINE vec V(larger)(vec first, vec second) { return V(pick)(first > second, first, second); }
@@ -23,11 +29,10 @@ INLINE vec V(smaller)(vec first, vec second) { return V(pick)(first < second, fi
 INLINE vec V(where)(mask which, vec value) { return (vec)(which & (mask)value); }
 
 INLINE double V(sum_of)(vec value) {
-#if LANES == 4
-    return (value[0] + value[2]) + (value[1] + value[3]);
-#else
-    return value[0] + value[1];
-#endif
+    vec sums = value;
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) sums[i] += sums[i + half];
+    return sums[0];
 }
 
 INLINE double V(product_of)(vec value) {
@@ -43,13 +48,13 @@ INLINE double V(largest_of)(vec value) {
 }
 
 /* Constants of exp_of, as vectors in memory: a compiler that knows them makes them anew before every short loop. */
-#define FOUR(value) {value, value, value, value}
+#define EIGHT(value) {value, value, value, value, value, value, value, value}
 #define TERMS V(terms)
-HIDDEN __attribute__((aligned(32))) double TERMS[16][4] = {
-    FOUR(1.0 / 2),     FOUR(1.0 / 6),       FOUR(1.0 / 24),       FOUR(1.0 / 120),       FOUR(1.0 / 720),
-    FOUR(1.0 / 5040),  FOUR(1.0 / 40320),   FOUR(1.0 / 362880),   FOUR(1.0 / 3628800),   FOUR(1.0 / 39916800),
-    FOUR(1.0 / 479001600), FOUR(-700.0),    FOUR(1.4426950408889634), FOUR(6755399441055744.0),
-    FOUR(0.6931471803691238), FOUR(1.9082149292705877e-10),
+HIDDEN __attribute__((aligned(64))) double TERMS[16][8] = {
+    EIGHT(1.0 / 2), EIGHT(1.0 / 6), EIGHT(1.0 / 24), EIGHT(1.0 / 120),
+    EIGHT(1.0 / 720), EIGHT(1.0 / 5040), EIGHT(1.0 / 40320), EIGHT(1.0 / 362880),
+    EIGHT(1.0 / 3628800), EIGHT(1.0 / 39916800), EIGHT(1.0 / 479001600), EIGHT(-700.0),
+    EIGHT(1.4426950408889634), EIGHT(6755399441055744.0), EIGHT(0.6931471803691238), EIGHT(1.9082149292705877e-10),
 };
 
 /* exp(x) for x <= 700: full precision down to exp(-700), constant below. */

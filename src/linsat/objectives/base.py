@@ -94,8 +94,9 @@ class Objective:
 
     def probe(self, like: Tensor) -> Objective:
         """An objective of this kind for one instance at scores 0, ``like`` a tensor of its dtype and device."""
-        ones = namespace(like).zeros((1, 1), like) + 1.0
-        numbers = dict.fromkeys(self.parameters(), ones)
+        zero = namespace(like).zeros((1, 1), like)
+        least = {name: self.ranges[name].above if name in self.ranges else 0.0 for name in self.parameters()}
+        numbers = {name: zero + above + 1.0 for name, above in least.items()}
         return replace(self, **numbers) if numbers else self  # type: ignore[type-var]
 
     def parameters(self) -> dict[str, Any]:
@@ -170,6 +171,13 @@ class Objective:
 
     def slope(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         """psi''(u), how fast x moves with u."""
+        raise NotImplementedError
+
+    def excess(self, u: Tensor, t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """psi(u) + omega(t) - u t >= 0 of a point t of the box: its part of a Fenchel-Young loss.
+
+        Only asked for by `linsat.fenchel_young_loss`, which takes the objectives that define it themselves.
+        """
         raise NotImplementedError
 
 
@@ -257,6 +265,12 @@ def _is_learned(value: Any) -> bool:
         return any(map(_is_learned, value))
     modules = sys.modules.get("torch.nn")
     return modules is not None and isinstance(value, modules.Module) and any(map(_is_learned, value.parameters()))
+
+
+def times_log(t: Tensor) -> Tensor:
+    """t log t, 0 at 0."""
+    xp = namespace(t)
+    return t * xp.log(xp.where(t > 0, t, 1.0))
 
 
 def of_kind(kind: Kind, numbers: Sequence[Any]) -> Objective:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from linsat._array_namespace import Tensor, namespace
 from linsat.errors import ConstraintError
-from linsat.objectives.base import POSITIVE_TAU, Objective
+from linsat.objectives.base import POSITIVE_TAU, Objective, times_log
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,3 +72,16 @@ class Entropy(Objective):
         width = upper - lower
         p = namespace(u).sigmoid(width * u / self.tau)
         return width**2 * p * (1 - p) / self.tau
+
+    def excess(self, u: Tensor, t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        xp = namespace(u)
+        width = upper - lower
+        wide = width > 0
+        share = xp.where(wide, (t - lower) / xp.where(wide, width, 1.0), 0.5)
+        return xp.where(wide, self.tau * self.divergence(share, width * u / self.tau), 0.0)
+
+    def divergence(self, share: Tensor, logit: Tensor) -> Tensor:
+        """KL of Bernoulli(share) from Bernoulli(sigmoid(logit)), elementwise."""
+        xp = namespace(logit)
+        share = xp.clip(share, 0.0, 1.0)
+        return xp.softplus(logit) - share * logit + times_log(share) + times_log(1 - share)

@@ -56,3 +56,8 @@ class Euclidean(Objective):
         x = u if self.weights is None else u / self.weights
         inside = (x > lower) & (x < upper)
         return namespace(u).cast(inside, u) if self.weights is None else inside / self.weights
+
+    def excess(self, u: Tensor, t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        x = self.point(u, lower, upper)
+        middle = (t + x) / 2
+        return (t - x) * ((middle if self.weights is None else self.weights * middle) - u)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.objectives.base import POSITIVE_TAU, Objective, Range
+from linsat.objectives.base import POSITIVE_TAU, Objective, Range, times_log
 
 _PRIOR = "numbers that are positive, or 0 for a variable that stays at its lower bound. Fix: for example prior=1.0."
 _LARGEST = 700.0  # power of e that float64 still holds
@@ -91,3 +91,11 @@ class KL(Objective):
     def slope(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         t, _, inside = self._cut(u, lower, upper)
         return namespace(u).where(inside, t, 0.0) / self.tau
+
+    def excess(self, u: Tensor, t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        xp = namespace(u)
+        x, end, inside = self._cut(u, lower, upper)
+        power, given = u / self.tau, xp.at_least(t - lower, 0.0)
+        finite = xp.where(inside, power, xp.where(x > 0, end, 0.0))  # log x
+        pushes = xp.where(inside | (x <= 0), 0.0, (power - finite) * (x - given))
+        return self.tau * (times_log(given) - given * finite - given + x + pushes)

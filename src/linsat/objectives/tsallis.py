@@ -73,3 +73,10 @@ class Tsallis(Objective):
     def slope(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         t, v, inside, _ = self._cut(u, lower, upper)
         return namespace(u).where(inside, t / v, 0.0) / self.tau
+
+    def excess(self, u: Tensor, t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        xp = namespace(u)
+        given = xp.at_least(t - lower, 0.0)
+        power = xp.where(given > 0, given, 1.0) ** self.alpha  # and not 0, whose logarithm is in the derivative
+        omega = self.tau * (xp.where(given > 0, power, 0.0) - given) / (self.alpha * (self.alpha - 1))
+        return self.conjugate(u, lower, upper) + omega - u * (lower + given)

@@ -1,8 +1,9 @@
 r"""The end of a quadratic program at once, by guesses of which bounds bind: a primal-dual active set method.
 
-Where the bounds that bind are known, the optimum solves one linear system: the same as that of an interior-point step, with
-a curvature that is next to infinite at those bounds and none at the others. Its solution says which guesses were wrong: a
-bound that binds with a negative multiplier does not, one that is passed does. Guess again, while ever fewer are wrong.
+Where the bounds that bind are known, the optimum solves one linear system: that of an interior-point step, with a
+curvature that is next to infinite at those bounds and none at the others. Its solution says which guesses were wrong:
+a bound that binds with a negative multiplier does not, one that is passed does. Guess again, while ever fewer are
+wrong.
 
 From a good guess that takes two or three systems; for chains and grids often a dozen from no guess at all, and then the
 central path is never followed. Where the wrong ones do not become fewer it gives up. What it finds is exact: x is at

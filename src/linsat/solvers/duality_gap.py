@@ -3,8 +3,9 @@ r"""How far a point and duals are from optimal, by the numbers of the program, i
     gap = sum_j [psi_j(u_j) + omega_j(x_j) - u_j x_j]  +  what rows add,      u = c - P x + A' duals
 
 Every term is at least zero and written so that nothing cancels: a product of distances for quadratic columns, a
-relative entropy for entropic ones. x'Px / 2 stands on both sides of the gap, with its slope P x in u in between. What an interior-point method measures in its scaled units may be small where this
-is not: of duals of 1e9, what is left of stationarity relative to them is no small number.
+relative entropy for entropic ones. x'Px / 2 stands on both sides of the gap, with its slope P x in u in between. What
+an interior-point method measures in its scaled units may be small where this is not: of duals of 1e9, what is left of
+stationarity relative to them is no small number.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ curve per bound,
 which the method follows as  t z + a t (log(t / w) - 1) = nu  with nu -> 0: a linear program's complementarity, bent by
 the entropy. So cold and wide problems are solved as the linear programs that they nearly are. A two-sided entropy has
 the curve at both bounds, w being the width; the 1 cancels between them and keeps z above zero. One at the lower bound
-alone has it there, w being the prior; then z may have any sign, and the 1 is taken from c. Mehrotra's predictor and
-corrector with Gondzio's further ones; rows and columns equilibrated; each step one sparse LDL' factorisation of
+alone has it there, w being the prior; the 1 is taken from c, and where t may exceed w, z may have any sign. Mehrotra's
+predictor and corrector with Gondzio's further ones; rows and columns equilibrated; each step one sparse LDL'
+factorisation of
 
     [ P + D   A' ]
     [ A      -E  ]      D = q + sum over bounds of (z + a log(t / w)) / t,   E the same of the slacks, inverted,
@@ -38,6 +39,7 @@ from linsat.solvers.sparse_system import Analyses
 Array = np.ndarray
 
 _CAUTIOUS = 0.6  # share of the mean product that a cautious step aims at, at least
+_NOTHING = 1e-17  # of the largest cost: a dual that no cost can be told to have
 _NEARLY = 1e-3  # infeasibility of an end that a more accurate factorisation may bring down
 _LOOSENED = 8.0  # times the tolerance: by how much inequalities of a band may be loosened
 
@@ -87,7 +89,8 @@ def _minimise(program: Program, tol: float, deadline: Deadline, analyses: Analys
     scaled, row_scale, column_scale = _scaled(program, x, kept_rows, free)
     best = _followed(scaled, np.minimum(row_scale, 1.0), tol, deadline, analyses)
     x[free] = np.clip(best.x * column_scale, program.lower[free], program.upper[free])
-    duals[kept_rows] = best.duals * row_scale
+    nothing = _NOTHING * float(np.abs(scaled.linear).max(initial=0.0))
+    duals[kept_rows] = np.where(np.abs(best.duals) <= nothing, 0.0, best.duals) * row_scale
     # The method measures in its own units; what is reported is in the user's.
     infeasibility = max(best.infeasibility, violation(program, x))
     return replace(best, x=x, duals=duals, infeasibility=infeasibility, out_of_time=deadline.passed)
@@ -126,8 +129,8 @@ def _followed(program: Program, unit: Array, tol: float, deadline: Deadline, ana
     factorisations, last close to the centre of the path: between rows that are parallel but for an angle of 1e-8 there
     is so little room that a bold step ends at a bound from which no further one leads away.
 
-    Bands, such as differences of higher order along a chain, are factored with pivoting; last with inequalities loosened
-    by what the tolerance allows, without which multipliers may have to be so large that nothing can be said of x.
+    Bands, such as differences of higher order along a chain, are factored with pivoting; last with inequalities
+    loosened by what the tolerance allows: else multipliers may have to be so large that nothing can be said of x.
     """
 
     def end_of(path: Path) -> Optimum:

@@ -81,9 +81,10 @@ class Newton:
             while solving and to ``max(1, sum_j |a_ij x_j|)`` in the end; the duality gap is held to the same figure.
             One more step is taken then, so the rows usually hold far better.
         max_steps: hard limit of Newton steps per instance, over all temperatures.
-        backend: ``"auto"`` runs the fused kernel on the CPU and the Triton kernels on a GPU where they can, and array
-            operations (of torch, or of JAX) everywhere else; ``"arrays"`` always the latter; ``"kernel"`` and
-            ``"triton"`` raise where that one cannot be used; ``"interior_point"`` goes to that method at once.
+        backend: ``"auto"`` runs the native core on the CPU where it can, and array operations (of torch, or of JAX)
+            everywhere else; ``"arrays"`` always the latter; ``"kernel"`` (the core) and ``"triton"`` (on a GPU) raise
+            where that one cannot be used; ``"interior_point"`` goes to that method at once. ``"triton"`` is checked at
+            its first use on a device, and turned off there with a warning where it differs from array operations.
         seconds: time limit of the interior-point method on large sparse sets, for all instances of a call together,
             kept inside its steps; what is not solved by then has the status ``time_limit``. None: no limit.
 

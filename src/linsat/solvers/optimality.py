@@ -8,7 +8,7 @@ With t the distance to a bound and z its multiplier, the letters of `linsat.solv
     t z + a t (log(t / w) - 1) = 0                                           products
 
 A column may have an entropy at both bounds, w being its width, or at the lower one alone, w being its prior: then 1 is
-taken from c, and z has any sign.
+taken from c, and where t may exceed w, z has any sign.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ class Bounds:
         self.entropy = np.concatenate([entropy[low], np.where(one_sided, 0.0, entropy)[high]])
         self.width = np.concatenate([np.where(one_sided, prior, width)[low], width[high]])
         self.bent = bool(self.entropy.any())
-        signed = np.concatenate([one_sided[low], np.zeros(self.count - self.split, dtype=bool)])
-        self.signed = signed if signed.any() else None  # multipliers of any sign
+        beyond = one_sided & ~(both & (prior >= width))
+        signed = np.concatenate([beyond[low], np.zeros(self.count - self.split, dtype=bool)])
+        self.signed = signed if signed.any() else None  # multipliers of any sign: t may exceed w
 
     def of(self, columns: Array) -> Array:
         """What belongs to the column of each bound; not to be written to."""

@@ -57,22 +57,31 @@ class Program:
         prior: Any = None,
         row_entropy: Any = 0.0,
     ) -> Program:
-        """A program from matrices of any kind and numbers that may be shared: scalars are spread, P is made symmetric."""
+        """A program from matrices of any kind; a number is that of all rows or columns, P is made symmetric."""
         matrix = sp.csr_array(matrix, dtype=np.float64)
         k, l = matrix.shape
 
         def spread(value: Any, size: int) -> Array:
             return np.broadcast_to(np.asarray(value, dtype=np.float64), (size,)).copy()
 
-        rows = (spread(value, k) for value in (row_lower, row_upper, row_entropy))
-        columns = (spread(value, l) for value in (lower, upper, linear, quadratic, entropy))
-        low, high, slack = rows
         whole = None
         if P is not None:
             whole = sp.csr_array(P, dtype=np.float64)
             whole = sp.csr_array((whole + whole.T) / 2)
             whole.eliminate_zeros()
-        return cls(matrix, low, high, *columns, slack, whole, None if prior is None else spread(prior, l))
+        return cls(
+            matrix,
+            row_lower=spread(row_lower, k),
+            row_upper=spread(row_upper, k),
+            lower=spread(lower, l),
+            upper=spread(upper, l),
+            linear=spread(linear, l),
+            quadratic=spread(quadratic, l),
+            entropy=spread(entropy, l),
+            row_entropy=spread(row_entropy, k),
+            P=whole,
+            prior=None if prior is None else spread(prior, l),
+        )
 
     @property
     def one_sided(self) -> Array:
@@ -92,7 +101,7 @@ def violation(program: Program, x: Array) -> float:
 
 
 def equilibrate(matrix: sp.csr_array, P: sp.csr_array | None = None) -> tuple[Array, Array]:
-    """Powers of two that bring the largest entries of rows and columns close to one: those of A, and of P to columns."""
+    """Powers of two that bring the largest entries of rows and columns, of A and of P, close to one."""
     k, l = matrix.shape
     scale = np.ones(k + l)  # of rows, then of columns: those of the symmetric matrix [0 A; A' P]
     parts = sp.coo_array(matrix), sp.coo_array((l, l)) if P is None else sp.coo_array(P)

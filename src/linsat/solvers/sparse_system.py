@@ -3,9 +3,9 @@ r"""The linear system of an interior-point step: sparse LDL', regularised as lit
     [ P + D   A' ]
     [ A      -E  ]
 
-is quasi-definite, so every order of elimination has pivots: one is chosen that leaves few entries, columns in nearly all
-rows come last, and it is kept for every matrix of the same pattern (native/ordering.h, native/fronts.h). Without the
-native core SuperLU takes its place. What the regularisation changes, iterative refinement undoes.
+is quasi-definite, so every order of elimination has pivots: one is chosen that leaves few entries, columns in nearly
+all rows come last, and it is kept for every matrix of the same pattern (native/ordering.h, native/fronts.h). Without
+the native core SuperLU takes its place. What the regularisation changes, iterative refinement undoes.
 
 Rows that are parallel but for an angle of 1e-8 have a singular A D^-1 A' in doubles, however it is factored. Where the
 matrix is small enough and P diagonal, an orthogonal factorisation of D^-1/2 A' takes over then, which resolves angles

@@ -39,6 +39,7 @@ from linsat.native.batch import Answer
 from linsat.native.layout import NativeLayout
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan
+from linsat.solvers.newton import Newton
 from linsat.status import Status
 from linsat.torch.arrays import solve as solve_on_arrays
 from linsat.torch.call import TensorCall, as_tensors, tensors_of
@@ -59,7 +60,7 @@ def solve_flat(call: TensorCall, scores: Tensor) -> Answer:
     except RuntimeError as error:
         if "memory" not in str(error):
             raise
-        raise native.too_large(*scores.shape, call.plan.pattern.num_rows) from None
+        raise native.too_large(scores.shape[0], scores.shape[1], call.plan.pattern.num_rows) from None
     answer = call.solve(readable, x)
     if readable.dtype is not scores.dtype and not call.objective.finite_box:
         # An x beyond the range of its dtype is no answer; what finite bounds allow is checked before.
@@ -293,9 +294,9 @@ def gradients(
     if by_core and plan.native(scores.device.type):
         own = solved.tensors[1:]
         statement = plan.state(Numbers(*own[:_NUMBERS]), own[_NUMBERS:], scores.shape[0])
-        kept = (_dense(part).numpy() for part in (solved.duals, solved.counts, solved.decided))
+        duals, counts, decided = (_dense(part).numpy() for part in (solved.duals, solved.counts, solved.decided))
         wanted = [tensor if wants else None for tensor, wants in zip(own, needed[1:], strict=True)]
-        answer = Answer(None, *kept, False, statement)
+        answer = Answer(None, duals, counts, decided, False, statement)
         to_scores, others = _by_core(plan, answer, scores, grad_x, grad_duals, wanted)
         return to_scores, *others
     return _on_arrays(solved.usable(), grad_duals, grad_x, needed)
@@ -309,7 +310,8 @@ def _on_arrays(
     given = solved.masked(torch.zeros_like(problem.scores) if grad_x is None else grad_x)
     to_duals = torch.zeros_like(solved.duals) if grad_duals is None else solved.masked(grad_duals)
     plain = not torch.is_grad_enabled() and not any(map(transforming, (given, to_duals, solved.duals)))
-    if plain and _TRITON.supports(problem) is None:
+    asked = isinstance(solved.plan.solver, Newton) and solved.plan.solver.backend == "triton"
+    if plain and asked and _TRITON.supports(problem) is None:
         codes = solved.counts if solved.counts.dim() == 1 else solved.counts[0]
         scaled = None if grad_duals is None else to_duals / problem.scale
         q = _TRITON.vjp(problem, solved.duals * problem.scale, given, codes=codes, grad_mu=scaled).q

@@ -117,7 +117,7 @@ def _key(y: Any, constraints: Any, given: Mapping[str, Any], objective: Objectiv
         return None
     if type(on_failure) is not str or not (solver is None or type(solver) is Newton):
         return None
-    key = y.shape, y.dtype, y.device, y.layout, numbers, solver, on_failure
+    key: tuple[Any, ...] = y.shape, y.dtype, y.device, y.layout, numbers, solver, on_failure
     for name, value in given.items():
         if not isinstance(value, torch.Tensor) or value.is_neg():
             return None

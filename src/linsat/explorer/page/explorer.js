@@ -7,6 +7,8 @@
   const OBJECTIVES = [
     { name: "entropy", title: "Entropy", about: "the paper's layer" },
     { name: "slack-free-entropy", title: "Slack-free entropy", about: "rows act only where they bind" },
+    { name: "kl", title: "KL", about: "softmax and Sinkhorn, on any rows" },
+    { name: "tsallis", title: "Tsallis 1.5", about: "entmax: sparse, without kinks" },
     { name: "euclidean", title: "Euclidean", about: "nearest point to scores / tau" },
   ];
   const PATIENCE = 300; // milliseconds until what the page says of the problem before is taken away
