@@ -104,10 +104,10 @@ def compare(case: str, name: str, dtype: str, *, arrays: bool, ott: bool, rounds
     apart = abs(answers["jax"] - answers["torch"]).max()
     bits = "same bits" if (answers["jax"] == answers["torch"]).all() else f"differ by {apart:.0e}"
     for which, least in times.items():
+        remark = {"jax": f"  {bits}", "ott": reached}.get(which, "")
         print(
-            f"{case:12} {name:13} {dtype}  {which:11} {1e3 * least:9.2f} ms  {least / times['torch']:7.2f} times torch"
-            f"  first call {first[which]:6.2f} s"
-            f"{'  ' + bits if which == 'jax' else ''}{reached if which == 'ott' else ''}"
+            f"{case:12} {name:13} {dtype}  {which:11} {1e3 * least:9.2f} ms  {least / times['torch']:6.2f} of torch  "
+            f"first call {first[which]:6.2f} s{remark}"
         )
 
 

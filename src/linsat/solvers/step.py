@@ -103,13 +103,17 @@ class Setting:
         """Largest absolute entry of each instance, 0 where there are no rows."""
         return self.xp.amax(abs(rows)) if rows.shape[-1] else self.xp.zeros((rows.shape[0],), rows)
 
-    def rounding(self, at: Evaluation) -> Tensor:
+    def rounding(self, state: State) -> Tensor:
         """How much of each scaled residual may be rounding, (N, k): of its sum, and of u, which moves x by D of it.
 
         In single precision only, where it shows.
         """
-        problem = self.problem
-        moved = problem.objective.slope(at.u, problem.lower, problem.upper) * abs(at.u)
+        problem, at, rows = self.problem, state.at, self.problem.rows
+        terms = abs(at.u)
+        if problem.objective.temperature is None:  # x may be so steep in u at a temperature that this forgave anything
+            pulls = rows.column_sums(abs((state.mu / problem.scale)[:, rows.row] * rows.values))
+            terms = pulls + abs(problem.objective.linear(problem.scores))  # which may cancel each other in u
+        moved = problem.objective.slope(at.u, problem.lower, problem.upper) * terms
         size = problem.row_sizes(abs(at.x) + moved) + abs(problem.rhs)
         return self.precision.residual * size / problem.scale
 
@@ -117,7 +121,7 @@ class Setting:
         """Whether an instance has the final temperature and an error that counts as none."""
         allowed: Any = tol
         if self.precision.residual:
-            allowed = self.xp.at_least(self.largest(self.rounding(state.at)), tol)
+            allowed = self.xp.at_least(self.largest(self.rounding(state)), tol)
         return (state.error <= allowed) & (state.temperature <= self.tau).squeeze(-1)
 
 
@@ -309,7 +313,7 @@ def optimal(setting: Setting, state: State, tol: float) -> Tensor:
     off = xp.where(problem.soft, xp.at_least(off - lost, 0.0), off)
     gap = constants.GAP * tol * (1.0 + value)
     if setting.precision.residual:
-        rounding = setting.rounding(at)
+        rounding = setting.rounding(state)
         strictness = xp.minimum(strictness, tol / xp.at_least(rounding, 1 / _FAR))
         gap = gap + (way * rounding).sum(-1)
     return (setting.largest(moved * strictness) <= tol) & ((way * off).sum(-1) <= gap)
