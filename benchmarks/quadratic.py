@@ -125,7 +125,7 @@ def tree() -> Array:
 
 
 def forecasts(seed: int = 0) -> tuple[Array, Array]:
-    """A full covariance (25, 25) of the errors of base forecasts, and paths (200, 25), some leaves of which are near 0."""
+    """A full covariance (25, 25) of the errors of base forecasts, and paths (200, 25) with some leaves near 0."""
     rng, S = np.random.default_rng(seed), tree()
     errors = rng.normal(size=(120, SERIES)) @ (np.eye(SERIES) + 0.3 * rng.normal(size=(SERIES, SERIES)))
     covariance = errors.T @ errors / len(errors)
