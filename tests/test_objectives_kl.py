@@ -85,6 +85,25 @@ def test_plans_of_optimal_transport(reg):
     np.testing.assert_allclose(plan(cost, a, b, reg), sinkhorn(-cost / reg, rows=a, columns=b), atol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_plans_of_pot():
+    """Entropic, smooth and entropic partial plans of the package itself, iterated to its last digits."""
+    ot = pytest.importorskip("ot")
+    rng = np.random.default_rng(16)
+    n, m = 6, 8
+    a, b, cost = np.full(n, 1 / n), rng.dirichlet(np.ones(m)), rng.random((n, m))
+    for reg in (0.02, 0.1, 1.0):
+        theirs = ot.sinkhorn(a, b, cost, reg, method="sinkhorn_log", numItermax=100_000, stopThr=1e-13)
+        np.testing.assert_allclose(plan(cost, a, b, reg), theirs, atol=1e-8)
+    x = linsat.Variable(n, m, lower=0.0, upper=np.inf)
+    smooth = linsat.project(-cost / 0.5, linsat.subject_to(x.sum(1) == a, x.sum(0) == b), objective=linsat.Euclidean())
+    theirs = ot.smooth.smooth_ot_dual(a, b, cost, reg=0.5, reg_type="l2", stopThr=1e-12)
+    np.testing.assert_allclose(smooth, theirs, atol=1e-5)
+    some = linsat.subject_to(x.sum(1) <= a, x.sum(0) <= b, x.sum() == 0.6)
+    theirs = ot.partial.entropic_partial_wasserstein(a, b, cost, reg=0.1, m=0.6, numItermax=100_000, stopThr=1e-14)
+    np.testing.assert_allclose(linsat.project(-cost, some, objective=linsat.KL(0.1)), theirs, atol=1e-8)
+
+
 def test_partial_plans_leave_mass_where_it_is():
     """Rows and columns as inequalities and a total: the partial plan; Clarabel on the exponential cone."""
     rng = np.random.default_rng(5)
