@@ -74,7 +74,7 @@ def measure(case: str, objective: str, dtype: torch.dtype, batch: int, repeats: 
     weights = torch.randn(y.shape, generator=generator).to(DEVICE, dtype)
     answers: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     found = []
-    for backend in ("torch", "triton"):
+    for backend in ("arrays", "triton"):
         solver = linsat.Newton(backend=backend)
 
         def forward(solver: linsat.Newton = solver) -> torch.Tensor:
@@ -83,7 +83,7 @@ def measure(case: str, objective: str, dtype: torch.dtype, batch: int, repeats: 
         x = forward()
         gradient = torch.autograd.grad(x, y, weights, retain_graph=True)[0]
         answers[backend] = x.detach(), gradient
-        apart = max(float((ours - theirs).abs().max()) for ours, theirs in zip(answers[backend], answers["torch"]))
+        apart = max(float((ours - theirs).abs().max()) for ours, theirs in zip(answers[backend], answers["arrays"]))
         backward_ms = median_ms(lambda x=x: torch.autograd.grad(x, y, weights, retain_graph=True), repeats)
         violation = float(cons.violation(x.detach().double().cpu()).max())
         forward_ms = median_ms(forward, repeats)

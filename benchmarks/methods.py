@@ -79,7 +79,7 @@ class Linsat:
     """`linsat.project` with Newton: on the back end it chooses itself, or on plain torch operations."""
 
     name: str
-    backend: str  # "auto" or "torch"
+    backend: str  # "auto" or "arrays"
     objectives: tuple[str, ...] = (ENTROPY, EUCLIDEAN)
     same_program: bool = True
     package: str = "linsat"
@@ -132,7 +132,7 @@ class LinSATNet:
 # ------------------------------------------------------------------ registry
 
 OURS = Linsat("linsat", "auto")
-TORCH = Linsat("linsat-torch", "torch")
+TORCH = Linsat("linsat-torch", "arrays")
 PUBLISHED = LinSATNet("linsatnet-dense", sparse=False, in_sweeps=False)
 PUBLISHED_SPARSE = LinSATNet("linsatnet-sparse", sparse=True, in_sweeps=True)  # the faster of the two
 

@@ -114,7 +114,7 @@ def commands() -> None:
     """Without typer the command says what to install, in one line."""
     if importlib.util.find_spec("typer") is not None:
         return
-    done = subprocess.run([sys.executable, "-m", "linsat.cli", "--help"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "linsat", "--help"], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert 'pip install "linsat[cli]"' in done.stderr, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr

@@ -109,8 +109,8 @@ def check(where: Path, torch: str) -> None:
     pip(python, *TOOLS)
     run(python, "-m", "pytest", "-p", "no:cacheprovider", *(f"tests/{name}" for name in TESTS), cwd=folder)
     pip(python, f"{wheel}[cli,explore]")
-    run(python, "-m", "linsat.cli", "--version", cwd=where)
-    run(python, "-m", "linsat.cli", "warmup", cwd=where)
+    run(python, "-m", "linsat", "--version", cwd=where)
+    run(python, "-m", "linsat", "warmup", cwd=where)
     if (STUDIES / "pyproject.toml").is_file():  # an sdist of linsat does not bring them along
         _, studies = build(tools, STUDIES, where / "dist-studies")
         pip(python, studies)

@@ -14,7 +14,7 @@ from linsat.native import binding
 
 HAS_KERNEL = binding.unavailable() is None
 needs_kernel = pytest.mark.skipif(not HAS_KERNEL, reason=f"no kernel: {binding.unavailable()}")
-NEWTON_BACKENDS = ("kernel", "torch") if HAS_KERNEL else ("torch",)
+NEWTON_BACKENDS = ("kernel", "arrays") if HAS_KERNEL else ("arrays",)
 
 
 def assert_same_answer(found, expected) -> None:

@@ -17,7 +17,15 @@ OBJECTIVES = {
     "slack-free": linsat.Entropy(0.2, slack="none"),
     "euclidean": linsat.Euclidean(),
     "weighted": linsat.Euclidean(weights=np.linspace(0.5, 2.0, 60)),
+    "kl": linsat.KL(0.5),
+    "prior": linsat.KL(0.5, prior=np.linspace(0.2, 1.0, 60)),
+    "tsallis": linsat.Tsallis(1.5, tau=0.5),
 }
+
+
+def objective_of(name: str, width: int) -> linsat.Objective:
+    """One of them, with numbers for as many variables."""
+    return OBJECTIVES[name].changed(lambda number: number[:width] if np.ndim(number) else number)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from linsat.torch.arrays import attempt
 from linsat.torch.call import Reading, TensorCall, as_tensors
 from linsat.torch.implicit import Solved, gradients
 
-KERNEL, TORCH = linsat.Newton(backend="kernel"), linsat.Newton(backend="torch")
+KERNEL, TORCH = linsat.Newton(backend="kernel"), linsat.Newton(backend="arrays")
 
 
 @dataclass(frozen=True)

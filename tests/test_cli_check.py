@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -219,15 +220,21 @@ def test_info_says_of_each_back_end_whether_it_can_be_used(capsys, monkeypatch, 
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.split("back ends\n")[1].splitlines())
     usable = not isinstance(kernel, str)
     assert shown["kernel"].startswith("available (" if usable else f"not available: {kernel}")
-    assert shown["torch"].startswith("available on cpu")
+    assert shown["arrays"].startswith("available on cpu")
     assert shown["interior_point"] == "available"
+    if importlib.util.find_spec("jax") is None:
+        assert shown["xla"].startswith("not available: linsat.jax needs jax")
+    elif isinstance(binding.load(), str):
+        assert shown["xla"].startswith("not available, JAX runs lax operations: ")
+    else:
+        assert shown["xla"] == "available: JAX runs the kernel"
 
 
 def test_warmup_projects_with_every_objective_and_says_where(capsys):
     assert main(["warmup"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[:22].strip() for line in lines] == ["entropy", "entropy without slack", "euclidean"]
-    back_end = "kernel" if binding.unavailable() is None else "torch"
+    back_end = "kernel" if binding.unavailable() is None else "arrays"
     assert all(line.split()[-3:-2] == [back_end] and line.endswith(" s") for line in lines)
 
 

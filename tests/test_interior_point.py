@@ -278,7 +278,7 @@ def test_many_sparse_rows_with_a_small_step_limit():
     rng = np.random.default_rng(0)
     E = sp.diags_array([rng.uniform(0.5, 2.0, 400), rng.normal(size=400)], offsets=[0, 1], shape=(400, 401)).tocsr()
     cons = linsat.Constraints(E=E, f=E @ (100 * rng.random(401)), lower=0.0, upper=np.inf)
-    solver = linsat.Newton(max_steps=50, backend="torch")
+    solver = linsat.Newton(max_steps=50, backend="arrays")
     solution = linsat.solve(rng.normal(size=401), cons, objective=linsat.Euclidean(), solver=solver)
     assert solution.converged
     assert solution.violation <= 1e-8
@@ -302,7 +302,7 @@ def test_sparse_sets_are_as_exact_as_small_ones():
     for seed in range(4):
         system, scores = sparse_system(seed)
         cons = linsat.Constraints(**system.arguments())
-        solver = linsat.Newton(backend="torch")
+        solver = linsat.Newton(backend="arrays")
         solution = linsat.solve(scores, cons, objective=linsat.Euclidean(), solver=solver)
         assert solution.solved_by == "interior_point"
         np.testing.assert_allclose(solution.x, nearest_point(system, scores), atol=1e-7)

@@ -10,7 +10,7 @@ import torch
 
 import linsat
 from arithmetic import HAS_KERNEL
-from jax_systems import OBJECTIVES, SHAPES, Batch, batch
+from jax_systems import OBJECTIVES, SHAPES, Batch, batch, objective_of
 from oracles import System, entropic_optimum, nearest_point, slack_free_optimum
 
 pytest.importorskip("jax")
@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 import linsat.jax
+from linsat.jax.core import unavailable
 from linsat.status import Status
 
 A, C, E = [[3.0, 1, 4, 1, 5, 9]], [[1.0, 1, 0, 0, 0, 0]], [[1.0] * 6]
@@ -27,6 +28,7 @@ SYSTEM = System(np.array(A + C + E), ["<=", ">=", "=="], np.array([10.0, 1.0, 3.
 Y = np.random.default_rng(0).normal(size=(4, 6))
 F64 = torch.float64
 # Compiling is most of the time of these tests; the programs are the same without LLVM's optimisations.
+needs_core = pytest.mark.skipif(not HAS_KERNEL, reason="the native core is not built")
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
@@ -36,46 +38,73 @@ def _double_precision():
         yield
 
 
-def objective_of(name: str, width: int) -> linsat.Objective:
-    return linsat.Euclidean(OBJECTIVES[name].weights[:width]) if name == "weighted" else OBJECTIVES[name]
+def compare_with_torch(systems: Batch, name: str, backend: str) -> None:
+    """x, status and gradients to scores, coefficients, right-hand sides and bounds are those of torch.
 
-
-def compare_with_torch(systems: Batch, name: str) -> None:
-    """x and its gradients to scores, coefficients, right-hand sides and bounds are those of torch, to 1e-9."""
-    l = systems.scores.shape[1]
+    To the last bit where both run the native core, to 1e-9 where JAX uses `lax` operations.
+    """
+    l, solver = systems.scores.shape[1], linsat.Newton(backend=backend)
     objective, weights = objective_of(name, l), np.random.default_rng(1).normal(size=systems.scores.shape)
     given = {"y": systems.scores, **systems.numbers, "lower": np.zeros(l), "upper": np.ones(l)}
 
     def loss(given):
         own = dict(given)
-        x = linsat.jax.project(own.pop("y"), systems.cons, objective=objective, **own)
-        return (x * weights).sum(), x
+        found = linsat.jax.solve(own.pop("y"), systems.cons, objective=objective, solver=solver, **own)
+        return jnp.where(found.converged[:, None], found.x * weights, 0.0).sum(), found
 
-    (_, x), found = jit(jax.value_and_grad(loss, has_aux=True))({k: jnp.asarray(v) for k, v in given.items()})
+    (_, found), gradients = jit(jax.value_and_grad(loss, has_aux=True))({k: jnp.asarray(v) for k, v in given.items()})
     leaves = {k: torch.tensor(v, dtype=F64, requires_grad=True) for k, v in given.items()}
     cons = systems.cons.with_coefficients(**{k: leaves[k] for k in "ACE"})
     cons = cons.with_rhs(**{k: leaves[k] for k in "bdf"}).with_bounds(lower=leaves["lower"], upper=leaves["upper"])
-    expected = linsat.project(leaves["y"], cons, objective=objective)
-    (expected * torch.tensor(weights)).sum().backward()
-    np.testing.assert_allclose(x, expected.detach().numpy(), atol=1e-9)
-    for key, leaf in leaves.items():
-        size = max(1.0, float(leaf.grad.abs().max()))
+    expected = linsat.solve(leaves["y"], cons, objective=objective, on_failure="ignore")
+    solved = torch.as_tensor(expected.converged)
+    assert float(solved.double().mean()) >= 0.98
+    torch.where(solved[:, None], expected.x * torch.tensor(weights), 0.0).sum().backward()
+    pairs = {"x": (found.x, expected.x.detach())} | {k: (gradients[k], leaf.grad) for k, leaf in leaves.items()}
+    if backend == "kernel":
+        np.testing.assert_array_equal(found.status, expected.codes)
+        for key, (ours, theirs) in pairs.items():
+            np.testing.assert_array_equal(ours, theirs.numpy(), err_msg=key)
+        return
+    assert np.asarray(found.converged).all()  # those that the core has not solved too
+    if not bool(solved.all()):  # whose gradients are not to be compared
+        return
+    for key, (ours, theirs) in pairs.items():
+        size = max(1.0, float(theirs.abs().max()))
         # With entropic slack a coefficient that is exactly zero has no derivative: the slack of its row depends on |a|
         # and on how many coefficients are not zero.
-        smooth = given[key] != 0 if key in "ACE" and objective.entropic_slack else np.full(leaf.shape, True)
-        expected_gradient = np.where(smooth, leaf.grad.numpy(), 0.0)
-        np.testing.assert_allclose(np.where(smooth, found[key], 0.0), expected_gradient, atol=1e-9 * size, err_msg=key)
+        smooth = given[key] != 0 if key in "ACE" and objective.entropic_slack else np.full(theirs.shape, True)
+        expected_gradient = np.where(smooth, theirs.numpy(), 0.0)
+        np.testing.assert_allclose(np.where(smooth, ours, 0.0), expected_gradient, atol=1e-9 * size, err_msg=key)
 
 
-def test_forty_systems_are_those_of_torch():
-    compare_with_torch(batch(SHAPES[0], 40, seed=3), "paper")
+@needs_core
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_three_hundred_systems_are_those_of_torch(shape: tuple[int, int, int, int], name: str):
+    compare_with_torch(batch(shape, 50, seed=sum(shape)), name, "kernel")
+
+
+def test_forty_systems_by_lax_are_those_of_torch():
+    compare_with_torch(batch(SHAPES[0], 40, seed=3), "euclidean", "arrays")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_three_hundred_systems_are_those_of_torch(shape: tuple[int, int, int, int], name: str):
-    compare_with_torch(batch(shape, 50, seed=sum(shape)), name)
+def test_three_hundred_systems_by_lax_are_those_of_torch(shape: tuple[int, int, int, int], name: str):
+    compare_with_torch(batch(shape, 50, seed=sum(shape)), name, "arrays")
+
+
+def test_the_core_runs_within_jax():
+    """Or there would be nothing behind the tests that compare bits."""
+    assert (unavailable() is None) == HAS_KERNEL
+    if not HAS_KERNEL:
+        with pytest.raises(linsat.ConstraintError, match="backend='kernel' cannot be used here: .*Fix: "):
+            jit(lambda y: linsat.jax.project(y, CONS, solver=linsat.Newton(backend="kernel")))(jnp.asarray(Y))
+        return
+    text = jax.jit(lambda y: linsat.jax.project(y, CONS)).lower(jnp.asarray(Y)).as_text()
+    assert "linsat_xla_solve" in text
 
 
 @pytest.mark.slow
@@ -101,7 +130,19 @@ def test_values_are_those_of_clarabel():
                 np.testing.assert_allclose(one, np.asarray(e), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [pytest.param("paper", marks=pytest.mark.slow), "euclidean"])
+# One number that is learned -> an objective; KL and Tsallis have two.
+LEARNED = {
+    "paper": linsat.Entropy,
+    "slack-free": lambda number: linsat.Entropy(number, slack="none"),
+    "weighted": lambda number: linsat.Euclidean(number * jnp.arange(1.0, 7.0)),
+    "prior": lambda number: linsat.KL(number, prior=number * jnp.arange(1.0, 7.0)),
+    "tsallis": lambda number: linsat.Tsallis(1.1 + number, tau=number),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["weighted", *(pytest.param(n, marks=pytest.mark.slow) for n in LEARNED if n[0] != "w")]
+)
 def test_every_derivative(name: str):
     """jacfwd = jacrev; both and a second derivative against finite differences; mapped, jitted, by tau or weights."""
     rng = np.random.default_rng(2)
@@ -109,8 +150,7 @@ def test_every_derivative(name: str):
     way = jnp.asarray(way / np.linalg.norm(way))
 
     def x_of(y, number):
-        objective = linsat.Entropy(number) if name == "paper" else linsat.Euclidean(number * jnp.arange(1.0, 7.0))
-        return linsat.jax.project(y, CONS, objective=objective)
+        return linsat.jax.project(y, CONS, objective=LEARNED[name](number))
 
     def loss(y, number):
         return (x_of(y, number) ** 3 * weights).sum()
@@ -129,6 +169,104 @@ def test_every_derivative(name: str):
     np.testing.assert_allclose(second, (ahead[1] - behind[1]) / (2 * step), atol=1e-4)
     further, nearer = value(y, number + step), value(y, number - step)
     np.testing.assert_allclose(by_number, (further[0] - nearer[0]) / (2 * step), atol=1e-5)
+
+
+def test_forward_mode_is_reverse_mode_for_every_number():
+    """<v, J w> both ways, for tangents of scores, tau, coefficients, sides, bounds, prices; of x and of the duals."""
+    rng = np.random.default_rng(4)
+    cons = CONS.soften("A[0]", price=0.3)
+    given = {"y": Y, "tau": np.full(4, 0.4), "A": np.array(A), "b": np.array([2.0]), "d": np.array([1.0])}
+    given |= {"f": np.array([3.0]), "lower": np.zeros(6), "upper": np.linspace(0.8, 1.2, 6), "price": np.array([0.3])}
+    given = {key: jnp.asarray(value) for key, value in given.items()}
+
+    def answer(given):
+        own = dict(given)
+        objective = linsat.Entropy(own.pop("tau"), slack="none")
+        found = linsat.jax.solve(own.pop("y"), cons, objective=objective, **own)
+        return found.x, found.duals
+
+    (x, duals), pull_back = jit(functools.partial(jax.vjp, answer))(given)
+    assert float(abs(duals[:, 0]).max()) == pytest.approx(0.3)  # somewhere the soft row is broken: its price counts
+    to = (jnp.asarray(rng.normal(size=x.shape)), jnp.asarray(rng.normal(size=duals.shape)))
+    (gradients,) = pull_back(to)
+    forward = jit(lambda given, way: jax.jvp(answer, (given,), (way,))[1])
+    still = {key: jnp.zeros_like(value) for key, value in given.items()}
+    for key, value in given.items():
+        way = jnp.asarray(rng.normal(size=value.shape))
+        moved = forward(given, {**still, key: way})
+        expected = sum(float((part * cotangent).sum()) for part, cotangent in zip(moved, to, strict=True))
+        assert float((gradients[key] * way).sum()) == pytest.approx(expected, abs=1e-9), key
+
+
+@pytest.mark.parametrize("backend", ["auto", "arrays"])
+def test_a_scan_with_gradients(backend: str):
+    """Projected gradient steps: three of them in a scan are three one after the other, and so is their derivative."""
+    solver = linsat.Newton(backend=backend)
+
+    def step(y, b):
+        x = linsat.jax.project(y, CONS, objective=linsat.Euclidean(), b=b, solver=solver)
+        return 0.9 * x + 0.1 * y, x
+
+    def scanned(y, sides):
+        last, every = jax.lax.scan(step, y, sides)
+        return (last**2).sum() + (every[1] ** 3).sum()
+
+    def unrolled(y, sides):
+        first, _ = step(y, sides[0])
+        second, x = step(first, sides[1])
+        return (step(second, sides[2])[0] ** 2).sum() + (x**3).sum()
+
+    arguments = jnp.asarray(Y), jnp.asarray([[9.0], [8.0], [10.0]])
+    ours, theirs = (jit(jax.grad(function, argnums=(0, 1)))(*arguments) for function in (scanned, unrolled))
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["auto", pytest.param("arrays", marks=pytest.mark.slow)])
+def test_axes_mapped_over_one_another(backend: str):
+    """vmap of vmap, one axis of the scores and one of the sides, gradients to what is shared: as in loops."""
+    solver = linsat.Newton(backend=backend)
+
+    def loss(y, b, upper):
+        return (linsat.jax.project(y, CONS, tau=0.3, b=b, upper=upper, solver=solver) ** 2).sum()
+
+    gradient = jax.grad(loss, argnums=(0, 1, 2))
+    y, b, upper = jnp.asarray(Y), jnp.asarray([[8.0], [9.0], [10.0]]), jnp.linspace(0.8, 1.2, 6)
+    nested = jit(jax.vmap(jax.vmap(gradient, in_axes=(0, None, None)), in_axes=(None, 0, None)))(y, b, upper)
+    one = jit(gradient)
+    for i, side in enumerate(b):
+        for j, scores in enumerate(y):
+            for mapped, alone in zip(nested, one(scores, side, upper), strict=True):
+                np.testing.assert_allclose(mapped[i, j], alone, atol=1e-12)
+    whole = jit(jax.grad(lambda upper: jax.vmap(loss, in_axes=(0, None, None))(y, b[0], upper).sum()))(upper)
+    np.testing.assert_allclose(whole, nested[2][0].sum(0), atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["auto", pytest.param("arrays", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", LEARNED)
+def test_no_tracer_leaks(name: str, backend: str):
+    cons, solver = linsat.Constraints(A=A, b=10, E=E, f=3), linsat.Newton(backend=backend)
+
+    def loss(number):
+        return linsat.jax.project(jnp.ones(6), cons, objective=LEARNED[name](number), solver=solver)[0] ** 2
+
+    with jax.checking_leaks():
+        assert np.isfinite(jit(jax.grad(loss))(jnp.asarray(0.4)))
+
+
+@pytest.mark.parametrize("backend", ["auto", pytest.param("arrays", marks=pytest.mark.slow)])
+def test_objectives_of_one_kind_do_not_stand_in_for_each_other(backend: str):
+    """Weights and priors that only some calls have, with one set."""
+    cons, solver = linsat.constraints.simplex(2), linsat.Newton(backend=backend)
+
+    def check(y, objective, expected):
+        found = jit(lambda y: linsat.jax.project(y, cons, objective=objective, solver=solver))(jnp.asarray(y))
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+
+    check([1.0, 0.5], linsat.Euclidean(), [0.75, 0.25])
+    check([1.0, 0.5], linsat.Euclidean(jnp.asarray([1.0, 3.0])), [0.625, 0.375])
+    check([0.0, 0.0], linsat.KL(1.0), [0.5, 0.5])
+    check([0.0, 0.0], linsat.KL(1.0, jnp.asarray([1.0, 3.0])), [0.25, 0.75])
 
 
 def test_soft_rows_and_infinite_bounds_are_those_of_torch():
@@ -168,16 +306,17 @@ def test_status_of_traced_numbers_and_warm_starts():
     np.testing.assert_allclose(second.x[solved], first.x[solved], atol=1e-9)
 
 
-def test_outside_of_traces_failures_are_raised():
-    y, euclidean = jnp.asarray(Y), linsat.Euclidean()
+@pytest.mark.parametrize("backend", ["auto", "arrays"])
+def test_outside_of_traces_failures_are_raised(backend: str):
+    y, euclidean, solver = jnp.asarray(Y), linsat.Euclidean(), linsat.Newton(backend=backend)
     with pytest.raises(linsat.InfeasibleError, match="cannot hold together"):
-        jax.jit(lambda y: linsat.jax.project(y, linsat.Constraints(A=E, b=1, C=E, d=2)))(y)
+        jax.jit(lambda y: linsat.jax.project(y, linsat.Constraints(A=E, b=1, C=E, d=2), solver=solver))(y)
     with pytest.raises(linsat.InfeasibleError, match=r"(?s)cannot hold.*for instance 1.*"):
-        linsat.jax.project(y, CONS, objective=euclidean, f=jnp.asarray([[3.0], [7.0], [2.5], [3.0]]))
+        linsat.jax.project(y, CONS, objective=euclidean, solver=solver, f=jnp.asarray([[3.0], [7.0], [2.5], [3.0]]))
     with pytest.warns(linsat.LinSATWarning, match="1 of 4 instances were not solved; the first is instance 1"):
-        linsat.jax.solve(y, CONS, objective=euclidean, f=jnp.asarray([[3.0], [7.0], [2.5], [3.0]]))
+        linsat.jax.solve(y, CONS, objective=euclidean, solver=solver, f=jnp.asarray([[3.0], [7.0], [2.5], [3.0]]))
     with pytest.raises(linsat.ConvergenceError, match="step_limit"):
-        linsat.jax.project(y, CONS, objective=euclidean, solver=linsat.Newton(max_steps=1))
+        linsat.jax.project(y, CONS, objective=euclidean, solver=linsat.Newton(max_steps=1, backend=backend))
 
 
 def test_shapes_and_names():
@@ -251,6 +390,7 @@ def test_malformed_calls():
         ({"price": 1.0}, "no row of the set is soft"),
         ({"start": jnp.ones((4, 2))}, r"start has shape \(4, 2\)"),
         ({"solver": linsat.Sinkhorn()}, "linsat.jax has linsat.Newton"),
+        ({"solver": linsat.Newton(backend="triton")}, "backend is 'triton'; linsat.jax has .*Fix: "),
         ({"on_failure": "explode"}, "on_failure is 'explode'"),
         ({"constraints": [1]}, "expected linsat.Constraints"),
         ({"constraints": CONS.with_rhs(b=torch.ones(1, requires_grad=True))}, "expected constants"),

@@ -88,7 +88,7 @@ def test_iterates_are_those_of_the_torch_back_end(family, objective):
     cons = FAMILIES[family]
     stated = _stated(cons, OBJECTIVES[objective], torch.randn(4, cons.num_variables, dtype=F64))
     for steps in (1, 2, 3, 200):
-        ours, theirs = (stated.solve(linsat.Newton(max_steps=steps, backend=b)) for b in ("kernel", "torch"))
+        ours, theirs = (stated.solve(linsat.Newton(max_steps=steps, backend=b)) for b in ("kernel", "arrays"))
         assert torch.equal(ours.codes, theirs.codes)
         tol = 1e-12 if steps < 3 else 1e-9  # errors grow as the steps multiply them by the condition of H
         # Among saturated variables a dual is hardly determined, and the last corrections are lost in rounding.
@@ -193,7 +193,7 @@ def test_warm_starts(objective):
     assert int(warm.counts[1].max()) == 0
     far = stated.solve(KERNEL, torch.full_like(cold.duals, 50.0))
     torch.testing.assert_close(far.x, cold.x, atol=1e-8, rtol=0)
-    ours, theirs = (stated.solve(linsat.Newton(max_steps=2, backend=b), 0.9 * cold.duals) for b in ("kernel", "torch"))
+    ours, theirs = (stated.solve(linsat.Newton(max_steps=2, backend=b), 0.9 * cold.duals) for b in ("kernel", "arrays"))
     torch.testing.assert_close(ours.duals, theirs.duals, atol=1e-11, rtol=1e-11)
 
 

@@ -235,7 +235,7 @@ def test_an_instance_that_fails_has_no_gradient() -> None:
         linsat.fenchel_young_loss(y, torch.zeros(3), cons)
     with pytest.raises(linsat.ConstraintError, match="instance 0 is not in the set"):
         linsat.fenchel_young_loss(y, torch.ones(3), cons, on_failure="nan")
-    hard = linsat.Newton(max_steps=1, backend="torch")
+    hard = linsat.Newton(max_steps=1, backend="arrays")
     rows = linsat.Constraints(**random_system(np.random.default_rng(0), "signed", largest=40, rows=10).arguments())
     point = linsat.project(torch.zeros(rows.num_variables).double(), rows)
     y = (50 * torch.randn(2, rows.num_variables, dtype=torch.float64)).requires_grad_()

@@ -78,7 +78,7 @@ def test_gradients_of_first_and_second_order_with_thousands_of_rows(many_rows):
 def few_are_many(monkeypatch):
     """Three rows count as too many for a dense Hessian."""
     monkeypatch.setattr(linear_solve, "MOST_DENSE_ROWS", 2)
-    return linsat.constraints.matching(3, 2), linsat.Newton(backend="torch")
+    return linsat.constraints.matching(3, 2), linsat.Newton(backend="arrays")
 
 
 def test_jacobians_without_a_dense_hessian(few_are_many):

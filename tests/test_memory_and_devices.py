@@ -36,7 +36,7 @@ def answers(y, A, b, lower, upper, price, tau, weights, start, target):
     nearest = linsat.Euclidean(weights=weights)
     solution = linsat.solve(y, cons.soften(price=price), tau=tau)
     found = {name: getattr(solution, name) for name in ("x", "duals", "violation", "broken")}
-    for backend in ("kernel", "torch", "interior_point"):
+    for backend in ("kernel", "arrays", "interior_point"):
         solver = linsat.Newton(backend=backend)
         found[f"entropy, {backend}"] = linsat.project(y, cons, tau=tau, solver=solver)
         found[f"weighted, {backend}"] = linsat.project(y, cons, objective=nearest, solver=solver)

@@ -197,7 +197,7 @@ class TestKinks:
                 ),
                 at,
             )
-            for backend in ("torch", "interior_point")
+            for backend in ("arrays", "interior_point")
         ]
         assert torch.allclose(found[0], torch.diag(torch.tensor([1.0, 1.0, 0.0], dtype=F64)))
         assert torch.allclose(found[1], found[0], atol=1e-8)
@@ -249,7 +249,7 @@ def test_interior_point_gradients_on_larger_systems(kind):
         start = torch.from_numpy(rng.normal(size=len(system.point)))
         objective = linsat.Euclidean() if kind == "unbounded" else linsat.Entropy(0.2, slack="none")
         grads = []
-        for backend in ("torch", "interior_point"):
+        for backend in ("arrays", "interior_point"):
             y = start.clone().requires_grad_(True)
             x = linsat.project(y, cons, objective=objective, solver=linsat.Newton(backend=backend))
             grads.append(torch.autograd.grad((x * weights).sum(), y)[0])

@@ -142,7 +142,7 @@ def test_without_the_kernel_too() -> None:
         rng.normal(size=(6, 3)),
         linsat.Constraints(**arguments),
         objective=linsat.Euclidean(),
-        solver=linsat.Newton(backend="torch"),
+        solver=linsat.Newton(backend="arrays"),
         on_failure="ignore",
     )
     assert (solution.status == "infeasible").tolist() == bad.tolist()

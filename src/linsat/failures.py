@@ -45,7 +45,7 @@ def settle(call: Call, scores: Array, answer: Answer) -> Failed:
         _explain(call, scores, answer)
         _judge(call, scores, answer)
     infeasible = (answer.codes == Status.INFEASIBLE.code) & ~np.isneginf(scores).any(-1)
-    if infeasible.any() and all(array.shape[0] == 1 for array in call.numbers):
+    if infeasible.any() and not call.constraints.batch_shape:
         reject_infeasible(call.constraints)
     return _report(call, scores, answer)
 

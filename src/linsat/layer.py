@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from linsat._transforms import tracing, transforming
 from linsat.call import OnFailure, check_options, read_objective
 from linsat.constraints import Constraints
 from linsat.constraints.fingerprint import fingerprint
@@ -31,6 +32,9 @@ class LinSAT(nn.Module):
         tau: short for ``objective=linsat.Entropy(tau=tau)``; an ``nn.Parameter`` is learned with the model.
         objective: what is optimised, as in `linsat.project`; its ``nn.Parameter`` fields are learned with the model.
         solver, on_failure: as in `linsat.project`.
+        warm_start: whether a call starts from the duals of the last one with scores of the same shape. It saves steps
+            where scores change little from call to call, as in training on the same instances or in a control loop; the
+            answers are the same to the tolerance. Not in graphs and function transforms, which keep nothing.
 
     The layer adds no parameters. ``nn.Parameter`` right-hand sides, coefficients or bounds inside the constraint set,
     and those of the objective (``tau``, ``weights``), are registered under their names, so optimisers, ``state_dict``
@@ -50,6 +54,7 @@ class LinSAT(nn.Module):
         objective: Objective | None = None,
         solver: Solver | None = None,
         on_failure: OnFailure = "raise",
+        warm_start: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(constraints, Constraints):
@@ -66,6 +71,8 @@ class LinSAT(nn.Module):
         self._objective = objective
         self.solver = solver
         self.on_failure: OnFailure = on_failure
+        self.warm_start = warm_start
+        self._last: tuple[Any, torch.Tensor] | None = None  # the shapes of the last scores, and the duals of their x
         parameters = {n: t for n, t in constraints.learned_tensors().items() if isinstance(t, nn.Parameter)}
         self._learned = tuple(parameters)
         for name, parameter in parameters.items():
@@ -119,24 +126,23 @@ class LinSAT(nn.Module):
                     f"tau was given, but {type(objective).__name__} has no temperature. Fix: leave it out."
                 )
             objective = objective.at(tau)
-        return project(
-            y,
-            constraints,
-            objective=objective,
-            solver=self.solver,
-            on_failure=self.on_failure if on_failure is None else on_failure,
-            start=start,
-            A=A,
-            C=C,
-            E=E,
-            b=b,
-            d=d,
-            f=f,
-            lower=lower,
-            upper=upper,
-            price=price,
-            rhs=rhs,
-        )
+        options: dict[str, Any] = {
+            "objective": objective,
+            "solver": self.solver,
+            "on_failure": self.on_failure if on_failure is None else on_failure,
+        }
+        numbers = {"A": A, "C": C, "E": E, "b": b, "d": d, "f": f, "lower": lower, "upper": upper}
+        numbers |= {"price": price, "rhs": rhs}
+        parts = [*y.values()] if isinstance(y, Mapping) else [y]
+        plain = all(isinstance(part, torch.Tensor) and not tracing(part) for part in parts) and not transforming()
+        if not self.warm_start or start is not None or not plain:
+            return project(y, constraints, start=start, **options, **numbers)
+        shapes = [part.shape for part in parts]
+        start = self._last[1] if self._last is not None and self._last[0] == shapes else None
+        solution = solve(y, constraints, start=start, **options, **numbers)
+        duals = solution.duals.detach()
+        self._last = (shapes, duals) if bool(torch.isfinite(duals).all()) else None
+        return solution.x
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

@@ -293,7 +293,9 @@ def plan_of(constraints: Constraints, objective: Objective, solver: Solver, widt
     plan = constraints.plans.get(key)
     if plan is None:
         numbers = numbers_of(constraints, width, ()) if constant else None
-        plan = Plan(constraints.structure, width, objective, solver, owner_of(constraints), numbers)
+        # Numbers that are kept here would keep alive the computation that they come from.
+        bare = objective if objective.native is None else objective.changed(lambda _: 1.0)
+        plan = Plan(constraints.structure, width, bare, solver, owner_of(constraints), numbers)
         constraints.plans[key] = plan
     return plan
 

@@ -319,7 +319,7 @@ def test_what_needs_torch_says_so():
     for use in (
         lambda: linsat.LinSAT,
         lambda: linsat.sinkhorn,
-        lambda: linsat.project(np.zeros(3), linsat.constraints.simplex(3), solver=linsat.Newton(backend="torch")),
+        lambda: linsat.project(np.zeros(3), linsat.constraints.simplex(3), solver=linsat.Newton(backend="arrays")),
     ):
         with pytest.raises(ImportError, match=r'torch.*Fix: pip install "linsat\[torch\]"'):
             use()

@@ -26,7 +26,7 @@ class ArrayBackend:
             float64 is slow; None: on every device but the CPU. The answer is held to the same tolerance either way.
     """
 
-    name = "torch"
+    name = "arrays"
 
     def __init__(self, *, single_first: bool | None = None) -> None:
         self.single_first = single_first

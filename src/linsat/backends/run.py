@@ -47,13 +47,13 @@ class InteriorPoint:
 
 
 _ARRAYS, _INTERIOR = ArrayBackend(), InteriorPoint()
-# In order of preference; the last takes every problem.
-BACKENDS: list[Backend] = [TritonBackend(), _ARRAYS]
+# In order of preference; the last takes every problem. Triton's kernels serve where they are asked for.
+BACKENDS: list[Backend] = [_ARRAYS]
 
 
 def every_backend() -> list[Backend]:
     """All back ends on arrays, also the one that takes what the others do not solve."""
-    return [*BACKENDS, _INTERIOR]
+    return [*BACKENDS, TritonBackend(), _INTERIOR]
 
 
 def choose(problem: Problem, solver: Newton) -> Backend:

@@ -15,6 +15,7 @@ from rich.progress import Progress
 
 from linsat.cli.analysis import Forced, Temperatures, forced_variables, redundant_rows, temperatures
 from linsat.cli.console import NOT_ALL_HOLD, UNKNOWN, err, one_line_errors, say, say_json
+from linsat.cli.info import check_machine
 from linsat.compile import Deadline, judge
 from linsat.compile.diagnosis import Diagnosis, diagnose, explained, linear_system
 from linsat.compile.system import OutOfTime, time_limit
@@ -50,7 +51,10 @@ class Findings:
 
 @one_line_errors
 def check(
-    file: Annotated[Path, typer.Argument(help="constraint file: .json, .npz, .lp or .mps")],
+    file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(help="constraint file: .json, .npz, .lp or .mps; without one, this machine is checked"),
+    ] = None,
     box: Annotated[
         Optional[tuple[float, float]],  # noqa: UP045 - typer reads it at run time, also in Python 3.10
         typer.Option(help="LOWER UPPER: bounds for variables of an LP or MPS file that have none"),
@@ -60,8 +64,15 @@ def check(
 ) -> None:
     """Say whether a constraint set can hold, what it forces, which rows add nothing or conflict, and a range for tau.
 
+    Without a file: solve small systems with every back end that runs here, compare and time them, and print what a
+    report of a fault needs.
+
     Exit codes: 0 feasible, 1 infeasible, 2 bad input, 3 unknown (neither was established in time), 130 interrupted.
     """
+    if file is None:
+        if not check_machine():
+            raise typer.Exit(NOT_ALL_HOLD)
+        return
     if not seconds >= 0:
         raise ConstraintError(f"--seconds is {seconds}; expected at least 0.")
     model = read_model(file, box=box)

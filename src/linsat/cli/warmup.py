@@ -33,4 +33,4 @@ def _project_once(objective: Objective) -> str:
     leaf = scores.requires_grad_()
     x = project(leaf, constraints, objective=objective, on_failure="raise")
     (x * x).sum().backward()
-    return "kernel" if plan_of(constraints, objective, Newton(), 9).native() else "torch"
+    return "kernel" if plan_of(constraints, objective, Newton(), 9).native() else "arrays"

@@ -56,7 +56,8 @@ class _Search:
 
     def __init__(self, system: LinearSystem) -> None:
         self.system = system
-        matrix = system.matrix
+        matrix = system.matrix.copy()
+        matrix.eliminate_zeros()  # which imply nothing
         self.start, self.col, self.value = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
         self.sides = list(zip(system.row_lower.tolist(), system.row_upper.tolist(), strict=True))
         self.bounds = system.lower.tolist(), system.upper.tolist()

@@ -112,6 +112,8 @@ class RowMatrix:
         self.cache = pattern.cache
         self.xp = namespace(values)
         self._dense: Tensor | None = None
+        if not is_tensor(values) and not isinstance(values, np.ndarray):
+            _ = self.dense  # of JAX: what a loop makes while it is traced must not be kept for others
 
     @property
     def row(self) -> Any:

@@ -1,6 +1,7 @@
 """The layer in JAX (extra ``jax``): `project` and `solve`, under jit, grad, jacfwd, vmap and sharding, on any device.
 
-The same Newton step as in torch runs in ``lax.while_loop``; nothing calls back to the host and torch is not imported.
+On the CPU XLA runs the native core, elsewhere the same Newton step in `lax` operations; nothing calls back to Python,
+and torch is not imported.
 """
 
 from linsat._optional import require

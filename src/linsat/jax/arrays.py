@@ -66,8 +66,10 @@ def solve(*operands: Array, kind: Kind) -> list[Array]:
             f"the set has {plan.pattern.num_rows} rows; inside jit, where the native core cannot be used, linsat.jax "
             f"solves with up to {MOST_DENSE_ROWS}. Fix: call it outside of jit, or linsat.project."
         )
-    given, start, known = operands[0], *operands[-2:]
+    given, start, known, rest = operands[0], *operands[-3:]
     numbers, objective = kind.numbers(operands), kind.objective(operands)
+    if rest.size:
+        numbers = numbers._replace(side=numbers.side + rest)
     numbers, objective, scores, asked = repaired(plan, numbers, objective, given.astype(_work_dtype()))
     problem = plan.problem(numbers, scores, objective, known if known.size else None)
     rests = asked != Status.CONVERGED.code  # nothing of such an instance is worth a step
@@ -92,7 +94,7 @@ def push(*operands: Array, kind: Kind, moving: tuple[int, ...]) -> list[Array]:
     own, tangents = operands[:_LINEAR_OPERANDS], operands[_LINEAR_OPERANDS:]
     duals, _, counts, decided = own[-4:]
     # An instance that was not solved has no derivative; at duals of zero nothing about it is infinite.
-    solved = (counts[:, :1] == Status.CONVERGED.code) & jnp.ones_like(duals[:, :1], bool)
+    solved = counts[:, :1] == Status.CONVERGED.code
     duals = jnp.where(solved, duals, 0.0)
     primals = [own[n] for n in moving]
 

@@ -14,13 +14,14 @@ import numpy as np
 from linsat.call import DEFAULT, check_options, joint_batch, read_start
 from linsat.compile.diagnosis import reject_infeasible
 from linsat.compile.presolve import has_even_interior
+from linsat.constraints.arrays import side_by_side
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
 from linsat.constraints.modelling import not_a_set
 from linsat.constraints.numbers import slots_given, slots_of
 from linsat.errors import ConstraintError
 from linsat.jax.core import Answers, Kind, Operands, operands_of, solve, unavailable
-from linsat.jax.rounded import consistent
+from linsat.jax.rounded import change
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan, plan_of
 from linsat.solvers.newton import Newton
@@ -40,6 +41,7 @@ class Call:
     dtype: Any  # of the scores, and so of x
     arrangement: Arrangement
     constraints: Constraints
+    on_failure: str
 
     def solve(self) -> Answers:
         return solve(self.kind, self.operands)
@@ -60,6 +62,10 @@ def check(constraints: Any, solver: Any, on_failure: Any) -> None:
         constraints.statement()  # says why such a set cannot be a constant of the computation
     if solver is not None and not isinstance(solver, Newton):
         raise ConstraintError(f"solver is {solver!r}; linsat.jax has linsat.Newton(...) only.")
+    if solver is not None and solver.backend not in ("auto", "kernel", "arrays"):
+        raise ConstraintError(
+            f"backend is {solver.backend!r}; linsat.jax has 'auto', 'kernel' and 'arrays'. Fix: leave backend out."
+        )
 
 
 def read(
@@ -77,10 +83,10 @@ def read(
         objective = objective.flat(constraints.layout)
     scores, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, _scores)
     numbers = {name: _floating(name, value) for name, value in given.items()}
-    adjusted = constraints.adjustment()
+    adjusted, freed = constraints.adjustment(), None
     if "f" in numbers:
         dtype = _known(jnp.asarray, given["f"]).dtype
-        numbers["f"], adjusted = consistent(numbers["f"], dtype, None if "E" in numbers else constraints)
+        freed, adjusted = change(numbers["f"], dtype, None if "E" in numbers else constraints)
     slots = _slots(constraints, numbers, scores.shape[-1])
     if not {"lower", "upper"} & slots.keys():
         objective.check_bounds(constraints)
@@ -93,26 +99,56 @@ def read(
         _require_consistent(plan, constraints)
     own = slots_of(constraints, width, batch if constraints.batch_shape or slots else (), slots)
     parameters = objective.spread(batch, width).parameters().values()
-    kind = _kind(plan, own, slots)
+    kind = _kind(plan, objective, own, slots)
     mine = Numbers(*(None if kept is not None else array for kept, array in zip(kind.constants, own, strict=True)))
     count, work = math.prod(batch), jax.dtypes.canonicalize_dtype(np.float64)
     flat = jnp.broadcast_to(scores, (*batch, width)).reshape(count, width)
     flat = flat if flat.dtype in (np.float32, np.float64) else flat.astype(np.float32)
     begin = read_start(start, (*batch, len(constraints)), lambda s: _floating("start", s), look=False)
     begin = None if begin is None else jax.lax.stop_gradient(begin)
-    operands = operands_of(kind, flat, mine, [jnp.asarray(number, work) for number in parameters], begin)
-    return Call(kind, operands, jnp.broadcast_to(adjusted, batch), batch, scores.dtype, arrangement, constraints)
+    rest = _rest_of_sides(constraints, numbers, freed, batch) if "side" in slots else None
+    operands = operands_of(kind, flat, mine, [jnp.asarray(number, work) for number in parameters], begin, rest)
+    adjusted = jnp.broadcast_to(adjusted, batch)
+    return Call(kind, operands, adjusted, batch, scores.dtype, arrangement, constraints, on_failure)
 
 
-def _kind(plan: Plan, numbers: list[Any], slots: Mapping[str, Any]) -> Kind:
+def _rest_of_sides(
+    constraints: Constraints, given: Mapping[str, Array], change: Array | None, batch: tuple[int, ...]
+) -> Array | None:
+    """Of sides some of which are ``given``, what JAX does not hold: their change, and what rounds the set's own."""
+    parts: list[Any] = []
+    for name, side in constraints._consistent_sides().items():
+        if name not in given:
+            wide = np.asarray(side, np.float64)
+            with np.errstate(all="ignore"):
+                parts.append(np.nan_to_num(wide - wide.astype(jax.dtypes.canonicalize_dtype(np.float64)), posinf=0.0))
+        elif name == "f" and change is not None:
+            parts.append(change)
+        else:
+            parts.append(np.zeros(given[name].shape[-1]))
+    if all(isinstance(part, np.ndarray) and not part.any() for part in parts):
+        return None
+    whole = jnp.asarray(side_by_side(parts), jax.dtypes.canonicalize_dtype(np.float64))
+    shape = (1,) if whole.ndim == 1 else batch
+    return jnp.broadcast_to(whole, (*shape, whole.shape[-1])).reshape(math.prod(shape), whole.shape[-1])
+
+
+def _kind(plan: Plan, objective: Objective, numbers: list[Any], slots: Mapping[str, Any]) -> Kind:
     """What is static in the call; the same object for calls of one kind, by which JAX knows what it has compiled."""
     names = Numbers._fields
     constants = tuple(None if name in slots else array for name, array in zip(names, numbers, strict=True))
-    key = "jax", tuple(map(id, constants))
+    stated = objective.kind()
+    key = "jax", stated, tuple(map(id, constants))
     if key not in plan.kept:
-        native = plan.objective.native is not None and unavailable() is None and plan.native()
-        plan.kept[key] = Kind(plan, constants, native)
+        plan.kept[key] = Kind(plan, stated, constants, plan.native() and _core_serves(plan.solver))
     return plan.kept[key]
+
+
+def _core_serves(solver: Any) -> bool:
+    reason = unavailable()
+    if reason is not None and solver.backend == "kernel":
+        raise ConstraintError(f"backend='kernel' cannot be used here: {reason}. Fix: leave backend out.")
+    return reason is None
 
 
 def _require_consistent(plan: Plan, constraints: Constraints) -> None:

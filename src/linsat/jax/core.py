@@ -1,6 +1,6 @@
 """The projection as primitives of JAX, lowered to the native core on the CPU and to `lax` operations elsewhere.
 
-    solve       (scores, pattern, numbers, start, known) -> x, duals, bits, counts, decided
+    solve       (scores, pattern, numbers, start, known, rest) -> x, duals, bits, counts, decided
     push        the tangents of x and of the duals, linear in those of the numbers
     pull_back   its transpose: gradients to scores and numbers
 
@@ -24,9 +24,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
+from linsat.errors import ConstraintError
 from linsat.jax import arrays
 from linsat.native.binding import OBJECTIVES, PARAMETERS, Core, load
 from linsat.objectives import Objective
+from linsat.objectives.base import Kind as ObjectiveKind
+from linsat.objectives.base import of_kind
 from linsat.plan import Numbers, Plan
 from linsat.solvers.newton import Newton
 
@@ -35,10 +38,11 @@ _NUMBERS = len(Numbers._fields)
 _FIRST = 4  # of the numbers among the operands
 _LAST = _FIRST + _NUMBERS + PARAMETERS
 _NONE = np.zeros((0, 0), np.float32)
+_SOLVE, _PULL_BACK = "linsat_xla_solve", "linsat_xla_pull_back"  # functions of native/xla.h
 
 
 class Operands(NamedTuple):
-    """Of `solve`; those of the other primitives begin with all of these but the last two."""
+    """Of `solve`; those of the other primitives begin with all of these but the last three."""
 
     scores: Array  # (N, l)
     row: Array  # (nnz,) int32
@@ -53,6 +57,7 @@ class Operands(NamedTuple):
     second: Array
     start: Array  # (N, k), or (0, 0)
     known: Array  # (1, .) what is decided for all instances, or (0, 0)
+    rest: Array  # (1 or N, k) of the sides, what the precision of JAX does not hold, or (0, 0)
 
 
 class Answers(NamedTuple):
@@ -70,6 +75,7 @@ class Kind:
     """What is static in a computation; hashed by identity, so that one is kept for each kind of call."""
 
     plan: Plan
+    stated: ObjectiveKind  # the objective without its numbers
     constants: tuple[np.ndarray | None, ...]  # numbers of the set that do not come with the call
     native: bool
 
@@ -91,8 +97,8 @@ class Kind:
 
     def objective(self, operands: Sequence[Array]) -> Objective:
         """With the numbers of the call."""
-        given = iter(operands[_FIRST + _NUMBERS : _LAST])
-        return self.plan.objective.changed(lambda _: next(given))
+        count = len(self.stated[2])
+        return of_kind(self.stated, operands[_FIRST + _NUMBERS :][:count])
 
 
 def _work_dtype() -> Any:
@@ -102,6 +108,22 @@ def _work_dtype() -> Any:
 # ------------------------------------------------------------------ the native core
 
 
+def _register() -> str | None:
+    """Hand the core to XLA; None, or the reason why that cannot be.
+
+    At once, because a program that was compiled or exported elsewhere may need nothing else.
+    """
+    core = load()
+    if not isinstance(core, Core):
+        return core
+    for name in (_SOLVE, _PULL_BACK):
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(core.functions, name)), platform="cpu")
+    return None
+
+
+_not_registered = _register()
+
+
 @functools.cache
 def unavailable() -> str | None:
     """None, or the reason why the native core cannot run within JAX.
@@ -109,11 +131,8 @@ def unavailable() -> str | None:
     The first time a tiny projection runs through it, because an interface between two programs that were compiled
     apart is best believed when it has been seen to work.
     """
-    core = load()
-    if not isinstance(core, Core):
-        return core
-    for name in ("linsat_xla_solve", "linsat_xla_pull_back"):
-        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(core.functions, name)), platform="cpu")
+    if _not_registered is not None:
+        return _not_registered
     try:
         with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
             x = _try_out()
@@ -128,9 +147,10 @@ def _try_out() -> np.ndarray:
     from linsat.objectives import Euclidean
     from linsat.plan import plan_of
 
-    plan = plan_of(simplex(2), Euclidean(), Newton(), 2)
+    constraints = simplex(2)  # a plan does not keep its set alive
+    plan = plan_of(constraints, Euclidean(), Newton(), 2)
     assert plan.numbers is not None
-    kind = Kind(plan, tuple(plan.numbers), native=True)
+    kind = Kind(plan, plan.objective.kind(), tuple(plan.numbers), native=True)
     operands = operands_of(kind, np.array([[1.0, 0.5]], np.float32), Numbers(*[None] * _NUMBERS), ())
     return np.asarray(jax.jit(lambda scores: solve(kind, operands._replace(scores=scores)).x)(operands.scores))
 
@@ -139,7 +159,12 @@ def _try_out() -> np.ndarray:
 
 
 def operands_of(
-    kind: Kind, scores: Array, given: Numbers, parameters: Sequence[Array], start: Array | None = None
+    kind: Kind,
+    scores: Array,
+    given: Numbers,
+    parameters: Sequence[Array],
+    start: Array | None = None,
+    rest: Array | None = None,
 ) -> Operands:
     """From scores (N, l), the numbers that came with the call (None: the set's own) and those of the objective."""
     plan, pattern = kind.plan, kind.plan.pattern
@@ -149,9 +174,14 @@ def operands_of(
     ]
     row, col = pattern.row.astype(np.int32), pattern.col.astype(np.int32)
     known = plan.decided() if plan.constant else np.zeros((0, 0), np.uint8)
-    start = _NONE if start is None else start
+    last = [_NONE if start is None else start, known, _NONE if rest is None else rest]
+    if len(parameters) > PARAMETERS:
+        raise ConstraintError(
+            f"{kind.stated[0].__name__} has {len(parameters)} arrays of numbers; linsat.jax takes up to {PARAMETERS}. "
+            f"Fix: fewer fields that are arrays, for instance two of one shape in one."
+        )
     others = [*parameters, *[_NONE] * (PARAMETERS - len(parameters))]
-    return Operands._make([scores, row, col, pattern.senses, *numbers, *others, start, known])
+    return Operands._make([scores, row, col, pattern.senses, *numbers, *others, *last])
 
 
 def solve(kind: Kind, operands: Operands) -> Answers:
@@ -235,8 +265,8 @@ def _lowering(target: str, by_lax: Any) -> tuple[Any, Any]:
 
 
 for primitive, target, by_lax in (
-    (_solve_p, "linsat_xla_solve", arrays.solve),
-    (_pull_p, "linsat_xla_pull_back", arrays.pull_back),
+    (_solve_p, _SOLVE, arrays.solve),
+    (_pull_p, _PULL_BACK, arrays.pull_back),
 ):
     anywhere, on_cpu = _lowering(target, by_lax)
     mlir.register_lowering(primitive, anywhere)

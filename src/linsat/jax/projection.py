@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -9,12 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from linsat import numpy_door, projection
-from linsat.call import read_objective
+from linsat.call import Call as HostCall
+from linsat.call import read_objective, with_numbers
 from linsat.constraints.constraint_set import Constraints
+from linsat.failures import settle
 from linsat.jax.arrays import worst_violation
 from linsat.jax.call import Array, Call, check, read
 from linsat.jax.core import Answers
+from linsat.native.batch import Answer as HostAnswer
 from linsat.objectives import Objective
+from linsat.plan import Numbers
 from linsat.solvers import Newton
 from linsat.status import Status
 
@@ -101,10 +107,17 @@ def project(
     given = {"b": b, "d": d, "f": f, "A": A, "C": C, "E": E, "lower": lower, "upper": upper, "price": price}
     given = {name: value for name, value in given.items() if value is not None}
     arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
-    if _on_host(y, *arguments):
-        return _by_host(y, *arguments).x
+    host = _on_host(y, *arguments)
+    if host is not None:
+        with jax.default_device(host.device):
+            try:
+                return jax.tree.map(jnp.asarray, numpy_door.project(*host.arguments))
+            except numpy_door.NotHere:
+                solution = _by_torch(*host.arguments)
+                if solution is not None:
+                    return solution.x
     call = read(y, *arguments)
-    return call.restored(_reported(call.solve(), on_failure))
+    return call.restored(_settled(call, call.solve(), given).x)
 
 
 def solve(
@@ -133,52 +146,63 @@ def solve(
     given = {"b": b, "d": d, "f": f, "A": A, "C": C, "E": E, "lower": lower, "upper": upper, "price": price}
     given = {name: value for name, value in given.items() if value is not None}
     arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
-    if _on_host(y, *arguments):
-        return _by_host(y, *arguments)
+    host = _on_host(y, *arguments)
+    if host is not None:
+        with jax.default_device(host.device):
+            try:
+                return _by_core(*host.arguments)
+            except numpy_door.NotHere:
+                solution = _by_torch(*host.arguments)
+                if solution is not None:
+                    return solution
     call = read(y, *arguments)
-    answers = call.solve()
-    x, batch = _reported(answers, on_failure), call.batch
+    answers, batch = _settled(call, call.solve(), given), call.batch
     codes, steps, _ = (count.reshape(batch) for count in answers.counts.T)
     duals = answers.duals.reshape(*batch, answers.duals.shape[-1])
-    violation = _violation(call, x).reshape(batch)
-    return Solution(call.restored(x), codes, violation, steps, duals, call.adjusted)
+    violation = _violation(call, answers.x).reshape(batch)
+    return Solution(call.restored(answers.x), codes, violation, steps, duals, call.adjusted)
+
+
+class _Host(NamedTuple):
+    """The arguments of a call as numpy's, and the device they come from; None: the default one."""
+
+    arguments: tuple[Any, ...]
+    device: Any
 
 
 def _on_host(
-    y: Any, constraints: Any, given: Any, objective: Objective, solver: Any, on_failure: Any, start: Any
-) -> bool:
-    """Whether every number is known and on the CPU: then the core can be called at once, and errors can be raised."""
-    for leaf in jax.tree.leaves((y, given, list(objective.parameters().values()), start)):
-        if isinstance(leaf, jax.core.Tracer):
-            return False
-        if isinstance(leaf, jax.Array) and any(device.platform != "cpu" for device in leaf.devices()):
-            return False
-    return True
-
-
-def _by_host(
     y: Any, constraints: Constraints, given: Any, objective: Objective, solver: Any, on_failure: Any, start: Any
-) -> Solution:
-    """As numpy's arrays; rows, bounds and prices of the call in the precision of JAX, as they are when it traces."""
+) -> _Host | None:
+    """Where every number is known and on one device, a CPU, and the core knows the objective; else None.
+
+    Rows, bounds and prices of the call are in the precision of JAX, as they are when it traces.
+    """
+    device = None
+    for leaf in jax.tree.leaves((y, given, tuple(objective.parameters().values()), start)):
+        if isinstance(leaf, jax.core.Tracer):
+            return None
+        if isinstance(leaf, jax.Array):
+            devices = leaf.devices()
+            own = next(iter(devices))
+            if len(devices) > 1 or own.platform != "cpu" or own is not (device or own):
+                return None
+            device = own
     check(constraints, solver, on_failure)
-    scores, start = jax.tree.map(_to_numpy, (y, start))
+    if objective.native is None or (solver is not None and solver.backend == "arrays"):
+        return None
+    scores, start = (part if part is None else jax.tree.map(_to_numpy, part) for part in (y, start))
     numbers = {name: np.asarray(value) for name, value in given.items()}
-    objective = objective.changed(_to_numpy)
-    try:
-        call, answer, flat = numpy_door.attempt(scores, constraints, numbers, objective, solver, on_failure, start)
-    except numpy_door.NotHere:  # too large for the core, or an objective of one's own
-        solution = projection.solve(
-            scores, constraints, objective=objective, solver=solver, on_failure=on_failure, start=start, **numbers
-        )
-        fields = (solution.codes, solution.violation, solution.steps, solution.duals, solution.adjusted)
-        return Solution(jax.tree.map(jnp.asarray, solution.x), *map(jnp.asarray, fields))
+    return _Host((scores, constraints, numbers, objective.changed(_to_numpy), solver, on_failure, start), device)
+
+
+def _by_core(scores: Any, constraints: Constraints, given: Any, *others: Any) -> Solution:
+    call, answer, flat = numpy_door.attempt(scores, constraints, given, *others)
     batch = call.batch_shape
     codes, steps, _ = (jnp.asarray(count.reshape(batch), np.int32) for count in answer.counts)
-    x = numpy_door.restored(call, answer.x, flat.dtype)
     with np.errstate(invalid="ignore"):
         violation = worst_violation(call.plan, call.numbers, answer.x.astype(np.float64)).reshape(batch)
     return Solution(
-        jax.tree.map(jnp.asarray, x),
+        jax.tree.map(jnp.asarray, numpy_door.restored(call, answer.x, flat.dtype)),
         codes,
         jnp.asarray(violation),
         steps,
@@ -187,19 +211,64 @@ def _by_host(
     )
 
 
+def _by_torch(
+    scores: Any, constraints: Constraints, given: Any, objective: Objective, solver: Any, on_failure: Any, start: Any
+) -> Solution | None:
+    """By the methods for many rows; None without torch."""
+    try:
+        solution = projection.solve(
+            scores, constraints, objective=objective, solver=solver, on_failure=on_failure, start=start, **given
+        )
+    except ImportError:
+        return None
+    fields = (solution.codes, solution.violation, solution.steps, solution.duals, solution.adjusted)
+    return Solution(jax.tree.map(jnp.asarray, solution.x), *map(jnp.asarray, fields))
+
+
 def _to_numpy(leaf: Any) -> Any:
     return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
-def _reported(answers: Answers, on_failure: str) -> Array:
-    """x (N, l), NaN where an instance was not solved and the caller did not ask to see it."""
-    if on_failure in ("warn", "ignore"):
-        return answers.x
+def _settled(call: Call, answers: Answers, given: Mapping[str, Any]) -> Answers:
+    """What was not solved becomes what the caller asked for; where JAX traces, nothing can be raised nor warned of."""
+    if not any(isinstance(array, jax.core.Tracer) for array in (*call.operands, *answers)):
+        return _settled_now(call, answers, given)
+    if call.on_failure in ("warn", "ignore"):
+        return answers
     failed = answers.counts[:, :1] != Status.CONVERGED.code
-    return jnp.where(failed, jnp.nan, answers.x)
+    return answers._replace(x=jnp.where(failed, jnp.nan, answers.x))
+
+
+def _settled_now(call: Call, answers: Answers, given: Mapping[str, Any]) -> Answers:
+    counts = np.array(answers.counts, np.int64).T
+    if not counts[0].any():
+        return answers
+    kind, numbers = call.kind, {name: np.asarray(value) for name, value in given.items()}
+    known = HostCall(
+        plan=kind.plan,
+        numbers=_in_numpy(call),
+        objective=kind.objective(call.operands).changed(np.asarray),
+        on_failure=call.on_failure,
+        start=None,
+        batch_shape=call.batch,
+        arrangement=call.arrangement,
+        owner=functools.partial(with_numbers, call.constraints, numbers),
+        statement=None,
+    )
+    answer = HostAnswer(None, None, counts, np.asarray(answers.decided), solved=False)
+    failed = settle(known, np.asarray(call.operands.scores), answer)
+    x = answers.x if failed is None else jnp.where(failed[:, None], jnp.nan, answers.x)
+    return answers._replace(x=x, counts=jnp.asarray(counts.T, np.int32))
+
+
+def _in_numpy(call: Call) -> Numbers:
+    numbers = Numbers(*(np.asarray(array, np.float64) for array in call.kind.numbers(call.operands)))
+    rest = np.asarray(call.operands.rest, np.float64)
+    return numbers._replace(side=numbers.side + rest) if rest.size else numbers
 
 
 def _violation(call: Call, x: Array) -> Array:
     """The worst violation of any hard row or bound at x (N, l), (N,)."""
-    numbers = jax.lax.stop_gradient(call.kind.numbers(call.operands))
+    numbers, rest = jax.lax.stop_gradient((call.kind.numbers(call.operands), call.operands.rest))
+    numbers = numbers._replace(side=numbers.side + rest) if rest.size else numbers
     return worst_violation(call.kind.plan, numbers, jax.lax.stop_gradient(x).astype(numbers.values.dtype))

@@ -56,18 +56,12 @@ def residuals(plan: Plan, values: Array, x: Array, sides: Array) -> tuple[Array,
     """A x - sides and sum_j |a_ij x_j|, (N, k) each; summed in two floats. Sides of absent rows are infinite."""
     table, columns = _padded(plan)
     padded = jnp.concatenate([values, jnp.zeros((len(values), 1), values.dtype)], -1)[:, table]  # (., k, m)
-    high, low = _product(padded, x[:, columns])
+    high, low = exact_product(padded, x[:, columns])
     size = abs(high).sum(-1)
     absent = jnp.isinf(sides)
     last = jnp.broadcast_to(jnp.where(absent, 0.0, -sides), size.shape)[:, :, None]
     high, low = jnp.concatenate([high, last], -1), jnp.concatenate([low, jnp.zeros_like(last)], -1)
-    while high.shape[-1] > 1:
-        half = (high.shape[-1] + 1) // 2
-        rest = [(0, 0), (0, 0), (0, 2 * half - high.shape[-1])]
-        high, low = jnp.pad(high, rest), jnp.pad(low, rest)
-        total, lost = _sum(high[..., :half], high[..., half:])
-        high, low = _sum(total, lost + (low[..., :half] + low[..., half:]))
-    return jnp.where(absent, -sides, (high + low)[..., 0]), size
+    return jnp.where(absent, -sides, exact_sum(high, low)), size
 
 
 def _padded(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
@@ -83,6 +77,17 @@ def _padded(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     return cache["padded"]
 
 
+def exact_sum(high: Array, low: Array) -> Array:
+    """The sum over the last axis of numbers that are two floats each, rounded once."""
+    while high.shape[-1] > 1:
+        half = (high.shape[-1] + 1) // 2
+        rest = [(0, 0)] * (high.ndim - 1) + [(0, 2 * half - high.shape[-1])]
+        high, low = jnp.pad(high, rest), jnp.pad(low, rest)
+        total, lost = _sum(high[..., :half], high[..., half:])
+        high, low = _sum(total, lost + (low[..., :half] + low[..., half:]))
+    return (high + low)[..., 0]
+
+
 def _sum(a: Array, b: Array) -> tuple[Array, Array]:
     """a + b, and exactly what rounding took from it."""
     total = a + b
@@ -90,7 +95,7 @@ def _sum(a: Array, b: Array) -> tuple[Array, Array]:
     return total, (a - (total - part)) + (b - part)
 
 
-def _product(a: Array, b: Array) -> tuple[Array, Array]:
+def exact_product(a: Array, b: Array) -> tuple[Array, Array]:
     """a b, and exactly what rounding took from it."""
     total = a * b
     (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)

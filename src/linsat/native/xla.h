@@ -4,13 +4,13 @@
  * declared here. Every one begins with its size, which is checked before anything else in it is read: an XLA whose
  * structures are smaller than these is answered with an error, and linsat.jax does without the core.
  *
- *     linsat_solve      (scores, pattern, numbers, start, known)       ->  x, duals, bits, counts, decided
+ *     linsat_solve      (scores, pattern, numbers, start, known, rest)  ->  x, duals, bits, counts, decided
  *     linsat_pull_back  (scores, pattern, numbers, bits, counts, decided, grad_x, grad_duals)  ->  gradients
  *
  * Pattern and numbers travel as operands, so that a compiled program means the same in any process; layouts are found again
  * by the content of the pattern. Numbers are float or double. The duals travel to the gradient as the bytes of
  * doubles, which JAX without 64 bits could not hold; so do numbers that never change. An operand that is absent has no
- * elements.
+ * elements. What single precision does not hold of the sides, `rest`, is added to them here.
  */
 
 /* ---- XLA's structures ---- */
@@ -148,6 +148,11 @@ static Numbers xla_numbers(const XlaBuffer *from) {
     return (Numbers){from->data, from->dims[0] == 1 ? 0 : width, 1, from->kind == XLA_F32};
 }
 
+static double xla_number(Numbers from, int64_t instance, int64_t n) {
+    const int64_t at = instance * from.step + n * from.stride;
+    return from.single ? ((const float *)from.at)[at] : ((const double *)from.at)[at];
+}
+
 /* ---- layouts, by the content of their patterns ---- */
 
 typedef struct {
@@ -268,17 +273,25 @@ static void xla_read_doubles(double *to, const XlaBuffer *from, int64_t count) {
 
 EXPORT void *linsat_xla_solve(const XlaFrame *frame) {
     if (xla_asks(frame)) return NULL;
-    enum { START = OP_OWN, KNOWN, OPERANDS, X = 0, DUALS, BITS, COUNTS, DECIDED, RESULTS };
+    enum { START = OP_OWN, KNOWN, REST, OPERANDS, X = 0, DUALS, BITS, COUNTS, DECIDED, RESULTS };
     XlaCall c;
     void *error = xla_read(frame, &c, OPERANDS, RESULTS);
     if (error) return error;
     const XlaList *in = &frame->operands, *out = &frame->results;
     const int64_t n = c.count, k = c.rows;
-    const XlaBuffer *start = xla_buffer(in, START), *known = xla_buffer(in, KNOWN);
+    const XlaBuffer *start = xla_buffer(in, START), *known = xla_buffer(in, KNOWN), *rest = xla_buffer(in, REST);
     double *begin = xla_elements(start) ? malloc((n * k + 1) * sizeof(double)) : NULL;
     int64_t *counts = malloc((3 * n + 1) * sizeof(int64_t)), unsolved = 0;
-    int failed = !counts || (xla_elements(start) && !begin);
+    double *sides = xla_elements(rest) ? malloc((n * k + 1) * sizeof(double)) : NULL;
+    int failed = !counts || (xla_elements(start) && !begin) || (xla_elements(rest) && !sides);
     if (!failed) {
+        if (sides) {
+            Numbers *side = &c.statement.side;
+            const Numbers change = xla_numbers(rest);
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t r = 0; r < k; r++) sides[i * k + r] = xla_number(*side, i, r) + xla_number(change, i, r);
+            *side = (Numbers){sides, k, 1, 0};
+        }
         if (begin) xla_read_doubles(begin, start, n * k);
         uint8_t *own = xla_buffer(out, DECIDED)->data;
         const int shared = xla_elements(known) != 0;
@@ -291,6 +304,7 @@ EXPORT void *linsat_xla_solve(const XlaFrame *frame) {
         for (int64_t i = 0; !failed && i < 3 * n; i++) whole[i % n * 3 + i / n] = (int32_t)counts[i];
     }
     free(begin);
+    free(sides);
     free(counts);
     if (c.owned) linsat_layout_free(c.layout);
     return failed ? xla_error(frame, XLA_NO_MEMORY, "linsat: there is not enough memory for the work arrays of the core") : NULL;

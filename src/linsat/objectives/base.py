@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from linsat._array_namespace import Tensor, namespace
 from linsat._optional import is_tensor
-from linsat.constraints.arrays import spread, to_float64
+from linsat.constraints.arrays import is_jax, spread, to_float64
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -102,10 +102,12 @@ class Objective:
     def parameters(self) -> dict[str, Any]:
         """The numbers of the objective by field name; they may be tensors that require gradients.
 
-        By default every field that holds a tensor. An override may name others, such as a field that is a number now.
+        By default every field that holds a tensor, or an array of JAX. An override may name others, such as a field
+        that is a number now.
         """
         names: list[str] = [f.name for f in fields(self)] if is_dataclass(self) else []
-        return {name: value for name, value in ((name, getattr(self, name)) for name in names) if is_tensor(value)}
+        values = ((name, getattr(self, name)) for name in names)
+        return {name: value for name, value in values if is_tensor(value) or is_jax(value)}
 
     @property
     def constant_key(self) -> Hashable:

@@ -39,6 +39,7 @@ from linsat.solvers.sparse_system import Analyses
 Array = np.ndarray
 
 _CAUTIOUS = 0.6  # share of the mean product that a cautious step aims at, at least
+_NOTHING = 1e-17  # of the largest cost: a dual that no cost can be told to have
 _NEARLY = 1e-3  # infeasibility of an end that a more accurate factorisation may bring down
 _LOOSENED = 8.0  # times the tolerance: by how much inequalities of a band may be loosened
 
@@ -88,7 +89,8 @@ def _minimise(program: Program, tol: float, deadline: Deadline, analyses: Analys
     scaled, row_scale, column_scale = _scaled(program, x, kept_rows, free)
     best = _followed(scaled, np.minimum(row_scale, 1.0), tol, deadline, analyses)
     x[free] = np.clip(best.x * column_scale, program.lower[free], program.upper[free])
-    duals[kept_rows] = best.duals * row_scale
+    nothing = _NOTHING * float(np.abs(scaled.linear).max(initial=0.0))
+    duals[kept_rows] = np.where(np.abs(best.duals) <= nothing, 0.0, best.duals) * row_scale
     # The method measures in its own units; what is reported is in the user's.
     infeasibility = max(best.infeasibility, violation(program, x))
     return replace(best, x=x, duals=duals, infeasibility=infeasibility, out_of_time=deadline.passed)

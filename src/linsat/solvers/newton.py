@@ -81,9 +81,10 @@ class Newton:
             while solving and to ``max(1, sum_j |a_ij x_j|)`` in the end; the duality gap is held to the same figure.
             One more step is taken then, so the rows usually hold far better.
         max_steps: hard limit of Newton steps per instance, over all temperatures.
-        backend: ``"auto"`` runs the fused kernel on the CPU and the Triton kernels on a GPU where they can, and torch
-            operations everywhere else; ``"torch"`` always the latter; ``"kernel"`` and ``"triton"`` raise where that
-            one cannot be used; ``"interior_point"`` goes to that method at once.
+        backend: ``"auto"`` runs the native core on the CPU where it can, and array operations (of torch, or of JAX)
+            everywhere else; ``"arrays"`` always the latter; ``"kernel"`` (the core) and ``"triton"`` (on a GPU) raise
+            where that one cannot be used; ``"interior_point"`` goes to that method at once. ``"triton"`` is checked at
+            its first use on a device, and turned off there with a warning where it differs from array operations.
         seconds: time limit of the interior-point method on large sparse sets, for all instances of a call together,
             kept inside its steps; what is not solved by then has the status ``time_limit``. None: no limit.
 
@@ -97,7 +98,7 @@ class Newton:
 
     tol: float = 1e-9
     max_steps: int = 200
-    backend: Literal["auto", "torch", "kernel", "triton", "interior_point"] = "auto"
+    backend: Literal["auto", "arrays", "kernel", "triton", "interior_point"] = "auto"
     seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -109,9 +110,9 @@ class Newton:
             raise ConstraintError(
                 f"seconds is {self.seconds}; expected a positive number, or None. Fix: for example seconds=10."
             )
-        if self.backend not in ("auto", "torch", "kernel", "triton", "interior_point"):
+        if self.backend not in ("auto", "arrays", "kernel", "triton", "interior_point"):
             raise ConstraintError(
-                f"backend is {self.backend!r}; expected 'auto', 'torch', 'kernel', 'triton' or 'interior_point'."
+                f"backend is {self.backend!r}; expected 'auto', 'arrays', 'kernel', 'triton' or 'interior_point'."
             )
 
     @property

@@ -25,6 +25,7 @@ from linsat.objectives import Objective
 from linsat.objectives.base import check_spread
 from linsat.plan import Numbers, Plan, Solver, plan_of
 from linsat.solution import Solution
+from linsat.torch.self_check import trusted
 
 Tensor = torch.Tensor
 _CPU = torch.device("cpu")
@@ -77,6 +78,8 @@ class Reading:
         for slot in (slots or {}).values():
             batch_shape = _joint_batch(batch_shape, slot.shape[:-1])
         width = constraints.num_variables or like.shape[-1]  # which a graph may not know
+        if not tracing(like):  # a graph reads its arguments again when it runs
+            solver = trusted(solver, device)
         scores = like if like.device == device else like.to(device)
         if batch_shape != scores.shape[:-1]:
             scores = scores.expand(*batch_shape, width)

@@ -39,6 +39,7 @@ from linsat.native.batch import Answer
 from linsat.native.layout import NativeLayout
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan
+from linsat.solvers.newton import Newton
 from linsat.status import Status
 from linsat.torch.arrays import solve as solve_on_arrays
 from linsat.torch.call import TensorCall, as_tensors, tensors_of
@@ -309,7 +310,8 @@ def _on_arrays(
     given = solved.masked(torch.zeros_like(problem.scores) if grad_x is None else grad_x)
     to_duals = torch.zeros_like(solved.duals) if grad_duals is None else solved.masked(grad_duals)
     plain = not torch.is_grad_enabled() and not any(map(transforming, (given, to_duals, solved.duals)))
-    if plain and _TRITON.supports(problem) is None:
+    asked = isinstance(solved.plan.solver, Newton) and solved.plan.solver.backend == "triton"
+    if plain and asked and _TRITON.supports(problem) is None:
         codes = solved.counts if solved.counts.dim() == 1 else solved.counts[0]
         scaled = None if grad_duals is None else to_duals / problem.scale
         q = _TRITON.vjp(problem, solved.duals * problem.scale, given, codes=codes, grad_mu=scaled).q

@@ -1,4 +1,4 @@
-"""``python -m linsat.cli``."""
+"""``python -m linsat``."""
 
 from linsat.cli.app import main
 
