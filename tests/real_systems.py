@@ -114,7 +114,8 @@ class Program:
         terms = tau * (_xlogy(t) - t * log_s - t + np.exp(log_s) + (asked - log_s) * (width - t))
         terms = np.where(width > 0, terms, 0.0)
         value = abs(float(y @ x)) + tau * float(np.abs(_xlogy(t) - t).sum())
-        rows, odd = self.complementarity(x, duals), (t <= _AT_BOUND * width) & (terms > 1e-9 * (1.0 + value) / len(x))
+        at_bound = (t <= _AT_BOUND * width) | (t >= (1 - _AT_BOUND) * width)
+        rows, odd = self.complementarity(x, duals), at_bound & (terms > 1e-9 * (1.0 + value) / len(x))
         if np.abs(terms).sum() + rows <= 1e-8 * (1.0 + value):  # nothing need be left out
             odd[:] = False
         return (float(np.abs(terms[~odd]).sum()) + rows) / (1.0 + value), np.flatnonzero(odd)

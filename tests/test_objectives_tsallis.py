@@ -11,7 +11,7 @@ from linsat.constraints import simplex, top_k
 from oracles import random_system, soft_system, tsallis_optimum
 
 F64 = torch.float64
-BACKENDS = ("auto", "torch")
+BACKENDS = ("auto", "arrays")
 
 
 def sparsemax(scores):

@@ -167,6 +167,9 @@ def problem(objective=None, device="cpu"):
 def test_it_says_why_it_does_not_take_a_problem(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert TritonBackend().supports(problem()) == "Triton runs on a GPU, not on cpu"
+    for other in (linsat.KL(), linsat.Tsallis()):
+        words = f"the Triton kernels know Entropy and Euclidean, not {type(other).__name__}"
+        assert TritonBackend().supports(problem(other)) == words
     monkeypatch.setattr(backend, "_installed", lambda: False)
     assert TritonBackend().supports(problem()) == "triton is not installed. Fix: pip install 'linsat[gpu]'"
     with pytest.raises(linsat.ConstraintError, match="backend='triton' cannot be used here: triton is not installed"):

@@ -1,4 +1,4 @@
-"""Draw docs/assets/objectives.svg: the same scores under the three objectives.
+"""Draw docs/assets/objectives.svg: the same scores under every objective.
 
     python docs/figures/objectives.py [--output FILE]
 
@@ -22,9 +22,11 @@ import linsat
 OBJECTIVES = {
     "Entropy(0.1), the paper's layer": linsat.Entropy(0.1),
     'Entropy(0.1, slack="none")': linsat.Entropy(0.1, slack="none"),
+    "KL(0.1)": linsat.KL(0.1),
+    "Tsallis(1.5, 0.3)": linsat.Tsallis(1.5, 0.3),
     "Euclidean()": linsat.Euclidean(),
 }
-COLOURS = dict(zip(OBJECTIVES, ("#d95f0e", "#2171b5", "#31a354"), strict=True))
+COLOURS = dict(zip(OBJECTIVES, ("#d95f0e", "#2171b5", "#41b6c4", "#ae017e", "#31a354"), strict=True))
 INK = "#333333"
 SCORES = np.array([0.05, 0.33, -0.05, 0.40, 0.20, -0.15])
 PREFERRED = [0, 2]
@@ -41,14 +43,14 @@ def holdings(least: np.ndarray) -> dict[str, np.ndarray]:
 
 def draw_weights(axes: Axes) -> None:
     """Weights at a least share of one half."""
-    width = 0.27
+    width = 0.16
     for i, (name, x) in enumerate(holdings(np.array([0.5])).items()):
         share = x[0, PREFERRED].sum()
-        places = np.arange(len(SCORES)) + (i - 1) * width
+        places = np.arange(len(SCORES)) + (i - 2) * width
         axes.bar(places, x[0], width * 0.92, color=COLOURS[name], label=f"{name}: {share:.0%} preferred")
     labels = [f"{score:.2f}" + ("\npreferred" if i in PREFERRED else "") for i, score in enumerate(SCORES)]
     axes.set_xticks(range(len(SCORES)), labels)
-    axes.set(xlabel="score of the asset", ylabel="weight", ylim=(0, 0.5))
+    axes.set(xlabel="score of the asset", ylabel="weight", ylim=(0, 0.6))
     axes.set_title("At least 50 % in the two preferred assets", fontsize=10, color=INK)
     axes.legend(frameon=False, fontsize=8.5, loc="upper left")
 
@@ -57,8 +59,10 @@ def draw_shares(axes: Axes) -> None:
     """Held against asked for."""
     least = np.linspace(0, 0.9, 181)
     for name, x in holdings(least).items():
-        # The last two lie on each other once the row binds: the wider one shows on both sides.
-        axes.plot(least, x[:, PREFERRED].sum(-1), color=COLOURS[name], lw=4.5 if "none" in name else 1.8, label=name)
+        # All but the first lie on each other once the row binds: wider ones show on both sides.
+        place = list(OBJECTIVES).index(name)
+        wide = 9.0 - 1.8 * place if place else 1.8
+        axes.plot(least, x[:, PREFERRED].sum(-1), color=COLOURS[name], lw=wide, label=name)
     axes.plot(least, least, color=INK, lw=0.8, ls="--")
     arrow = {"arrowstyle": "-", "color": "#777777"}
     axes.annotate("the rule: at least this", (0.45, 0.45), (0.52, 0.3), color=INK, fontsize=8.5, arrowprops=arrow)

@@ -76,7 +76,7 @@ class KL(Objective):
         """x - lower, the logarithm at which it ends, and whether that is farther away than u asks for."""
         xp = namespace(u)
         width, power = upper - lower, u / self.tau
-        end = xp.log(xp.where(width > 0, width, 0.0))
+        end = xp.where(width > 0, xp.log(xp.where(width > 0, width, 1.0)), -xp.inf)
         inside = power < end
         # Not min: where the exponential overflows its derivative would be no number, not even times zero.
         t = xp.where(inside, xp.exp(xp.at_most(xp.where(inside, power, 0.0), _LARGEST)), width)
