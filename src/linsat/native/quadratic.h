@@ -61,7 +61,7 @@ typedef struct {
     double *lambda, *value, *base, *d, *z, *rhs;        /* (m) */
     double *duals, *values, *sizes;                     /* (k) */
     int32_t *row, *variable, *list;                     /* (m) what a constraint is, -1: not that; those that bind */
-    int8_t *state, *before;
+    int8_t *state, *before, *next;
     int64_t bind;
 } Quadratic;
 
@@ -89,6 +89,7 @@ static double *V(arrange_quadratic)(Quadratic *q, const Layout *a, double *at) {
     for (size_t i = 0; i < sizeof(whole) / sizeof(*whole); i++) *whole[i] = (int32_t *)V(take)(&at, m / 2 + 8);
     q->state = (int8_t *)V(take)(&at, m / 8 + 8);
     q->before = (int8_t *)V(take)(&at, m / 8 + 8);
+    q->next = (int8_t *)V(take)(&at, m / 8 + 8);
     return at;
 }
 
@@ -269,7 +270,7 @@ static void V(begin_system)(Quadratic *q, const double *target) {
     const int64_t n = q->n, m = q->m;
     memcpy(q->y, q->r, n * sizeof(double));
     for (int64_t g = 0; g < m; g++) q->y[n + g] = -q->value[g];
-    V(solve_forward)(q->S, q->ld, n, q->S_inverse, q->y);
+    V(solve_forward)(q->S, q->ld, q->layout->variables, q->S_inverse, q->y);
     for (int64_t g = 0; g < m; g++) q->z[g] = q->y[n + g];
     for (int64_t g = 0; g < q->equal; g++) q->z[g] = q->row[g] < 0 && q->variable[g] < 0 ? 0.0 : q->z[g] + target[g];
     if (q->equal) V(solve_forward)(q->R, m, q->equal, q->R_inverse, q->z);
@@ -328,7 +329,7 @@ static void V(end_system)(Quadratic *q) {
     }
     V(undo_lift)(q);
     for (int64_t g = 0; g < m; g++) q->y[n + g] = -q->d[g];
-    V(solve_back)(q->S, q->ld, n, q->S_inverse, q->y);
+    V(solve_back)(q->S, q->ld, q->layout->variables, q->S_inverse, q->y);
 }
 
 /* ---- what binds ---- */
@@ -542,14 +543,15 @@ static int V(exchange_binding)(Quadratic *q, int64_t most, int64_t *steps) {
             reach = size > reach ? size : reach;
         }
         int64_t wrong = 0;
-        for (int64_t g = equal; g < count; g++)
-            wrong += V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach) != q->state[g];
+        for (int64_t g = equal; g < count; g++) {
+            q->next[g] = V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach);
+            wrong += q->next[g] != q->state[g];
+        }
         if (!wrong && isfinite(reach)) return 1;
         patience = wrong < fewest ? PATIENT_EXCHANGES : patience - 1;
         fewest = wrong < fewest ? wrong : fewest;
         if (patience < 0 || !isfinite(reach)) return V(add_one_by_one)(q, most, steps);
-        for (int64_t g = equal; g < count; g++)
-            q->state[g] = V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach);
+        memcpy(q->state + equal, q->next + equal, count - equal);
     }
 }
 
@@ -881,7 +883,8 @@ static void V(backward_one_quadratic)(Quadratic *q, const Statement *s, const Pu
     const int64_t l = q->layout->variables;
     V(read)(scores, call->scores, (int)call->single, n * l, l);
     const uint8_t *decided = call->decided + n * call->decided_step;
-    if (call->status[n] == CONVERGED && !V(state_quadratic)(q, s, scores, decided, n, first) && V(read_linear)(q, scores)) {
+    if (call->status[n] == CONVERGED && !V(state_quadratic)(q, s, scores, decided, n, first)) {
+        if (to.values || to.parameters[0]) V(read_linear)(q, scores); /* else x is not needed */
         V(pull_back_quadratic)(q, call, n, decided, scores, to);
         return;
     }
