@@ -40,7 +40,7 @@ enum { ROUNDS = 60, PATIENT_EXCHANGES = 2, MOST_EXCHANGES = 4000, SADDLE_ROUNDS 
 #define EXCHANGED 1e-11    /* beyond its end, or of the wrong sign, by more */
 #define FINE 1e-12         /* the same of a gradient, which nobody judges to more digits */
 #define SETTLED 1e-13      /* what is left of the equations is rounding */
-#define AT_BOUND 1e-14     /* a variable as close to its bound is there */
+#define AT_BOUND 1e-12     /* a variable as close to its bound, beyond the rounding of the largest, is there */
 #endif
 
 typedef struct {
@@ -658,6 +658,7 @@ static void V(settle_quadratic)(Quadratic *q) {
     memset(it->at_upper, 0, a->variables);
     memset(it->active, 0, 2 * a->rows);
     memset(q->duals, 0, a->rows * sizeof(double));
+    const double rounding = 8 * DBL_EPSILON * V(largest)(q->x, q->n);
     for (int64_t g = 0; g < q->count; g++) {
         const int32_t i = q->row[g], j = q->variable[g];
         if (i >= 0) {
@@ -671,7 +672,8 @@ static void V(settle_quadratic)(Quadratic *q) {
         if (j < 0) continue;
         const double lower = it->lower[j], upper = it->upper[j];
         double x = q->x[j];
-        x = x < lower + AT_BOUND * (1.0 + fabs(lower)) ? lower : x > upper - AT_BOUND * (1.0 + fabs(upper)) ? upper : x;
+        x = x < lower + AT_BOUND * (1.0 + fabs(lower)) + rounding ? lower : x;
+        x = x > upper - AT_BOUND * (1.0 + fabs(upper)) - rounding ? upper : x;
         q->x[j] = x;
         it->free[j] = x > lower && x < upper;
         it->at_upper[j] = x >= upper && upper > lower;
