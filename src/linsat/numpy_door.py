@@ -95,10 +95,10 @@ def solve(
     x = restored(call, answer.x, scores.dtype)
 
     def of_bounds() -> Array:
-        pattern, flat = call.plan.pattern, answer.duals.reshape(len(scores), -1)
+        pattern, flat = call.plan.pattern, answer.duals
         places = pattern.row, pattern.col
         z = bound_duals(call.objective, call.numbers, places, scores, answer.x.astype(scores.dtype), flat)
-        return z.reshape(*call.batch_shape, -1)
+        return z.reshape(*call.batch_shape, z.shape[-1])
 
     return Solution(x, steps, duals, codes, solver_codes, call.constraints, of_bounds)
 

@@ -174,7 +174,7 @@ def _of_bounds(call: Call, answers: Answers) -> Array:
     if objective.native is None:
         return None
     found = bound_duals(objective, numbers, (operands.row, operands.col), operands.scores, answers.x, answers.duals)
-    return found.reshape(*call.batch, -1)
+    return found.reshape(*call.batch, found.shape[-1])
 
 
 class _Host(NamedTuple):
@@ -224,7 +224,7 @@ def _by_core(scores: Any, constraints: Constraints, given: Any, *others: Any) ->
         steps,
         jnp.asarray(answer.duals.reshape(*batch, answer.duals.shape[-1])),
         jnp.asarray(np.broadcast_to(constraints.adjustment() if "f" not in given else 0.0, batch)),
-        jnp.asarray(z.reshape(*batch, -1)),
+        jnp.asarray(z.reshape(*batch, z.shape[-1])),
     )
 
 

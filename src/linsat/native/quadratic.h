@@ -38,8 +38,9 @@ enum { ROUNDS = 60, PATIENT_EXCHANGES = 2, MOST_EXCHANGES = 4000, SADDLE_ROUNDS 
 #define NEGATIVE 1e-6      /* of that: an eigenvalue may be so far below 0 by rounding */
 #define NEARLY_SINGULAR 1e-11
 #define EXCHANGED 1e-11    /* beyond its end, or of the wrong sign, by more */
-#define SETTLED 2e-14      /* what is left of the equations is rounding */
-#define AT_BOUND 1e-14     /* a variable as close to its bound is there */
+#define FINE 1e-12         /* the same of a gradient, which nobody judges to more digits */
+#define SETTLED 1e-13      /* what is left of the equations is rounding */
+#define AT_BOUND 1e-12     /* a variable as close to its bound, beyond the rounding of the largest, is there */
 #endif
 
 typedef struct {
@@ -60,7 +61,7 @@ typedef struct {
     double *lambda, *value, *base, *d, *z, *rhs;        /* (m) */
     double *duals, *values, *sizes;                     /* (k) */
     int32_t *row, *variable, *list;                     /* (m) what a constraint is, -1: not that; those that bind */
-    int8_t *state, *before;
+    int8_t *state, *before, *next;
     int64_t bind;
 } Quadratic;
 
@@ -88,6 +89,7 @@ static double *V(arrange_quadratic)(Quadratic *q, const Layout *a, double *at) {
     for (size_t i = 0; i < sizeof(whole) / sizeof(*whole); i++) *whole[i] = (int32_t *)V(take)(&at, m / 2 + 8);
     q->state = (int8_t *)V(take)(&at, m / 8 + 8);
     q->before = (int8_t *)V(take)(&at, m / 8 + 8);
+    q->next = (int8_t *)V(take)(&at, m / 8 + 8);
     return at;
 }
 
@@ -103,22 +105,27 @@ static void *V(begin_quadratic)(Quadratic *q, const Layout *a, const Statement *
 
 /* ---- factors ---- */
 
-/* Which constraints there are, hard equalities first; returns whether that is as before. */
-static int V(list_constraints)(Quadratic *q) {
+/* Which constraints there are, hard equalities first; returns whether that is as before. Where it is known what binds, for one
+ * instance alone, these are all, as equalities. */
+static int V(list_constraints)(Quadratic *q, const uint8_t *binding) {
     const Layout *a = q->layout;
     const Instance *it = &q->it;
+    const uint8_t *free_ = binding, *active = binding ? binding + 2 * a->variables : NULL;
     int64_t g = 0, equal = 0;
     int same = 1;
 #define PUT(i, j) same &= q->row[g] == (int32_t)(i) && q->variable[g] == (int32_t)(j), q->row[g] = (int32_t)(i), q->variable[g++] = (int32_t)(j)
     for (int64_t i = 0; i < a->rows; i++)
-        if (it->senses[i] == EQUAL && !V(is_soft)(it, i)) PUT(i, -1);
+        if (binding ? active[i] : it->senses[i] == EQUAL && !V(is_soft)(it, i)) PUT(i, -1);
+    for (int64_t j = 0; j < a->variables && binding; j++)
+        if (!free_[j]) PUT(-1, j);
+    q->count = g;
     while (g % 8) PUT(-1, -1);
     equal = g;
-    for (int64_t i = 0; i < a->rows; i++)
+    for (int64_t i = 0; i < a->rows && !binding; i++)
         if (it->senses[i] != EQUAL || V(is_soft)(it, i)) PUT(i, -1);
-    for (int64_t j = 0; j < a->variables; j++)
+    for (int64_t j = 0; j < a->variables && !binding; j++)
         if (isfinite(it->lower[j]) || isfinite(it->upper[j])) PUT(-1, j);
-    q->count = g;
+    if (g > equal) q->count = g;
     while (g % 8) PUT(-1, -1);
 #undef PUT
     same &= q->m == g && q->equal == equal;
@@ -188,14 +195,15 @@ static int V(prepare_quadratic)(Quadratic *q) {
 }
 
 /* The numbers of instance n, with the factors that follow from them; 0, or the status that they ask for. */
-static int V(state_quadratic)(Quadratic *q, const Statement *s, const double *scores, int64_t n, int first) {
+static int V(state_quadratic)(Quadratic *q, const Statement *s, const double *scores, const uint8_t *binding, int64_t n, int first) {
     const Changes changed = V(state_instance)(&q->it, q->layout, s, scores, NULL, 0, n, first);
     if (changed.status) {
         q->ready = 0;
         return changed.status;
     }
-    const int same = V(list_constraints)(q);
-    if (!same || first || !q->ready || s->values.step || s->parameters[0].step) {
+    const int own = s->values.step || s->parameters[0].step;
+    const int same = V(list_constraints)(q, own ? binding : NULL);
+    if (!same || first || !q->ready || own) {
         const int status = V(prepare_quadratic)(q);
         q->ready = !status;
         if (status) return status;
@@ -262,9 +270,9 @@ static void V(begin_system)(Quadratic *q, const double *target) {
     const int64_t n = q->n, m = q->m;
     memcpy(q->y, q->r, n * sizeof(double));
     for (int64_t g = 0; g < m; g++) q->y[n + g] = -q->value[g];
-    V(solve_forward)(q->S, q->ld, n, q->S_inverse, q->y);
+    V(solve_forward)(q->S, q->ld, q->layout->variables, q->S_inverse, q->y);
     for (int64_t g = 0; g < m; g++) q->z[g] = q->y[n + g];
-    for (int64_t g = 0; g < q->equal; g++) q->z[g] = q->row[g] < 0 ? 0.0 : q->z[g] + target[g];
+    for (int64_t g = 0; g < q->equal; g++) q->z[g] = q->row[g] < 0 && q->variable[g] < 0 ? 0.0 : q->z[g] + target[g];
     if (q->equal) V(solve_forward)(q->R, m, q->equal, q->R_inverse, q->z);
     for (int64_t g = q->equal; g < m; g++) q->base[g] = -q->z[g];
 }
@@ -286,6 +294,31 @@ static void V(solve_binding)(Quadratic *q, const double *value, const double *ta
     for (int64_t g = 0; g < q->bind; g++) q->d[q->list[g]] = q->rhs[g];
 }
 
+/* d as if LIFT were not there, but for LIFT^2: one more solve for LIFT d, which costs less than another round. */
+static void V(undo_lift)(Quadratic *q) {
+    const int64_t m = q->m, equal = q->equal;
+    double *t = q->z;
+    if (q->bind < 0) return; /* there is no factor */
+    memset(t, 0, m * sizeof(double));
+    for (int64_t g = 0; g < equal; g++) t[g] = LIFT * q->d[g];
+    for (int64_t e = 0; e < q->bind; e++) t[q->list[e]] = LIFT * q->d[q->list[e]];
+    if (equal) V(solve_forward)(q->R, m, equal, q->R_inverse, t);
+    const int64_t wide = rounded_up(q->bind);
+    memset(q->rhs, 0, (wide + 8) * sizeof(double));
+    for (int64_t e = 0; e < q->bind; e++) q->rhs[e] = t[q->list[e]];
+    if (q->bind) {
+        V(solve_forward)(q->W, wide, q->bind, q->W_inverse, q->rhs);
+        V(solve_back)(q->W, wide, q->bind, q->W_inverse, q->rhs);
+    }
+    if (equal) {
+        memset(t + equal, 0, (m - equal) * sizeof(double));
+        for (int64_t e = 0; e < q->bind; e++) t[q->list[e]] = q->rhs[e];
+        V(solve_back)(q->R, m, equal, q->R_inverse, t);
+        for (int64_t g = 0; g < equal; g++) q->d[g] += t[g];
+    }
+    for (int64_t e = 0; e < q->bind; e++) q->d[q->list[e]] += q->rhs[e];
+}
+
 /* d of the equalities, and dx into y. */
 static void V(end_system)(Quadratic *q) {
     const int64_t n = q->n, m = q->m, equal = q->equal;
@@ -294,8 +327,9 @@ static void V(end_system)(Quadratic *q) {
         V(solve_back)(q->R, m, equal, q->R_inverse, q->z);
         memcpy(q->d, q->z, equal * sizeof(double));
     }
+    V(undo_lift)(q);
     for (int64_t g = 0; g < m; g++) q->y[n + g] = -q->d[g];
-    V(solve_back)(q->S, q->ld, n, q->S_inverse, q->y);
+    V(solve_back)(q->S, q->ld, q->layout->variables, q->S_inverse, q->y);
 }
 
 /* ---- what binds ---- */
@@ -509,14 +543,15 @@ static int V(exchange_binding)(Quadratic *q, int64_t most, int64_t *steps) {
             reach = size > reach ? size : reach;
         }
         int64_t wrong = 0;
-        for (int64_t g = equal; g < count; g++)
-            wrong += V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach) != q->state[g];
+        for (int64_t g = equal; g < count; g++) {
+            q->next[g] = V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach);
+            wrong += q->next[g] != q->state[g];
+        }
         if (!wrong && isfinite(reach)) return 1;
         patience = wrong < fewest ? PATIENT_EXCHANGES : patience - 1;
         fewest = wrong < fewest ? wrong : fewest;
         if (patience < 0 || !isfinite(reach)) return V(add_one_by_one)(q, most, steps);
-        for (int64_t g = equal; g < count; g++)
-            q->state[g] = V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach);
+        memcpy(q->state + equal, q->next + equal, count - equal);
     }
 }
 
@@ -623,6 +658,7 @@ static void V(settle_quadratic)(Quadratic *q) {
     memset(it->at_upper, 0, a->variables);
     memset(it->active, 0, 2 * a->rows);
     memset(q->duals, 0, a->rows * sizeof(double));
+    const double rounding = 8 * DBL_EPSILON * V(largest)(q->x, q->n);
     for (int64_t g = 0; g < q->count; g++) {
         const int32_t i = q->row[g], j = q->variable[g];
         if (i >= 0) {
@@ -636,7 +672,8 @@ static void V(settle_quadratic)(Quadratic *q) {
         if (j < 0) continue;
         const double lower = it->lower[j], upper = it->upper[j];
         double x = q->x[j];
-        x = x < lower + AT_BOUND * (1.0 + fabs(lower)) ? lower : x > upper - AT_BOUND * (1.0 + fabs(upper)) ? upper : x;
+        x = x < lower + AT_BOUND * (1.0 + fabs(lower)) + rounding ? lower : x;
+        x = x > upper - AT_BOUND * (1.0 + fabs(upper)) - rounding ? upper : x;
         q->x[j] = x;
         it->free[j] = x > lower && x < upper;
         it->at_upper[j] = x >= upper && upper > lower;
@@ -706,7 +743,7 @@ static void V(forward_one_quadratic)(Quadratic *q, const Statement *s, const Sol
     int64_t steps = 0;
     double *scores = q->x;
     V(read)(scores, call->scores, (int)call->single, n * l, l);
-    int status = V(state_quadratic)(q, s, scores, n, first);
+    int status = V(state_quadratic)(q, s, scores, NULL, n, first);
     if (!status && !V(read_linear)(q, scores)) status = NOT_FINITE;
     if (!status) {
         const int64_t most = call->max_steps < CONSTANTS.steps_before_interior ? call->max_steps : MOST_EXCHANGES;
@@ -761,8 +798,8 @@ static void V(solve_saddle)(Quadratic *q, const double *g, const double *target,
             size = fabs(g[j]) > size ? fabs(g[j]) : size;
         }
         for (int64_t h = 0; round && h < q->count; h++) /* a constraint as well as a variable */
-            if (h < q->equal ? q->row[h] >= 0 : q->state[h] != 0) left = fabs(q->value[h] - target[h]) * q->unit[h] > left ? fabs(q->value[h] - target[h]) * q->unit[h] : left;
-        if (round && (left <= SETTLED * size || !(left < 0.5 * last))) break;
+            if (q->state[h]) left = fabs(q->value[h] - target[h]) * q->unit[h] > left ? fabs(q->value[h] - target[h]) * q->unit[h] : left;
+        if (round && (left <= FINE * size || !(left < 0.5 * last))) break;
         last = left;
         V(begin_system)(q, target);
         memset(q->d, 0, (m + 8) * sizeof(double));
@@ -770,7 +807,7 @@ static void V(solve_saddle)(Quadratic *q, const double *g, const double *target,
         V(end_system)(q);
         for (int64_t j = 0; j < l; j++) to[j] += q->y[j];
         for (int64_t h = 0; h < q->count; h++) q->lambda[h] += q->d[h];
-        for (int64_t h = q->equal; h < q->count; h++) /* exactly there */
+        for (int64_t h = 0; h < q->count; h++) /* exactly there */
             if (q->variable[h] >= 0 && q->state[h]) to[q->variable[h]] = target[h] / q->unit[h];
     }
 }
@@ -784,9 +821,8 @@ static void V(pull_back_quadratic)(Quadratic *q, const Pull *call, int64_t n, co
     const double *duals = call->duals + n * k, *of_duals = call->grad_duals ? call->grad_duals + n * k : NULL;
     double *v = q->S_size, *x = q->x, *g = q->c, *target = q->high, *w = q->low;
     memset(q->state, 0, q->m);
-    for (int64_t h = q->equal; h < q->count; h++) {
-        if (q->row[h] >= 0 ? active[q->row[h]] : !free_[q->variable[h]]) q->state[h] = AT_LOW;
-    }
+    for (int64_t h = 0; h < q->count; h++)
+        if (q->row[h] >= 0 ? active[q->row[h]] : q->variable[h] >= 0 && !free_[q->variable[h]]) q->state[h] = AT_LOW;
     V(factor_binding)(q);
     if (to.values || to.parameters[0]) { /* x, from what binds */
         for (int64_t h = 0; h < q->count; h++) {
@@ -806,7 +842,7 @@ static void V(pull_back_quadratic)(Quadratic *q, const Pull *call, int64_t n, co
     V(solve_saddle)(q, g, target, v);
     memset(w, 0, q->m * sizeof(double));
     for (int64_t h = 0; h < q->count; h++) {
-        w[h] = h < q->equal || q->state[h] ? -q->lambda[h] * q->unit[h] : 0.0;
+        w[h] = q->state[h] ? -q->lambda[h] * q->unit[h] : 0.0;
         const int32_t i = q->row[h], j = q->variable[h];
         if (i >= 0 && to.side && !V(is_absent)(it, i)) to.side[i] += w[h];
         if (j >= 0 && q->state[h]) {
@@ -848,8 +884,10 @@ static void V(pull_back_quadratic)(Quadratic *q, const Pull *call, int64_t n, co
 static void V(backward_one_quadratic)(Quadratic *q, const Statement *s, const Pull *call, int64_t n, double *scores, Sums to, int first) {
     const int64_t l = q->layout->variables;
     V(read)(scores, call->scores, (int)call->single, n * l, l);
-    if (call->status[n] == CONVERGED && !V(state_quadratic)(q, s, scores, n, first) && V(read_linear)(q, scores)) {
-        V(pull_back_quadratic)(q, call, n, call->decided + n * call->decided_step, scores, to);
+    const uint8_t *decided = call->decided + n * call->decided_step;
+    if (call->status[n] == CONVERGED && !V(state_quadratic)(q, s, scores, decided, n, first)) {
+        if (to.values || to.parameters[0]) V(read_linear)(q, scores); /* else x is not needed */
+        V(pull_back_quadratic)(q, call, n, decided, scores, to);
         return;
     }
     const size_t wide = call->single ? sizeof(float) : sizeof(double);

@@ -135,7 +135,7 @@ class Matrix(Objective):
                     )
                 least = float(np.linalg.eigvalsh((dense + dense.T) / 2).min(initial=math.inf))
                 largest = float(np.abs(np.diagonal(dense)).max(initial=0.0))
-            enough = least > 0 if self.definite else least >= -NEGATIVE * largest
+            enough = least > 0 if self.definite and self.sparsity is None else least >= -NEGATIVE * largest
             if not enough:
                 kind = "positive definite" if self.definite else "positive semi-definite"
                 which = f" of instance {instance}" if len(number) > 1 else ""
@@ -148,17 +148,24 @@ class Matrix(Objective):
 
 
 def _smallest(matrix: sp.csr_array) -> float:
-    """The smallest eigenvalue of a sparse symmetric matrix, roughly: Gershgorin's bound where that is enough."""
-    diagonal = matrix.diagonal()
-    bound = float((diagonal - (np.asarray(abs(matrix).sum(axis=1)).ravel() - np.abs(diagonal))).min(initial=math.inf))
-    if bound >= 0:
-        return bound
-    from scipy.sparse.linalg import ArpackError, eigsh
+    """The smallest eigenvalue of a sparse symmetric matrix, roughly; 0 where pivots without pivoting are all positive.
 
+    Those of the matrix with `NEGATIVE` times its largest diagonal entry added: so far below 0 is rounding.
+    """
+    from scipy.sparse.linalg import ArpackError, eigsh, splu
+
+    shift = NEGATIVE * float(np.abs(matrix.diagonal()).max(initial=1e-300))
+    shifted = sp.csc_array(matrix + shift * sp.eye_array(matrix.shape[0]))
     try:
-        return float(eigsh(matrix, k=1, which="SA", return_eigenvectors=False, tol=1e-6)[0])
+        factor = splu(shifted, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+        if (factor.U.diagonal() > 0).all():
+            return 0.0
+    except RuntimeError:  # a pivot is 0
+        pass
+    try:
+        return float(eigsh(matrix, k=1, which="SA", return_eigenvectors=False, tol=1e-4)[0])
     except ArpackError:  # which does not tell
-        return 0.0
+        return -shift
 
 
 @dataclass(frozen=True, eq=False)
