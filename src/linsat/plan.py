@@ -292,6 +292,7 @@ def plan_of(constraints: Constraints, objective: Objective, solver: Solver, widt
     key = (kind, solver, type(solver), width, constant)
     plan = constraints.plans.get(key)
     if plan is None:
+        constraints.require_linear("this function")
         numbers = numbers_of(constraints, width, ()) if constant else None
         plan = Plan(constraints.structure, width, objective, solver, owner_of(constraints), numbers)
         constraints.plans[key] = plan

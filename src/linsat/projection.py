@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from linsat import numpy_door
+from linsat import formulas, numpy_door
+from linsat._array_namespace import to_numpy
 from linsat._optional import is_tensor, require
 from linsat._transforms import tracing
 from linsat.call import OnFailure, read_objective, with_numbers
@@ -18,6 +20,7 @@ from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.plan import Solver
 from linsat.solution import Scores, Solution
+from linsat.status import Status
 
 
 def project(
@@ -75,6 +78,8 @@ def project(
     rows = (("A", A), ("C", C), ("E", E), ("b", b), ("d", d), ("f", f))
     others = (("lower", lower), ("upper", upper), ("price", price), ("rhs", rhs))
     given = {name: value for name, value in (*rows, *others) if value is not None}
+    if formulas.takes(constraints):
+        return _with_formulas(y, with_numbers(constraints, given), objective, solver, on_failure, start).x
     if holds_tensors(y):
         from linsat.torch.projection import project
 
@@ -103,6 +108,8 @@ def solve(
     """
     objective = read_objective(objective, tau)
     given = {name: value for name, value in numbers.items() if value is not None}
+    if formulas.takes(constraints):
+        return _with_formulas(y, with_numbers(constraints, given), objective, solver, on_failure, start)
     if holds_tensors(y):
         from linsat.torch.projection import solve
 
@@ -112,6 +119,35 @@ def solve(
     except numpy_door.NotHere as reason:
         constraints = with_numbers(constraints, given)
         return _by_torch(reason, y, constraints, objective, solver, on_failure, start)
+
+
+def _with_formulas(
+    y: Any, constraints: Constraints, objective: Objective, solver: Any, on_failure: Any, start: Any
+) -> Solution:
+    """A set with maxima in its rows: the linear rows that they come down to, solved as any others."""
+    formulas.reject_graphs(y)
+    flat = flatten("y", y, constraints.layout, constraints.num_variables, _on_host)[0]
+    objective = objective if constraints.layout is None else objective.flat(constraints.layout)
+    call = formulas.prepare(constraints, flat, objective, solver, on_failure, start)
+    chosen = call.chosen
+    if chosen is None:
+        begin = None if start is None else call.rows.start(start)
+        solution = solve(y, call.plain, objective=objective, solver=solver, on_failure=on_failure, start=begin)
+        return replace(solution, duals=call.rows.duals(solution.duals), constraints=constraints)
+    solution = solve(y, call.plain, objective=objective, solver=solver, on_failure="ignore", start=call.start)
+    codes = np.where(chosen.counts[0] == Status.CONVERGED.code, to_numpy(solution.codes).reshape(-1), chosen.counts[0])
+    failed = call.report(codes, np.broadcast_to(flat, (*solution.codes.shape, flat.shape[-1])), on_failure)
+    return call.solution(solution, codes, failed)
+
+
+def _on_host(name: str, part: Any) -> np.ndarray:
+    """Scores as an array of the host, without gradients."""
+    if is_tensor(part):
+        from linsat.torch.call import read_scores
+
+        part = read_scores(name, part).detach().cpu()
+        return part.double().numpy() if part.itemsize < 4 else part.numpy()
+    return numpy_door.read_scores(name, part)
 
 
 def _by_torch(

@@ -80,7 +80,7 @@ def solve(problem: Problem, options: Newton, polish: Polish) -> SolverResult:
     analyses = problem.rows.cache.setdefault("analyses", Recent(_PATTERNS))
     low, high = problem.dual_bounds()
     for instance in range(problem.size):
-        elastic, program = _Elastic.of(problem, instance), _program(problem, instance)
+        elastic, program = elastic_of(problem, instance), program_of(problem, instance)
         whole = elastic.added_to(program)
         optimum = minimise(whole, 0.1 * tol, deadline=deadline, analyses=analyses)
         mu = elastic.snapped(optimum) * _one(problem.scale, instance)
@@ -204,7 +204,11 @@ def _one(array: Array, instance: int) -> Array:
     return array[min(instance, array.shape[0] - 1)]
 
 
-def _program(problem: Problem, instance: int) -> Program:
+def elastic_of(problem: Problem, instance: int) -> _Elastic:
+    return _Elastic.of(problem, instance)
+
+
+def program_of(problem: Problem, instance: int) -> Program:
     """One instance as the interior-point method wants it: what presolve fixed has no room, idle rows no sides."""
 
     def of(array: Array) -> Array:

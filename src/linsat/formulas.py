@@ -1,0 +1,578 @@
+r"""Projections onto sets with sums of absolute values and other maxima: which pieces count, found by solving linear rows.
+
+`linsat.constraints.plain_rows` makes linear rows of a formula for a `Choice` of leading and tied pieces. The right
+choice is the one whose solution agrees with it. With lambda >= 0 the multiplier of a formula, at x and the multipliers
+of the rows made for a choice:
+
+    a formula that is violated binds; one with lambda < 0 does not
+    a piece that exceeds the leading one ties with it
+    a tied piece whose share of lambda is negative leaves; so does the leading one, and the next one leads
+    a maximum in one variable, |x_j - c_j|: x_j is the point of its own objective that the rest of the multipliers asks
+    for, to the right of c_j, to the left, or between the two at c_j itself, where its pieces tie
+
+A choice that this leaves as it is satisfies all optimality conditions of the convex program, so its solution is the
+projection. Repeated, it is a semismooth Newton (primal-dual active set) method: a few rounds as a rule, each a solve of
+linear rows for all instances together, with every objective. What it leaves unsolved is put to the interior-point
+method on the lifted program, with a column without cost for each maximum, and its solution to the same test.
+
+Why not the lifted program alone: the core and its gradients do not take columns without curvature, every door would
+need a second way, and a term that is zero would be zero to a tolerance. Why not cutting planes (a row for each pattern
+of signs that a solution violates): at a term that is exactly zero the rows found say nothing about its multiplier, on
+which the gradient depends. Here the rows of the right choice are what is differentiated.
+
+Under the paper's entropic slack, formulas with several maxima, and soft ones, have no slack term: they act only where
+they bind. The slack of a sum of absolute values would not be concave.
+
+References: Hintermueller, Ito, Kunisch, SIAM J. Optim. 13 (2002).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from linsat._array_namespace import to_numpy
+from linsat._optional import is_tensor
+from linsat._senses import GREATER
+from linsat._transforms import tracing, transforming
+from linsat.backends import interior_point
+from linsat.call import DEFAULT, Call, check_options, joint_batch
+from linsat.compile import judge
+from linsat.compile.diagnosis import linear_system, reject_infeasible
+from linsat.constraints.arrays import as_array, namespace, positions_on
+from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.plain_rows import Choice, PlainRows, Stated, stated_numbers
+from linsat.constraints.terms import lifted, summed
+from linsat.errors import ConstraintError
+from linsat.failures import reject_scores, report
+from linsat.native.batch import Answer
+from linsat.objectives import Objective
+from linsat.plan import Numbers, Plan, hold, plan_of
+from linsat.solution import Solution
+from linsat.solvers.interior_point import minimise
+from linsat.solvers.newton import Newton
+from linsat.status import Status
+
+Array = np.ndarray
+
+_ROUNDS = 30  # before the interior-point method is asked
+_FURTHER = 10  # after it
+_TOL = 1e-9  # by which a piece may exceed the leading one, relative to its size, and shares may be negative
+_JUDGE_SECONDS = 10.0
+_BEYOND = 1e30  # stands for a multiplier that may be as large as one likes
+
+
+@dataclass
+class Chosen:
+    """The right choice for every instance, and the solution of its linear rows."""
+
+    choice: Choice
+    x: Array  # (N, l)
+    duals: Array  # (N, k') of the linear rows
+    counts: Array  # (3, N) codes, steps, solvers
+
+
+def flat_numbers(stated: Stated, batch: tuple[int, ...]) -> Stated:
+    """Numbers over a flattened batch of arrays: (1, .) where all instances share them, else (N, .)."""
+
+    def flat(numbers: Any) -> Array:
+        array = np.asarray(as_array(numbers), dtype=np.float64)
+        if array.ndim <= 1:
+            return array.reshape(1, -1)
+        return np.broadcast_to(array, (*batch, array.shape[-1])).reshape(math.prod(batch), array.shape[-1])
+
+    return Stated(*map(flat, stated))
+
+
+def choose(
+    constraints: Constraints, stated: Stated, scores: Array, objective: Objective, solver: Newton, start: Array | None
+) -> Chosen:
+    """The choice for scores (N, l); numbers and objective over the flattened batch, as arrays of the host."""
+    search = _Search(constraints, stated, scores.astype(np.float64), objective, solver)
+    with np.errstate(all="ignore"):
+        return search.run(start)
+
+
+class _Search:
+    def __init__(
+        self, constraints: Constraints, stated: Stated, scores: Array, objective: Objective, solver: Newton
+    ) -> None:
+        terms = constraints.terms
+        assert terms is not None
+        self.constraints, self.terms, self.solver, self.objective = constraints, terms, solver, objective
+        self.rows = PlainRows.of(constraints)
+        # A score of -inf holds a variable at its lower bound: from here on that is its box.
+        numbers, held = hold(Numbers(*stated[:5]), scores, objective)
+        self.stated = Stated(*numbers, *stated[5:])
+        self.scores = scores if held is None else np.where(held, 0.0, scores)
+        self.count, self.width = scores.shape
+        template = self.rows.template(constraints)
+        self.plan: Plan = plan_of(template, objective, solver, self.width, given=True)
+        self.pattern = constraints.structure
+        rows = self.rows
+        self.sense = np.where(self.pattern.senses[rows.joint] == GREATER, 1.0, -1.0)  # of a multiplier that pushes
+        self.joint_max = np.flatnonzero(rows.joint_pieces[terms.first[:-1]])  # maxima that need a choice
+        self.row_of = rows.joint_of[terms.first[:-1]]  # (maxima,) position in joint
+        self.bound_pairs = _sharing(rows.bound_column)
+        self.others = np.setdiff1d(self.joint_max, rows.bound)
+        first, per = terms.first, np.diff(terms.first)
+        self.table = np.minimum(first[:-1, None] + np.arange(per.max()), first[1:, None] - 1)  # (maxima, widest)
+        self.tie_rows = np.flatnonzero(rows.is_tie)
+        self.joint_rows = np.flatnonzero(rows.is_joint)
+
+    # ------------------------------------------------------------------ the iteration
+
+    def run(self, start: Array | None) -> Chosen:
+        count, rows = self.count, self.rows
+        pieces, k = len(self.terms.base), len(rows.from_row)
+        choice = Choice(np.zeros((count, len(rows.joint))), np.zeros((count, pieces)), np.zeros((count, pieces)))
+        chosen = Chosen(choice, np.zeros((count, self.width)), np.zeros((count, k)), np.zeros((3, count), np.int64))
+        if start is not None:
+            chosen.duals[:] = rows.start(start)
+        left = self._iterate(chosen, np.arange(count), _ROUNDS)
+        if len(left) and interior_point.unsupported(self.objective) is None:
+            for i in left:
+                self._ask_interior_point(chosen, i)
+            left = self._iterate(chosen, left, _FURTHER)
+        for i in left:
+            self._give_up(chosen, i)
+        return chosen
+
+    def _iterate(self, chosen: Chosen, index: Array, rounds: int) -> Array:
+        """Rounds on some instances; returns those that have not settled. What is unusable settles as it is."""
+        choice, undecided = chosen.choice, []
+        for _ in range(rounds):
+            if not len(index):
+                break
+            now = Choice(*(part[index] for part in choice))
+            plain, answer = self._solve(now, index, chosen.duals[index])
+            codes = answer.codes
+            chosen.x[index], chosen.duals[index] = answer.x, answer.duals
+            chosen.counts[0, index], chosen.counts[2, index] = codes, answer.counts[2]
+            chosen.counts[1, index] += answer.counts[1]
+            solved = codes == Status.CONVERGED.code
+            # A set whose other rows are infeasible, and scores that are no numbers, are so whatever the choice.
+            final = ~solved & ((now.active == 0).all(-1))
+            undecided += index[~solved & ~final].tolist()
+            chosen.duals[index[~solved]] = 0.0
+            go = np.flatnonzero(solved)
+            index = index[go]
+            if not len(index):
+                break
+            then = self._improved(
+                Choice(*(part[go] for part in now)), _select(plain, go), answer.x[go], answer.duals[go], index
+            )
+            same = np.ones(len(go), dtype=bool)
+            for before, after, kept in zip(now, then, choice, strict=True):
+                same &= (before[go] == after).all(-1)
+                kept[index] = after
+            index = index[~same]
+        return np.array(sorted([*undecided, *index.tolist()]), dtype=np.int64)
+
+    def _solve(self, choice: Choice, index: Array, start: Array) -> tuple[Numbers, Answer]:
+        """The linear rows of a choice, solved by the back end of the plan."""
+        stated = _of(self.stated, index)
+        made = self.rows.numbers(self.terms, stated, choice, (len(index),))
+        plain = Numbers(*(np.ascontiguousarray(part) for part in made))
+        objective = self.objective.changed(lambda n: n if n.shape[0] == 1 else n[index])
+        return plain, solve_plain(self.plan, plain, objective, self.scores[index], start)
+
+    def _improved(self, choice: Choice, plain: Numbers, x: Array, duals: Array, index: Array) -> Choice:
+        """The choice that x and the multipliers ask for."""
+        terms, rows, stated = self.terms, self.rows, _of(self.stated, index)
+        T, t = stated.T, stated.t
+        bases = summed(x[:, terms.matrix.col] * T, terms.matrix.row, terms.matrix.shape[0]) - t
+        values = bases[:, terms.base] * terms.sign  # (n, pieces)
+        largest = values[:, self.table].max(-1)  # (n, maxima)
+        weighted = largest * terms.weight
+        k = len(self.constraints)
+        activity = summed(x[:, self.pattern.col] * stated.values, self.pattern.row, k)
+        size = summed(np.abs(x[:, self.pattern.col] * stated.values), self.pattern.row, k)
+        activity = activity + summed(weighted, terms.row, k)
+        size = size + summed(np.abs(weighted), terms.row, k)
+        excess = (-self.sense * (activity - stated.side)[:, rows.joint]) > _TOL * np.maximum(1.0, size[:, rows.joint])
+        push = duals[:, self.joint_rows] * self.sense  # (n, joint) at least 0 where it pushes the right way
+        push = np.where(self._no_room(plain, choice), _BEYOND, push)
+        was = choice.active > 0
+        scale = np.maximum(1.0, np.abs(duals).max(-1, initial=0.0))[:, None]
+        active = np.where(was, push >= -_TOL * scale, excess)
+        share = np.abs(terms.weight) * np.maximum(push, 0.0)[:, np.maximum(self.row_of, 0)]  # (n, maxima) lambda
+        fresh = active & ~was
+        leads, tied = choice.leads.copy(), choice.tied.copy()
+        self._by_bounds(plain, stated, index, duals, share, choice, leads, tied)
+        self._by_rows(values, duals, share, scale, choice, leads, tied)
+        # Formulas that bind from now on begin with the pieces that are largest.
+        at = (values[:, self.table] >= largest[..., None]).argmax(-1) + terms.first[:-1]  # (n, maxima)
+        begin = np.zeros_like(leads)
+        np.put_along_axis(begin, at, 1.0, -1)
+        of = np.maximum(rows.joint_of, 0)
+        leads = np.where(fresh[:, of], begin, leads) * active[:, of] * rows.joint_pieces
+        tied = np.where(fresh[:, of], 0.0, tied) * active[:, of] * rows.joint_pieces
+        return Choice(active.astype(np.float64), leads, tied)
+
+    def _no_room(self, plain: Numbers, choice: Choice) -> Array:
+        """(n, joint) formulas that bind where all of their variables are held: any multiplier fits."""
+        rows = self.rows
+        free = (plain.lower < plain.upper)[:, rows.cols]
+        moving = summed(np.where(free & (plain.values != 0), 1.0, 0.0), rows.rows, len(rows.from_row))
+        return (moving[:, self.joint_rows] == 0) & (choice.active > 0)
+
+    def _by_bounds(
+        self,
+        plain: Numbers,
+        stated: Stated,
+        index: Array,
+        duals: Array,
+        share: Array,
+        choice: Choice,
+        leads: Array,
+        tied: Array,
+    ) -> None:
+        """Maxima in one variable: where that variable lies by itself."""
+        rows, terms = self.rows, self.terms
+        bound = rows.bound
+        if not len(bound):
+            return
+        column, first = rows.bound_column, terms.first[bound]
+        n = len(duals)
+        slopes = []
+        for p in (0, 1):
+            entry = rows.bound_entries[:, p]
+            slopes.append(np.where(entry >= 0, stated.T[:, np.maximum(entry, 0)], 0.0) * terms.sign[first + p])
+        slope0, slope1 = (np.broadcast_to(s, (n, len(bound))) for s in slopes)
+        place = np.broadcast_to(rows.places(terms, stated.T, stated.t), (n, len(bound)))
+        mine = share[:, bound] * (choice.active[:, self.row_of[bound]] > 0)
+        objective = self.objective.changed(lambda m: m if m.shape[0] == 1 else m[index])
+        pushed = summed(plain.values * duals[:, rows.rows], rows.cols, self.width)
+        u = objective.linear(self.scores[index]) + pushed
+        leading = np.where(choice.leads[:, first] > 0, slope0, np.where(choice.leads[:, first + 1] > 0, slope1, 0.0))
+        finite = np.where(mine >= _BEYOND, 0.0, mine)
+        u = u + summed(finite * leading, column, self.width)
+        low, high = np.minimum(slope0, slope1), np.maximum(slope0, slope1)
+        to_right, to_left = np.zeros((n, len(bound))), np.zeros((n, len(bound)))
+        i, j = self.bound_pairs
+        after = np.where(place[:, j] <= place[:, i], high[:, j], low[:, j]) * mine[:, j]
+        before = np.where(place[:, j] < place[:, i], high[:, j], low[:, j]) * mine[:, j]
+        to_right, to_left = summed(after, i, len(bound)), summed(before, i, len(bound))
+        own = objective.changed(lambda m: m[:, column] if m.shape[1] == self.width > 1 else m)
+        ends = (np.broadcast_to(end, (n, self.width))[:, column] for end in (stated.lower, stated.upper))
+        lower, upper = ends
+        close = 1e-14 * np.maximum(1.0, np.abs(place))
+        right = own.point(u[:, column] - to_right, lower, upper) > place + close
+        left = own.point(u[:, column] - to_left, lower, upper) < place - close
+        second = slope1 > slope0  # the piece to the right
+        ties = ~right & ~left
+        leads[:, first] = np.where(ties | (right != second), 1.0, 0.0)
+        leads[:, first + 1] = 1.0 - leads[:, first]
+        tied[:, first], tied[:, first + 1] = 0.0, ties
+
+    def _by_rows(
+        self, values: Array, duals: Array, share: Array, scale: Array, choice: Choice, leads: Array, tied: Array
+    ) -> None:
+        """Maxima in several variables: pieces that exceed the leading one, and shares of the multiplier."""
+        terms, rows = self.terms, self.rows
+        if not len(self.others):
+            return
+        shares = np.zeros_like(values)
+        shares[:, rows.ties] = -duals[:, self.tie_rows]
+        shares *= choice.tied > 0
+        rest = share - summed(shares, terms.of, len(terms.row))
+        shares = np.where(choice.leads > 0, rest[:, terms.of], shares)
+        members = (choice.leads > 0) | (choice.tied > 0)
+        leading = summed(np.where(choice.leads > 0, values, 0.0), terms.of, len(terms.row))
+        stays = members & (shares >= -_TOL * scale)
+        over = values > leading[:, terms.of] + _TOL * np.maximum(1.0, np.abs(values))
+        highest = np.where(over, values, -np.inf)[:, self.table]
+        enters = np.zeros_like(members)
+        place = highest.argmax(-1) + terms.first[:-1]
+        np.put_along_axis(enters, place, np.isfinite(highest.max(-1)), -1)
+        stays |= enters & over
+        none = summed(stays.astype(np.float64), terms.of, len(terms.row)) == 0
+        stays |= none[:, terms.of] & members
+        ahead = np.where(stays[:, self.table], np.arange(self.table.shape[1]), self.table.shape[1]).argmin(-1)
+        lead = np.zeros_like(leads)
+        np.put_along_axis(lead, ahead + terms.first[:-1], 1.0, -1)
+        here = np.isin(terms.of, self.others)
+        leads[:, here] = lead[:, here]
+        tied[:, here] = (stays & (lead == 0))[:, here]
+
+    # ------------------------------------------------------------------ what is left
+
+    def _ask_interior_point(self, chosen: Chosen, i: int) -> None:
+        """The choice that the lifted program of an instance suggests."""
+        terms, rows = self.terms, self.rows
+        one = np.array([i])
+        nothing = Choice(*(np.zeros_like(part[one]) for part in chosen.choice))
+        stated = _of(self.stated, one)
+        made = Numbers(*(np.ascontiguousarray(part) for part in rows.numbers(terms, stated, nothing, (1,))))
+        objective = self.objective.changed(lambda n: n if n.shape[0] == 1 else n[one])
+        problem = self.plan.problem(made, self.scores[one], objective, None)
+        elastic, program = interior_point.elastic_of(problem, 0), interior_point.program_of(problem, 0)
+        program = elastic.added_to(program)
+        l, maxima, joint = self.width, self.joint_max, rows.joint
+        extra = program.matrix.shape[1] - l
+        soft = np.flatnonzero(np.isfinite(stated.price[0, joint]))
+        own = sp.csr_array((stated.values[0], (self.pattern.row, self.pattern.col)), shape=(len(self.constraints), l))
+        column = np.full(len(terms.row), -1)
+        column[maxima] = np.arange(len(maxima))
+        weights = sp.csr_array(
+            (terms.weight[maxima], (self.row_of[maxima], column[maxima])), shape=(len(joint), len(maxima))
+        )
+        broken = sp.csr_array((self.sense[soft], (soft, np.arange(len(soft)))), shape=(len(joint), len(soft)))
+        pieces = np.flatnonzero(rows.joint_pieces)
+        T = sp.csr_array((stated.T[0], (terms.matrix.row, terms.matrix.col)), shape=terms.matrix.shape)
+        piece = sp.csr_array(sp.diags_array(terms.sign[pieces]) @ T[terms.base[pieces]])
+        above = sp.csr_array(
+            (-np.ones(len(pieces)), (np.arange(len(pieces)), column[terms.of[pieces]])),
+            shape=(len(pieces), len(maxima)),
+        )
+
+        def none(height: int, width: int) -> sp.csr_array:
+            return sp.csr_array((height, width))
+
+        k0 = program.matrix.shape[0]
+        matrix = sp.vstack(
+            [
+                sp.hstack([program.matrix, none(k0, len(maxima)), none(k0, len(soft))]),
+                sp.hstack([own[joint], none(len(joint), extra), weights, broken]),
+                sp.hstack([piece, none(len(pieces), extra), above, none(len(pieces), len(soft))]),
+            ]
+        )
+        side, level = stated.side[0, joint], terms.sign[pieces] * stated.t[0, terms.base[pieces]]
+        low = np.where(self.sense > 0, side, -np.inf)
+        high = np.where(self.sense > 0, np.inf, side)
+        hidden, unpaid = np.full(len(maxima), np.inf), np.zeros(len(maxima) + len(soft))
+        whole = replace(
+            program,
+            matrix=sp.csr_array(matrix),
+            row_lower=np.concatenate([program.row_lower, low, np.full(len(pieces), -np.inf)]),
+            row_upper=np.concatenate([program.row_upper, high, level]),
+            lower=np.concatenate([program.lower, -hidden, np.zeros(len(soft))]),
+            upper=np.concatenate([program.upper, hidden, np.full(len(soft), np.inf)]),
+            linear=np.concatenate([program.linear, np.zeros(len(maxima)), -stated.price[0, joint[soft]]]),
+            quadratic=np.append(program.quadratic, unpaid),
+            entropy=np.append(program.entropy, unpaid),
+            row_entropy=np.concatenate([program.row_entropy, np.zeros(len(joint) + len(pieces))]),
+            prior=None if program.prior is None else np.append(program.prior, unpaid),
+        )
+        optimum = minimise(whole, 0.1 * min(self.solver.tol, 1e-9))
+        chosen.counts[1, i] += optimum.steps
+        x, levels = optimum.x[:l], optimum.x[l + extra : l + extra + len(maxima)]
+        rests = np.abs(optimum.duals[k0:])
+        of_rows, of_pieces = rests[: len(joint)], rests[len(joint) :]
+        room = np.abs(side - own[joint] @ x - weights @ levels)
+        if len(soft):
+            room[soft] -= np.minimum(room[soft], optimum.x[l + extra + len(maxima) :])
+        active = of_rows > room
+        slack = levels[column[terms.of[pieces]]] + level - piece @ x
+        member = np.zeros(len(terms.base), dtype=bool)
+        member[pieces] = of_pieces > slack
+        value = np.full(len(terms.base), -np.inf)
+        value[pieces] = -slack
+        for m in maxima:
+            here = slice(terms.first[m], terms.first[m + 1])
+            if not member[here].any():
+                member[terms.first[m] + int(value[here].argmax())] = True
+        member &= active[np.maximum(rows.joint_of, 0)] & rows.joint_pieces
+        lead = np.zeros(len(member))
+        for m in maxima:
+            here = np.flatnonzero(member[terms.first[m] : terms.first[m + 1]])
+            if len(here):
+                lead[terms.first[m] + here[0]] = 1.0
+        chosen.choice.active[i] = active
+        chosen.choice.leads[i] = lead
+        chosen.choice.tied[i] = member & (lead == 0)
+        chosen.duals[i] = 0.0
+
+    def _give_up(self, chosen: Chosen, i: int) -> None:
+        """An instance without a choice: infeasible where that is proved, else stalled; its x is what came last."""
+        for part in chosen.choice:
+            part[i] = 0.0
+        chosen.counts[0, i] = Status.STALLED.code
+        system = _lifted_system(self.constraints, _of(self.stated, np.array([i])))
+        if judge(system, seconds=_JUDGE_SECONDS).kind == "infeasible":
+            chosen.counts[0, i] = Status.INFEASIBLE.code
+
+
+def solve_plain(plan: Plan, plain: Numbers, objective: Objective, scores: Array, start: Array) -> Answer:
+    """Linear rows solved, failures as they are: here the back end is chosen."""
+    count = len(scores)
+    if not plan.native():
+        raise ConstraintError(
+            f"formulas with sums of abs, maximum or norms run on linsat's own objectives and the native core, not on "
+            f"{type(objective).__name__} here. Fix: linsat.Entropy, linsat.Euclidean, linsat.KL or linsat.Tsallis."
+        )
+    call = Call(
+        plan=plan,
+        numbers=plain,
+        objective=objective,
+        on_failure="ignore",
+        start=np.ascontiguousarray(start),
+        batch_shape=(count,),
+        arrangement="flat",
+        owner=plan.owner,
+        statement=plan.state(plain, tuple(objective.parameters().values()), count),
+    )
+    return call.attempt(np.ascontiguousarray(scores), np.empty_like(scores))
+
+
+def _of(stated: Stated, index: Array) -> Stated:
+    return Stated(*(part if part.shape[0] == 1 else part[index] for part in stated))
+
+
+def _select(plain: Numbers, index: Array) -> Numbers:
+    return Numbers(*(part if part.shape[0] == 1 else part[index] for part in plain))
+
+
+def _sharing(columns: Array) -> tuple[Array, Array]:
+    """All ordered pairs of positions with the same column, each with itself too."""
+    order = np.argsort(columns, kind="stable")
+    first, second = [], []
+    starts = np.flatnonzero(np.diff(columns[order], prepend=-1))
+    for group in np.split(order, starts[1:]) if len(order) else []:
+        first.append(np.repeat(group, len(group)))
+        second.append(np.tile(group, len(group)))
+    if not first:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    return np.concatenate(first), np.concatenate(second)
+
+
+def _lifted_system(constraints: Constraints, stated: Stated) -> Any:
+    """The lifted rows of one instance, for a verdict."""
+    terms = constraints.terms
+    assert terms is not None
+    sides, matrices, row, entry = {}, {}, 0, 0
+    for (name, matrix), side in zip(constraints.blocks.items(), constraints._sides(), strict=True):
+        rows, entries = matrix.shape[0], len(matrix.row)
+        values = stated.values[0, entry : entry + entries]
+        matrices[name] = replace(matrix, source=values, live=False, sparse=True)
+        sides[side] = stated.side[0, row : row + rows]
+        row, entry = row + rows, entry + entries
+    own = replace(
+        terms, matrix=replace(terms.matrix, source=stated.T[0], live=False, sparse=True), side=stated.t[0], kept={}
+    )
+    lower, upper = stated.lower[0], stated.upper[0]
+    single = Constraints(**matrices, **sides, lower=lower, upper=np.maximum(lower, upper), terms=own)
+    if np.isfinite(stated.price[0]).any():
+        single = single.with_full_price(stated.price[0])
+    return linear_system(lifted(single)[0])
+
+
+# ------------------------------------------------------------------ what a door does
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call of a door: the linear set that it solves, and what its answer means for the set itself."""
+
+    constraints: Constraints  # as the user has it
+    plain: Constraints  # linear rows, with the numbers of the call
+    rows: PlainRows
+    start: Any  # multipliers to begin with
+    chosen: Chosen | None  # None: no choice was to be made
+
+    def solution(self, solution: Solution, codes: Array, failed: Array | None) -> Solution:
+        """The answer of the linear set as that of the set itself; x is NaN where ``failed`` (N,) says so."""
+        assert self.chosen is not None
+        batch = solution.codes.shape
+        x = solution.x
+        if failed is not None:
+            keys = list(x) if isinstance(x, Mapping) else [None]
+            parts = {key: x if key is None else x[key] for key in keys}
+            made = {}
+            for key, part in parts.items():
+                mask = failed.reshape(*batch, *[1] * (part.ndim - len(batch)))
+                made[key] = namespace(part).where(positions_on(part, mask), math.nan, part)
+            x = made if isinstance(x, Mapping) else made[None]
+        own = positions_on(solution.codes, codes.reshape(batch))
+        steps = solution.steps + positions_on(solution.steps, self.chosen.counts[1].reshape(batch))
+        duals = self.rows.duals(solution.duals)
+        return Solution(x, steps, duals, own, solution.solver_codes, self.constraints)
+
+    def report(self, codes: Array, scores: Array, on_failure: str) -> Array | None:
+        """What becomes of instances (N,) that were not solved: see `linsat.failures.report`."""
+        constraints = self.constraints
+        shared = not constraints.batch_shape
+        if shared and (codes == Status.INFEASIBLE.code).any() and not np.isneginf(scores).any():
+            reject_infeasible(constraints)
+        if on_failure == "raise" and (codes == Status.NOT_FINITE.code).any():
+            first = int((codes == Status.NOT_FINITE.code).argmax())
+            lower, upper = (np.atleast_2d(to_numpy(b)) for b in constraints._bounds().values())
+            empty = np.zeros((1, 0))
+            reject_scores(scores, Numbers(empty, empty, lower, upper, empty), constraints, first)
+
+        def reject(first: int) -> None:
+            own = first if constraints.batch_shape else 0
+            reject_infeasible(constraints, min(own, math.prod(constraints.batch_shape) - 1))
+
+        return report(codes, on_failure, reject)
+
+
+def prepare(
+    constraints: Constraints, scores: Array, objective: Objective, solver: Any, on_failure: str, start: Any
+) -> Prepared:
+    """The linear set of a call with scores (batch..., l), arrays of the host; numbers keep their gradients.
+
+    Raises:
+        ConstraintError: malformed arguments.
+    """
+    check_options(solver, on_failure)
+    solver = DEFAULT if solver is None else solver
+    if not isinstance(solver, Newton):
+        raise ConstraintError("formulas with abs, maximum or norms are solved by linsat.Newton. Fix: leave solver out.")
+    rows, terms = PlainRows.of(constraints), constraints.terms
+    assert terms is not None
+    if not len(rows.joint):
+        return Prepared(constraints, _without_choice(constraints, rows), rows, start, None)
+    batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
+    width = scores.shape[-1]
+    objective.check_bounds(constraints)
+    count = math.prod(batch)
+    flat = np.broadcast_to(scores, (*batch, width)).reshape(count, width)
+    stated = stated_numbers(constraints)
+    spread = objective.changed(lambda n: to_numpy(n)).spread(batch, width)
+    begin = None if start is None else np.asarray(to_numpy(start), dtype=np.float64).reshape(count, len(constraints))
+    chosen = choose(constraints, flat_numbers(stated, batch), flat, spread, solver, begin)
+    plain = rows.numbers(terms, stated, chosen.choice, batch)
+    template = rows.template(constraints)
+    made = template.with_numbers(**rows.given(plain))
+    if constraints._soft_mask().any():
+        made = made.with_full_price(plain.price)
+    return Prepared(constraints, made, rows, chosen.duals.reshape(*batch, -1), chosen)
+
+
+def _without_choice(constraints: Constraints, rows: PlainRows) -> Constraints:
+    """The linear rows of a set whose rows have one maximum at most; kept where its numbers are constants."""
+    key = "plain rows"
+    if key in constraints.plans:
+        return constraints.plans[key]
+    terms = constraints.terms
+    assert terms is not None
+    plain = rows.numbers(terms, stated_numbers(constraints), None, ())
+    made = rows.template(constraints).with_numbers(**rows.given(plain))
+    if constraints._soft_mask().any():
+        made = made.with_full_price(plain.price)
+    if constraints.fixed:
+        constraints.plans[key] = made
+    return made
+
+
+def takes(constraints: Any) -> bool:
+    """Whether a set has maxima in its rows."""
+    return isinstance(constraints, Constraints) and constraints.terms is not None
+
+
+def reject_graphs(y: Any) -> None:
+    """Which pieces count depends on numbers, which a graph or a function transform of torch does not have."""
+    parts = y.values() if isinstance(y, Mapping) else (y,)
+    if any(is_tensor(part) and (tracing(part) or transforming(part)) for part in parts) or tracing():
+        raise ConstraintError(
+            "formulas with abs, maximum or norms look at numbers to know which of their pieces count, and a graph or "
+            "function transform (torch.compile, vmap, jacrev) has none. Fix: call the layer outside of it, "
+            "torch.compiler.disable(layer) in a compiled model."
+        )
