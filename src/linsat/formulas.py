@@ -63,6 +63,8 @@ Array = np.ndarray
 _ROUNDS = 30  # before the interior-point method is asked
 _FURTHER = 10  # after it
 _TOL = 1e-9  # by which a piece may exceed the leading one, relative to its size, and shares may be negative
+_MODELS = 12  # quadratic models of an objective that the interior-point method does not know
+_FAR, _INSIDE = 1e6, 1e-7  # how far bisection looks, and how close to a bound a model is made, as a share of the box
 _JUDGE_SECONDS = 10.0
 _BEYOND = 1e30  # stands for a multiplier that may be as large as one likes
 
@@ -135,22 +137,27 @@ class _Search:
         if start is not None:
             chosen.duals[:] = rows.start(start)
         left = self._iterate(chosen, np.arange(count), _ROUNDS)
-        if len(left) and interior_point.unsupported(self.objective) is None:
+        self.latest = chosen.x.copy()
+        known = interior_point.unsupported(self.objective) is None
+        for _ in range(1 if known else _MODELS):
             for i in left:
-                self._ask_interior_point(chosen, i)
-            left = self._iterate(chosen, left, _FURTHER)
+                self._ask_interior_point(chosen, i, known)
+            left = self._iterate(chosen, left, _FURTHER, finish=known) if len(left) else left
         for i in left:
             self._give_up(chosen, i)
         return chosen
 
-    def _iterate(self, chosen: Chosen, index: Array, rounds: int) -> Array:
-        """Rounds on some instances; returns those that have not settled. What is unusable settles as it is."""
+    def _iterate(self, chosen: Chosen, index: Array, rounds: int, *, finish: bool = False) -> Array:
+        """Rounds on some instances; returns those that have not settled. What is unusable settles as it is.
+
+        Most choices on the way that the core cannot solve are wrong ones: only at the end is more done about them.
+        """
         choice, undecided = chosen.choice, []
         for _ in range(rounds):
             if not len(index):
                 break
             now = Choice(*(part[index] for part in choice))
-            plain, answer = self._solve(now, index, chosen.duals[index])
+            plain, answer = self._solve(now, index, chosen.duals[index], finish)
             codes = answer.codes
             chosen.x[index], chosen.duals[index] = answer.x, answer.duals
             chosen.counts[0, index], chosen.counts[2, index] = codes, answer.counts[2]
@@ -174,13 +181,13 @@ class _Search:
             index = index[~same]
         return np.array(sorted([*undecided, *index.tolist()]), dtype=np.int64)
 
-    def _solve(self, choice: Choice, index: Array, start: Array) -> tuple[Numbers, Answer]:
+    def _solve(self, choice: Choice, index: Array, start: Array, finish: bool) -> tuple[Numbers, Answer]:
         """The linear rows of a choice, solved by the back end of the plan."""
         stated = _of(self.stated, index)
         made = self.rows.numbers(self.terms, stated, choice, (len(index),))
         plain = Numbers(*(np.ascontiguousarray(part) for part in made))
         objective = self.objective.changed(lambda n: n if n.shape[0] == 1 else n[index])
-        return plain, solve_plain(self.plan, plain, objective, self.scores[index], start)
+        return plain, solve_plain(self.plan, plain, objective, self.scores[index], start, finish=finish)
 
     def _improved(self, choice: Choice, plain: Numbers, x: Array, duals: Array, index: Array) -> Choice:
         """The choice that x and the multipliers ask for."""
@@ -303,8 +310,9 @@ class _Search:
 
     # ------------------------------------------------------------------ what is left
 
-    def _ask_interior_point(self, chosen: Chosen, i: int) -> None:
-        """The choice that the lifted program of an instance suggests."""
+    def _ask_interior_point(self, chosen: Chosen, i: int, known: bool) -> None:
+        """The choice that the lifted program of an instance suggests, of an objective that the method knows; else of
+        the quadratic model at x, which goes on to the optimum of that."""
         terms, rows = self.terms, self.rows
         one = np.array([i])
         nothing = Choice(*(np.zeros_like(part[one]) for part in chosen.choice))
@@ -313,6 +321,9 @@ class _Search:
         objective = self.objective.changed(lambda n: n if n.shape[0] == 1 else n[one])
         problem = self.plan.problem(made, self.scores[one], objective, None)
         elastic, program = interior_point.elastic_of(problem, 0), interior_point.program_of(problem, 0)
+        if not known:
+            linear, quadratic = _model(objective, self.scores[one], self.latest[one], program.lower, program.upper)
+            program = replace(program, linear=linear, quadratic=quadratic)
         program = elastic.added_to(program)
         l, maxima, joint = self.width, self.joint_max, rows.joint
         extra = program.matrix.shape[1] - l
@@ -362,6 +373,7 @@ class _Search:
         )
         optimum = minimise(whole, 0.1 * min(self.solver.tol, 1e-9))
         chosen.counts[1, i] += optimum.steps
+        self.latest[i] = optimum.x[:l]
         x, levels = optimum.x[:l], optimum.x[l + extra : l + extra + len(maxima)]
         rests = np.abs(optimum.duals[k0:])
         of_rows, of_pieces = rests[: len(joint)], rests[len(joint) :]
@@ -399,26 +411,47 @@ class _Search:
             chosen.counts[0, i] = Status.INFEASIBLE.code
 
 
-def solve_plain(plan: Plan, plain: Numbers, objective: Objective, scores: Array, start: Array) -> Answer:
-    """Linear rows solved, failures as they are: here the back end is chosen."""
+def solve_plain(plan: Plan, plain: Numbers, objective: Objective, scores: Array, start: Array, *, finish: bool) -> Answer:
+    """Linear rows solved, failures as they are: here the back end is chosen. ``finish``: with all there is."""
     count = len(scores)
     if not plan.native():
         raise ConstraintError(
             f"formulas with sums of abs, maximum or norms run on linsat's own objectives and the native core, not on "
             f"{type(objective).__name__} here. Fix: linsat.Entropy, linsat.Euclidean, linsat.KL or linsat.Tsallis."
         )
+    scores, x, start = np.ascontiguousarray(scores), np.empty_like(scores), np.ascontiguousarray(start)
+    statement = plan.state(plain, tuple(objective.parameters().values()), count)
+    if not finish:
+        return plan.solve(statement, scores, x, start)
     call = Call(
         plan=plan,
         numbers=plain,
         objective=objective,
         on_failure="ignore",
-        start=np.ascontiguousarray(start),
+        start=start,
         batch_shape=(count,),
         arrangement="flat",
         owner=plan.owner,
-        statement=plan.state(plain, tuple(objective.parameters().values()), count),
+        statement=statement,
     )
-    return call.attempt(np.ascontiguousarray(scores), np.empty_like(scores))
+    return call.attempt(scores, x)
+
+
+def _model(objective: Objective, scores: Array, x: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
+    """Linear and quadratic costs (l,) that agree with an objective up to second order at x (1, l), or just inside.
+
+    omega'(x) is the u whose point is x, which is found by bisection.
+    """
+    reach = np.where(np.isfinite(upper), upper - np.maximum(lower, -_FAR), _FAR)
+    inside = np.clip(x, np.maximum(lower, -_FAR) + _INSIDE * reach, np.minimum(upper, _FAR) - _INSIDE * reach)
+    low, high = np.full_like(inside, -_FAR), np.full_like(inside, _FAR)
+    for _ in range(100):
+        u = (low + high) / 2
+        short = objective.point(u, lower[None], upper[None]) < inside
+        low, high = np.where(short, u, low), np.where(short, high, u)
+    quadratic = 1 / np.clip(objective.slope(high, lower[None], upper[None]), 1 / _FAR, _FAR)
+    linear = objective.linear(scores) - high + quadratic * inside
+    return linear[0], quadratic[0]
 
 
 def _of(stated: Stated, index: Array) -> Stated:
