@@ -60,7 +60,7 @@ from linsat.status import Status
 
 Array = np.ndarray
 
-_ROUNDS = 30  # before the interior-point method is asked
+_ROUNDS = 100  # before the interior-point method is asked
 _FURTHER = 10  # after it
 _TOL = 1e-9  # by which a piece may exceed the leading one, relative to its size, and shares may be negative
 _MODELS = 12  # quadratic models of an objective that the interior-point method does not know
@@ -153,6 +153,7 @@ class _Search:
         Most choices on the way that the core cannot solve are wrong ones: only at the end is more done about them.
         """
         choice, undecided = chosen.choice, []
+        seen: list[set[bytes]] = [set() for _ in range(self.count)]
         for _ in range(rounds):
             if not len(index):
                 break
@@ -171,14 +172,22 @@ class _Search:
             index = index[go]
             if not len(index):
                 break
-            then = self._improved(
-                Choice(*(part[go] for part in now)), _select(plain, go), answer.x[go], answer.duals[go], index
-            )
+            at = Choice(*(part[go] for part in now)), _select(plain, go), answer.x[go]
+            then = self._improved(*at, answer.duals[go], index)
             same = np.ones(len(go), dtype=bool)
-            for before, after, kept in zip(now, then, choice, strict=True):
-                same &= (before[go] == after).all(-1)
-                kept[index] = after
+            for old, new in zip(at[0], then, strict=True):
+                same &= (old == new).all(-1)
             index = index[~same]
+            for kept, new in zip(choice, then, strict=True):
+                kept[index] = new[~same]
+            again = []
+            for i in index:
+                key = b"".join(np.packbits(part[i] > 0).tobytes() for part in choice)
+                if key in seen[i]:
+                    again.append(i)
+                seen[i].add(key)
+            undecided += again
+            index = np.setdiff1d(index, again)
         return np.array(sorted([*undecided, *index.tolist()]), dtype=np.int64)
 
     def _solve(self, choice: Choice, index: Array, start: Array, finish: bool) -> tuple[Numbers, Answer]:
@@ -187,6 +196,9 @@ class _Search:
         made = self.rows.numbers(self.terms, stated, choice, (len(index),))
         plain = Numbers(*(np.ascontiguousarray(part) for part in made))
         objective = self.objective.changed(lambda n: n if n.shape[0] == 1 else n[index])
+        start = start.copy()  # a row that is not there keeps the multiplier it begins with
+        start[:, self.joint_rows] *= choice.active
+        start[:, self.tie_rows] *= choice.tied[:, self.rows.ties]
         return plain, solve_plain(self.plan, plain, objective, self.scores[index], start, finish=finish)
 
     def _improved(self, choice: Choice, plain: Numbers, x: Array, duals: Array, index: Array) -> Choice:

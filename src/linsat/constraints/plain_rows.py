@@ -73,10 +73,9 @@ class _Sum:
     mask: Array  # column of the masks, of which the first is one
     count: int
 
-    def of(self, sources: Numbers, masks: Numbers | None) -> Numbers:
-        terms = sources[..., positions_on(sources, self.source)] * positions_on(sources, self.coefficient)
-        if masks is not None:
-            terms = terms * masks[..., positions_on(masks, self.mask)]
+    def of(self, sources: Numbers, masks: Array | None) -> Numbers:
+        coefficients = self.coefficient if masks is None else self.coefficient * masks[..., self.mask]
+        terms = sources[..., positions_on(sources, self.source)] * _as(coefficients, sources)
         return summed(terms, positions_on(terms, self.target), self.count)
 
 
@@ -129,10 +128,10 @@ class PlainRows:
         """The numbers of the linear rows; (batch..., .) where there is a choice."""
         values, T = alike([stated.values, stated.T])
         side, t = alike([stated.side, stated.t])
-        masks = None if choice is None else _as(self.masks(choice).reshape(*batch, -1), values)
+        masks = None if choice is None else self.masks(choice).reshape(*batch, -1)
         joined = side_by_side([values, T])
         side = namespace(side).where(_infinite(side) & positions_on(side, self._is_joint_row(side)), 0.0, side)
-        plain_side = self.sides.of(side_by_side([side, t]), None if masks is None else _as(masks, side))
+        plain_side = self.sides.of(side_by_side([side, t]), masks)
         lower, upper = stated.lower, stated.upper
         if choice is not None and len(self.bound):
             lower, upper = self._fixed(terms, stated, choice, batch)

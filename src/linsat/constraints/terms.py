@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,7 +108,7 @@ class Terms:
     def batch_shape(self) -> Shape:
         return broadcast_shapes(self.matrix.batch_shape, tuple(self.side.shape[:-1]))
 
-    @property
+    @cached_property
     def first(self) -> Array:
         """(maxima + 1,) where the pieces of each maximum begin."""
         return np.searchsorted(self.of, np.arange(len(self.row) + 1))
