@@ -41,7 +41,7 @@ from linsat._optional import is_tensor
 from linsat._senses import GREATER
 from linsat._transforms import tracing, transforming
 from linsat.backends import interior_point
-from linsat.call import DEFAULT, Call, check_options, joint_batch
+from linsat.call import DEFAULT, Call, check_options, joint_batch, own_instance
 from linsat.compile import judge
 from linsat.compile.diagnosis import linear_system, reject_infeasible
 from linsat.constraints.arrays import as_array, namespace, positions_on
@@ -49,7 +49,7 @@ from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.plain_rows import Choice, PlainRows, Stated, stated_numbers
 from linsat.constraints.terms import lifted, summed
 from linsat.errors import ConstraintError
-from linsat.failures import reject_scores, report
+from linsat.failures import check_lower, reject_instance, reject_scores, report
 from linsat.native.batch import Answer
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan, hold, plan_of
@@ -193,7 +193,8 @@ class _Search:
     def _solve(self, choice: Choice, index: Array, start: Array, finish: bool) -> tuple[Numbers, Answer]:
         """The linear rows of a choice, solved by the back end of the plan."""
         stated = _of(self.stated, index)
-        made = self.rows.numbers(self.terms, stated, choice, (len(index),))
+        selection = self.rows.selection(self.terms, choice, self.width, (len(index),))
+        made = self.rows.numbers(self.terms, stated, selection)
         plain = Numbers(*(np.ascontiguousarray(part) for part in made))
         objective = self.objective.changed(lambda n: n if n.shape[0] == 1 else n[index])
         start = start.copy()  # a row that is not there keeps the multiplier it begins with
@@ -329,7 +330,8 @@ class _Search:
         one = np.array([i])
         nothing = Choice(*(np.zeros_like(part[one]) for part in chosen.choice))
         stated = _of(self.stated, one)
-        made = Numbers(*(np.ascontiguousarray(part) for part in rows.numbers(terms, stated, nothing, (1,))))
+        selection = rows.selection(terms, nothing, self.width, (1,))
+        made = Numbers(*(np.ascontiguousarray(part) for part in rows.numbers(terms, stated, selection)))
         objective = self.objective.changed(lambda n: n if n.shape[0] == 1 else n[one])
         problem = self.plan.problem(made, self.scores[one], objective, None)
         elastic, program = interior_point.elastic_of(problem, 0), interior_point.program_of(problem, 0)
@@ -539,21 +541,27 @@ class Prepared:
         duals = self.rows.duals(solution.duals)
         return Solution(x, steps, duals, own, solution.solver_codes, self.constraints)
 
-    def report(self, codes: Array, scores: Array, on_failure: str) -> Array | None:
-        """What becomes of instances (N,) that were not solved: see `linsat.failures.report`."""
-        constraints = self.constraints
-        shared = not constraints.batch_shape
-        if shared and (codes == Status.INFEASIBLE.code).any() and not np.isneginf(scores).any():
+    def report(self, codes: Array, scores: Array, on_failure: str, batch: tuple[int, ...]) -> Array | None:
+        """What becomes of instances (N,) of scores (N, l) that were not solved: see `linsat.failures.report`."""
+        if not codes.any():
+            return None
+        constraints, count = self.constraints, scores.shape[-1]
+        bounds = (np.asarray(as_array(bound), dtype=np.float64) for bound in constraints._bounds().values())
+        lower, upper = (np.broadcast_to(bound, (*batch, count)).reshape(-1, count) for bound in bounds)
+        held = np.isneginf(scores)
+        check_lower(held & np.isneginf(lower), constraints)
+        infeasible = codes == Status.INFEASIBLE.code
+        if not constraints.batch_shape and (infeasible & ~held.any(-1)).any():
             reject_infeasible(constraints)
         if on_failure == "raise" and (codes == Status.NOT_FINITE.code).any():
-            first = int((codes == Status.NOT_FINITE.code).argmax())
-            lower, upper = (np.atleast_2d(to_numpy(b)) for b in constraints._bounds().values())
+            constraints.check_numbers()
             empty = np.zeros((1, 0))
+            first = int((codes == Status.NOT_FINITE.code).argmax())
             reject_scores(scores, Numbers(empty, empty, lower, upper, empty), constraints, first)
 
         def reject(first: int) -> None:
-            own = first if constraints.batch_shape else 0
-            reject_infeasible(constraints, min(own, math.prod(constraints.batch_shape) - 1))
+            own = own_instance(first, batch, constraints.batch_shape)
+            reject_instance(constraints, own, first, held[first], lower[first], upper[first])
 
         return report(codes, on_failure, reject)
 
@@ -583,7 +591,7 @@ def prepare(
     spread = objective.changed(lambda n: to_numpy(n)).spread(batch, width)
     begin = None if start is None else np.asarray(to_numpy(start), dtype=np.float64).reshape(count, len(constraints))
     chosen = choose(constraints, flat_numbers(stated, batch), flat, spread, solver, begin)
-    plain = rows.numbers(terms, stated, chosen.choice, batch)
+    plain = rows.numbers(terms, stated, rows.selection(terms, chosen.choice, width, batch))
     template = rows.template(constraints)
     made = template.with_numbers(**rows.given(plain))
     if constraints._soft_mask().any():
@@ -598,7 +606,7 @@ def _without_choice(constraints: Constraints, rows: PlainRows) -> Constraints:
         return constraints.plans[key]
     terms = constraints.terms
     assert terms is not None
-    plain = rows.numbers(terms, stated_numbers(constraints), None, ())
+    plain = rows.numbers(terms, stated_numbers(constraints), None)
     made = rows.template(constraints).with_numbers(**rows.given(plain))
     if constraints._soft_mask().any():
         made = made.with_full_price(plain.price)
@@ -617,7 +625,7 @@ def reject_graphs(y: Any) -> None:
     parts = y.values() if isinstance(y, Mapping) else (y,)
     if any(is_tensor(part) and (tracing(part) or transforming(part)) for part in parts) or tracing():
         raise ConstraintError(
-            "formulas with abs, maximum or norms look at numbers to know which of their pieces count, and a graph or "
-            "function transform (torch.compile, vmap, jacrev) has none. Fix: call the layer outside of it, "
-            "torch.compiler.disable(layer) in a compiled model."
+            "formulas with abs, maximum or norms look at numbers to know which of their pieces count, and an exported "
+            "graph or a function transform (torch.export, vmap, jacrev) has none. Fix: call it outside of these; "
+            "linsat.project takes whole batches itself."
         )

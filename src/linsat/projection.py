@@ -11,7 +11,7 @@ import numpy as np
 from linsat import formulas, numpy_door
 from linsat._array_namespace import to_numpy
 from linsat._optional import is_tensor, require
-from linsat._transforms import tracing
+from linsat._transforms import outside_graphs, tracing
 from linsat.call import OnFailure, read_objective, with_numbers
 from linsat.constraints.arrays import as_array
 from linsat.constraints.constraint_set import Constraints
@@ -121,6 +121,7 @@ def solve(
         return _by_torch(reason, y, constraints, objective, solver, on_failure, start)
 
 
+@outside_graphs
 def _with_formulas(
     y: Any, constraints: Constraints, objective: Objective, solver: Any, on_failure: Any, start: Any
 ) -> Solution:
@@ -136,7 +137,9 @@ def _with_formulas(
         return replace(solution, duals=call.rows.duals(solution.duals), constraints=constraints)
     solution = solve(y, call.plain, objective=objective, solver=solver, on_failure="ignore", start=call.start)
     codes = np.where(chosen.counts[0] == Status.CONVERGED.code, to_numpy(solution.codes).reshape(-1), chosen.counts[0])
-    failed = call.report(codes, np.broadcast_to(flat, (*solution.codes.shape, flat.shape[-1])), on_failure)
+    batch = tuple(solution.codes.shape)
+    scores = np.broadcast_to(flat, (*batch, flat.shape[-1])).reshape(-1, flat.shape[-1])
+    failed = call.report(codes, scores, on_failure, batch)
     return call.solution(solution, codes, failed)
 
 
@@ -211,6 +214,8 @@ def _stacked(parts: Sequence[Any]) -> Any:
 def _rows_key(constraints: Any) -> Any:
     """Equal for sets with the same pattern, prices and box; a set that cannot be joined has a key that no other has."""
     if tracing() or not isinstance(constraints, Constraints) or not constraints.fixed or constraints.batch_shape:
+        return id(constraints)
+    if constraints.terms is not None:
         return id(constraints)
     numbers = constraints.statement()
     price = np.full(len(constraints), np.inf) if numbers.price is None else numbers.price

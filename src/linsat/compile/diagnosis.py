@@ -111,7 +111,7 @@ def diagnose(
         others: how many further conflicts to look for.
     """
     if constraints.terms is not None:
-        return _of_formulas(constraints, instance, seconds, others)
+        return _of_formulas(constraints, instance, seconds)
     deadline = Deadline(seconds)
     system = linear_system(constraints, instance)
     verdict = judge(system, deadline=deadline)
@@ -138,15 +138,11 @@ def diagnose(
     )
 
 
-def _of_formulas(constraints: Constraints, instance: int, seconds: float | None, others: int) -> Diagnosis:
+def _of_formulas(constraints: Constraints, instance: int, seconds: float | None) -> Diagnosis:
     """The same of a set with maxima, by way of its linear rows, whose conflicts are those of the formulas."""
     whole, owner = lifted(constraints)
-    found = diagnose(whole.with_named_bounds(constraints.named_bounds), instance, seconds=seconds, others=others)
-
-    def rows(conflict: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(owner[list(conflict)].tolist()))
-
-    return replace(found, rows=rows(found.rows), multipliers=(), others=tuple(map(rows, found.others)))
+    found = diagnose(whole.with_named_bounds(constraints.named_bounds), instance, seconds=seconds, others=0)
+    return replace(found, rows=tuple(dict.fromkeys(owner[list(found.rows)].tolist())), multipliers=())
 
 
 def _named_bounds(constraints: Constraints, system: LinearSystem) -> list[NamedBound]:

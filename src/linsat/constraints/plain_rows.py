@@ -41,6 +41,14 @@ class Choice(NamedTuple):
     tied: Array  # (N, pieces) the others that are equal to it
 
 
+class Selection(NamedTuple):
+    """A choice as the numbers that coefficients, sides and bounds are multiplied with, (batch..., .)."""
+
+    masks: Numbers  # one; rows; leading pieces; tied pieces; pairs of a tied and a leading piece
+    places: Numbers  # of the maxima in one variable, those that say where it is
+    held: Numbers  # variables that are held so
+
+
 class Stated(NamedTuple):
     """The numbers of a set, (batch..., .) each, in any library."""
 
@@ -73,7 +81,7 @@ class _Sum:
     mask: Array  # column of the masks, of which the first is one
     count: int
 
-    def of(self, sources: Numbers, masks: Array | None) -> Numbers:
+    def of(self, sources: Numbers, masks: Numbers | None) -> Numbers:
         coefficients = self.coefficient if masks is None else self.coefficient * masks[..., self.mask]
         terms = sources[..., positions_on(sources, self.source)] * _as(coefficients, sources)
         return summed(terms, positions_on(terms, self.target), self.count)
@@ -89,6 +97,7 @@ class PlainRows:
     joint_of: Array  # (P,) position in ``joint`` of the row of each piece, or -1
     bound: Array  # (B,) maxima of such rows with two pieces in one variable
     bound_column: Array  # (B,) that variable
+    bound_repeats: tuple[Array, ...]  # positions among these, each variable once in each
     bound_entries: Array  # (B, 2) coefficients of both pieces in T; -1: the piece is a constant
     ties: Array  # (Q,) the piece that each row of a tie is about
     shapes: tuple[tuple[str, int, int], ...]  # block, rows and coefficients, of the blocks that there are
@@ -115,57 +124,53 @@ class PlainRows:
 
     # ------------------------------------------------------------------ numbers
 
-    def masks(self, choice: Choice) -> Array:
-        """(N, .) numbers that the coefficients are multiplied with: ones, rows, leading and tied pieces, and pairs."""
-        ones = np.ones((len(choice.active), 1))
-        leading = choice.leads * self.joint_pieces
-        tied, lead = self.pairs
-        return np.concatenate(
-            [ones, choice.active, leading, choice.tied, choice.tied[:, tied] * choice.leads[:, lead]], -1
-        )
+    @property
+    def num_masks(self) -> int:
+        return 1 + len(self.joint) + 2 * len(self.joint_pieces) + len(self.pairs[0])
 
-    def numbers(self, terms: Terms, stated: Stated, choice: Choice | None, batch: tuple[int, ...]) -> Plain:
-        """The numbers of the linear rows; (batch..., .) where there is a choice."""
+    def selection(self, terms: Terms, choice: Choice, width: int, batch: tuple[int, ...]) -> Selection:
+        """What a choice selects, for instances of a batch."""
+        tied, lead = self.pairs
+        parts = (choice.active, choice.leads * self.joint_pieces, choice.tied)
+        masks = np.concatenate(
+            [np.ones((len(choice.active), 1)), *parts, choice.tied[:, tied] * choice.leads[:, lead]], -1
+        )
+        # Of several ties in a variable one says where it is: the others say the same.
+        ties = choice.tied[:, terms.first[self.bound] + 1] > 0  # (N, B)
+        taken, once = np.zeros((len(ties), width)), np.zeros(ties.shape)
+        for repeat in self.bound_repeats:
+            column = self.bound_column[repeat]
+            once[:, repeat] = ties[:, repeat] & (taken[:, column] == 0)
+            taken[:, column] += once[:, repeat]
+        return Selection(*(part.reshape(*batch, part.shape[-1]) for part in (masks, once, taken)))
+
+    def numbers(self, terms: Terms, stated: Stated, selection: Selection | None) -> Plain:
+        """The numbers of the linear rows; (batch..., .) where there is a selection."""
         values, T = alike([stated.values, stated.T])
         side, t = alike([stated.side, stated.t])
-        masks = None if choice is None else self.masks(choice).reshape(*batch, -1)
-        joined = side_by_side([values, T])
-        side = namespace(side).where(_infinite(side) & positions_on(side, self._is_joint_row(side)), 0.0, side)
-        plain_side = self.sides.of(side_by_side([side, t]), masks)
+        masks = None if selection is None else selection.masks
+        joint = np.zeros(side.shape[-1], dtype=bool)
+        joint[self.joint] = True
+        side = namespace(side).where(_infinite(side) & positions_on(side, joint), 0.0, side)  # never binds
         lower, upper = stated.lower, stated.upper
-        if choice is not None and len(self.bound):
-            lower, upper = self._fixed(terms, stated, choice, batch)
-        price = side_by_side([stated.price, _as(np.full(1, np.inf), stated.price)])
-        return Plain(self.coefficients.of(joined, masks), plain_side, lower, upper, picked(price, self._priced()))
+        if selection is not None and len(self.bound):
+            at = self.places(terms, stated.T, stated.t)  # (batch..., B)
+            fixed = summed(at * _as(selection.places, at), positions_on(at, self.bound_column), lower.shape[-1])
+            lower, upper, fixed = alike([lower, upper, fixed])
+            held = _as(selection.held, fixed) > 0
+            xp = namespace(fixed, lower)
+            lower, upper = xp.where(held, fixed, lower), xp.where(held, fixed, upper)
+        return Plain(
+            self.coefficients.of(side_by_side([values, T]), masks),
+            self.sides.of(side_by_side([side, t]), masks),
+            lower,
+            upper,
+            picked(side_by_side([stated.price, _as(np.full(1, np.inf), stated.price)]), self._priced()),
+        )
 
     def _priced(self) -> Array:
         """(k',) the row whose price a linear row has; one beyond the last is none."""
         return np.where(self.is_plain | self.is_joint, self.from_row, self.num_rows)
-
-    def _is_joint_row(self, side: Numbers) -> Array:
-        found = np.zeros(side.shape[-1], dtype=bool)
-        found[self.joint] = True
-        return found
-
-    def _fixed(self, terms: Terms, stated: Stated, choice: Choice, batch: tuple[int, ...]) -> tuple[Numbers, Numbers]:
-        """Bounds in which variables that a tie holds have no room."""
-        second = terms.first[self.bound] + 1
-        at = self.places(terms, stated.T, stated.t)  # (batch..., B)
-        lower, upper = stated.lower, stated.upper
-        width = lower.shape[-1]
-        held = choice.tied[:, second] > 0  # (N, B)
-        # One of several ties in a variable says where it is: the others say the same.
-        order = np.zeros(held.shape, dtype=bool)
-        taken = np.zeros((len(held), width), dtype=bool)
-        for position, column in enumerate(self.bound_column.tolist()):
-            order[:, position] = held[:, position] & ~taken[:, column]
-            taken[:, column] |= held[:, position]
-        once = _as(order.astype(np.float64).reshape(*batch, -1), at)
-        fixed = summed(at * once, positions_on(at, self.bound_column), width)
-        hit = positions_on(fixed, taken.reshape(*batch, width))
-        xp = namespace(fixed, lower)
-        lower, upper, fixed = alike([lower, upper, fixed])
-        return xp.where(hit, fixed, lower), xp.where(hit, fixed, upper)
 
     def places(self, terms: Terms, T: Numbers, t: Numbers) -> Numbers:
         """Where the two pieces of each maximum in one variable are equal, (batch..., B)."""
@@ -251,6 +256,14 @@ def stated_numbers(constraints: Constraints) -> Stated:
     return Stated(*parts, terms.matrix.values(), terms.sides())
 
 
+def _repeats(columns: Array) -> tuple[Array, ...]:
+    """Positions by how often their column has occurred before."""
+    order = np.argsort(columns, kind="stable")
+    in_order = columns[order]
+    before = np.arange(len(columns)) - np.searchsorted(in_order, in_order)
+    return tuple(np.sort(order[before == times]) for times in range(int(before.max(initial=-1)) + 1))
+
+
 def _infinite(numbers: Numbers) -> Numbers:
     return namespace(numbers).isinf(numbers)
 
@@ -296,6 +309,7 @@ def _made(constraints: Constraints, terms: Terms, soft: Array) -> PlainRows:
             base = terms.base[first[m] + p]
             if starts[base + 1] > starts[base]:
                 bound_entries[position, p] = starts[base]
+    bound_columns = np.array([columns[m][0] for m in bound], dtype=np.int64)
     by_bounds = np.zeros(maxima, dtype=bool)
     by_bounds[bound] = True
     position_in = np.arange(pieces) - first[terms.of]
@@ -407,7 +421,8 @@ def _made(constraints: Constraints, terms: Terms, soft: Array) -> PlainRows:
         joint_pieces=joint_pieces,
         joint_of=joint_at[piece_row],
         bound=bound,
-        bound_column=np.array([columns[m][0] for m in bound], dtype=np.int64),
+        bound_column=bound_columns,
+        bound_repeats=_repeats(bound_columns),
         bound_entries=bound_entries,
         ties=ties,
         shapes=tuple(shapes),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from linsat import numpy_door, projection
-from linsat.call import read_objective
+from linsat import formulas, numpy_door, projection
+from linsat.call import DEFAULT, read_objective
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.layout import flatten
+from linsat.constraints.plain_rows import PlainRows, Selection, Stated, stated_numbers
 from linsat.jax.arrays import worst_violation
-from linsat.jax.call import Array, Call, check, read
+from linsat.jax.call import Array, Call, check, read, slots_of_call
 from linsat.jax.core import Answers
 from linsat.objectives import Objective
 from linsat.solvers import Newton
@@ -62,6 +65,8 @@ def project(
     lower: Array = None,
     upper: Array = None,
     price: Array = None,
+    T: Array = None,
+    t: Array = None,
     solver: Newton | None = None,
     on_failure: OnFailure = "raise",
     start: Array = None,
@@ -81,6 +86,8 @@ def project(
             values of its non-zeros instead, row by row, (batch..., non-zeros).
         lower, upper: bounds in place of the set's own, a number, (variables,) or (batch..., variables).
         price: of breaking the rows that are soft in the set, a number or (batch..., rows).
+        T, t: coefficients (batch..., non-zeros) and constants (batch..., bases) of the expressions inside ``abs``,
+            ``maximum`` and norms, T x - t, in the order of `linsat.Constraints.terms`.
         solver: `linsat.Newton(tol=..., max_steps=...)`.
         on_failure: what to do when some instance is not solved: ``"raise"``, ``"warn"``, ``"nan"`` or ``"ignore"``.
             Where JAX traces (jit, grad, vmap) nothing can be raised: ``"raise"`` acts as ``"nan"``, ``"warn"`` as
@@ -99,10 +106,13 @@ def project(
         ConvergenceError: with ``on_failure="raise"``, outside of traces.
     """
     given = {"b": b, "d": d, "f": f, "A": A, "C": C, "E": E, "lower": lower, "upper": upper, "price": price}
+    given |= {"T": T, "t": t}
     given = {name: value for name, value in given.items() if value is not None}
     arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
     if _on_host(y, *arguments):
         return _by_host(y, *arguments).x
+    if formulas.takes(constraints):
+        return _with_formulas(y, *arguments).x
     call = read(y, *arguments)
     return call.restored(_reported(call.solve(), on_failure))
 
@@ -122,6 +132,8 @@ def solve(
     lower: Array = None,
     upper: Array = None,
     price: Array = None,
+    T: Array = None,
+    t: Array = None,
     solver: Newton | None = None,
     on_failure: OnFailure = "warn",
     start: Array = None,
@@ -131,10 +143,13 @@ def solve(
     As the status says which instances were not solved, the default is to warn.
     """
     given = {"b": b, "d": d, "f": f, "A": A, "C": C, "E": E, "lower": lower, "upper": upper, "price": price}
+    given |= {"T": T, "t": t}
     given = {name: value for name, value in given.items() if value is not None}
     arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
     if _on_host(y, *arguments):
         return _by_host(y, *arguments)
+    if formulas.takes(constraints):
+        return _with_formulas(y, *arguments)
     call = read(y, *arguments)
     answers = call.solve()
     x, batch = _reported(answers, on_failure), call.batch
@@ -165,8 +180,10 @@ def _by_host(
     numbers = {name: np.asarray(value) for name, value in given.items()}
     objective = objective.changed(_to_numpy)
     try:
+        if formulas.takes(constraints):
+            raise numpy_door.NotHere("a set with formulas")
         call, answer, flat = numpy_door.attempt(scores, constraints, numbers, objective, solver, on_failure, start)
-    except numpy_door.NotHere:  # too large for the core, or an objective of one's own
+    except numpy_door.NotHere:  # too large for the core, an objective of one's own, or formulas
         solution = projection.solve(
             scores, constraints, objective=objective, solver=solver, on_failure=on_failure, start=start, **numbers
         )
@@ -185,6 +202,101 @@ def _by_host(
         jnp.asarray(answer.duals.reshape(*batch, answer.duals.shape[-1])),
         jnp.asarray(np.broadcast_to(constraints.adjustment() if "f" not in given else 0.0, batch)),
     )
+
+
+def _with_formulas(
+    y: Any, constraints: Constraints, given: Any, objective: Objective, solver: Any, on_failure: Any, start: Any
+) -> Solution:
+    """A set with maxima in its rows, traced: which pieces count is asked of the host, in a callback without gradients;
+    the linear rows that they come down to are solved as any others."""
+    check(constraints, solver, on_failure)
+    rows, terms, width = PlainRows.of(constraints), constraints.terms, constraints.num_variables
+    assert terms is not None
+    assert width is not None
+    scores = flatten("y", y, constraints.layout, width, lambda _, part: jnp.asarray(part))[0]
+    objective = objective if constraints.layout is None else objective.flat(constraints.layout)
+    stated = _stated(constraints, given, width)
+    batch = np.broadcast_shapes(scores.shape[:-1], constraints.batch_shape, *(n.shape[:-1] for n in stated))
+    codes, begin, selection = None, None, None
+    if len(rows.joint):
+        codes, begin, selection = _asked(rows, constraints, stated, scores, objective, solver, batch)
+    plain = rows.numbers(terms, stated, selection)
+    numbers = rows.given(plain)
+    if constraints._soft_mask().any():
+        numbers["price"] = plain.price
+    solution = solve(
+        jax.tree.map(lambda part: part, y),
+        rows.template(constraints),
+        objective=objective,
+        solver=solver,
+        on_failure="ignore" if codes is not None else on_failure,
+        start=begin,
+        **numbers,
+    )
+    duals = rows.duals(solution.duals)
+    if codes is None:
+        return solution._replace(duals=duals)
+    status = jnp.where(codes == Status.CONVERGED.code, solution.status, codes)
+    failed = status != Status.CONVERGED.code
+    violation = jnp.where(codes == Status.CONVERGED.code, solution.violation, jnp.nan)
+
+    def shown(part: Array) -> Array:
+        if on_failure in ("warn", "ignore"):
+            return part
+        return jnp.where(failed.reshape(*failed.shape, *[1] * (part.ndim - failed.ndim)), jnp.nan, part)
+
+    x = jax.tree.map(shown, solution.x)
+    return solution._replace(x=x, status=status, duals=duals, violation=violation)
+
+
+def _stated(constraints: Constraints, given: Any, width: int) -> Stated:
+    """The numbers of a set with those of the call in their places, (batch..., .) in the precision of JAX."""
+    own = stated_numbers(constraints)
+    numbers = {name: jnp.asarray(value, jnp.zeros(0).dtype) for name, value in given.items()}
+    inner = {name: numbers.pop(name) for name in ("T", "t") if name in numbers}
+    slots = slots_of_call(constraints, numbers, width)
+    parts = own._replace(**slots, **inner)
+    return Stated(*(jnp.asarray(part, jnp.zeros(0).dtype) for part in parts))
+
+
+def _asked(
+    rows: PlainRows,
+    constraints: Constraints,
+    stated: Stated,
+    scores: Array,
+    objective: Objective,
+    solver: Any,
+    batch: tuple[int, ...],
+) -> tuple[Array, Array, Selection]:
+    """Status, multipliers and what the right choice selects, by a callback to the host."""
+    terms, width = constraints.terms, scores.shape[-1]
+    assert terms is not None
+    count = int(np.prod(batch))
+    parameters = objective.spread(batch, width).parameters()
+    names = tuple(parameters)
+
+    def ask(scores: Any, numbers: Any, own: Any) -> tuple[np.ndarray, ...]:
+        whole = np.asarray(scores, np.float64)
+        lead = whole.shape[:-1]
+        flat = [np.asarray(part, np.float64).reshape(-1, part.shape[-1]) for part in (whole, *numbers, *own)]
+        spread = replace(objective, **dict(zip(names, flat[1 + len(numbers) :], strict=True))) if names else objective
+        numbers = Stated(*flat[1 : 1 + len(stated)])
+        chosen = formulas.choose(constraints, numbers, flat[0], spread, solver or DEFAULT, None)
+        selection = rows.selection(terms, chosen.choice, width, lead)
+        made = (chosen.counts[0].reshape(lead).astype(np.int32), chosen.duals.reshape(*lead, -1), *selection)
+        return tuple(np.asarray(part, kind.dtype) for part, kind in zip(made, shapes, strict=True))
+
+    work = jnp.zeros(0).dtype
+    sizes = len(rows.from_row), rows.num_masks, len(rows.bound), width
+    shapes = (
+        jax.ShapeDtypeStruct(batch, np.int32),
+        *(jax.ShapeDtypeStruct((*batch, size), work) for size in sizes),
+    )
+    full = [jnp.broadcast_to(part, (*batch, part.shape[-1])) for part in stated]
+    own = [jnp.broadcast_to(n, (count, n.shape[-1])).reshape(*batch, n.shape[-1]) for n in parameters.values()]
+    operands = jax.lax.stop_gradient((jnp.broadcast_to(scores, (*batch, width)), full, own))
+    codes, duals, *selected = jax.pure_callback(ask, shapes, *operands, vmap_method="broadcast_all")
+    return codes, duals, Selection(*selected)
 
 
 def _to_numpy(leaf: Any) -> Any:
