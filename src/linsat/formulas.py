@@ -46,7 +46,7 @@ from linsat.compile import judge
 from linsat.compile.diagnosis import linear_system, reject_infeasible
 from linsat.constraints.arrays import as_array, namespace, positions_on
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.plain_rows import Choice, PlainRows, Stated, stated_numbers
+from linsat.constraints.plain_rows import Choice, PlainRows, Selection, Stated, stated_numbers
 from linsat.constraints.terms import lifted, summed
 from linsat.errors import ConstraintError
 from linsat.failures import check_lower, reject_instance, reject_scores, report
@@ -107,7 +107,7 @@ class _Search:
         terms = constraints.terms
         assert terms is not None
         self.constraints, self.terms, self.solver, self.objective = constraints, terms, solver, objective
-        self.rows = PlainRows.of(constraints)
+        self.rows = PlainRows.of(constraints, objective.entropic_slack)
         # A score of -inf holds a variable at its lower bound: from here on that is its box.
         numbers, held = hold(Numbers(*stated[:5]), scores, objective)
         self.stated = Stated(*numbers, *stated[5:])
@@ -121,7 +121,7 @@ class _Search:
         self.joint_max = np.flatnonzero(rows.joint_pieces[terms.first[:-1]])  # maxima that need a choice
         self.row_of = rows.joint_of[terms.first[:-1]]  # (maxima,) position in joint
         self.bound_pairs = _sharing(rows.bound_column)
-        self.others = np.setdiff1d(self.joint_max, rows.bound)
+        self.others = np.setdiff1d(self.joint_max, rows.bound) if rows.by_bounds else self.joint_max
         first, per = terms.first, np.diff(terms.first)
         self.table = np.minimum(first[:-1, None] + np.arange(per.max()), first[1:, None] - 1)  # (maxima, widest)
         self.tie_rows = np.flatnonzero(rows.is_tie)
@@ -256,7 +256,7 @@ class _Search:
         """Maxima in one variable: where that variable lies by itself."""
         rows, terms = self.rows, self.terms
         bound = rows.bound
-        if not len(bound):
+        if not len(bound) or not rows.by_bounds:
             return
         column, first = rows.bound_column, terms.first[bound]
         n = len(duals)
@@ -521,21 +521,20 @@ class Prepared:
     plain: Constraints  # linear rows, with the numbers of the call
     rows: PlainRows
     start: Any  # multipliers to begin with
-    chosen: Chosen | None  # None: no choice was to be made
+    chosen: Chosen | None = None  # None: no choice was to be made
+    stated: Any = None
+    selection: Selection | None = None
 
     def solution(self, solution: Solution, codes: Array, failed: Array | None) -> Solution:
-        """The answer of the linear set as that of the set itself; x is NaN where ``failed`` (N,) says so."""
+        """The answer of the linear set as that of the set itself, flat; x is NaN where ``failed`` (N,) says so."""
         assert self.chosen is not None
+        assert self.selection is not None
+        terms = self.constraints.terms
+        assert terms is not None
         batch = solution.codes.shape
-        x = solution.x
+        x = self.rows.put(terms, self.stated, self.selection, solution.x)
         if failed is not None:
-            keys = list(x) if isinstance(x, Mapping) else [None]
-            parts = {key: x if key is None else x[key] for key in keys}
-            made = {}
-            for key, part in parts.items():
-                mask = failed.reshape(*batch, *[1] * (part.ndim - len(batch)))
-                made[key] = namespace(part).where(positions_on(part, mask), math.nan, part)
-            x = made if isinstance(x, Mapping) else made[None]
+            x = namespace(x).where(positions_on(x, failed.reshape(*batch, 1)), math.nan, x)
         own = positions_on(solution.codes, codes.reshape(batch))
         steps = solution.steps + positions_on(solution.steps, self.chosen.counts[1].reshape(batch))
         duals = self.rows.duals(solution.duals)
@@ -578,10 +577,10 @@ def prepare(
     solver = DEFAULT if solver is None else solver
     if not isinstance(solver, Newton):
         raise ConstraintError("formulas with abs, maximum or norms are solved by linsat.Newton. Fix: leave solver out.")
-    rows, terms = PlainRows.of(constraints), constraints.terms
+    rows, terms = PlainRows.of(constraints, objective.entropic_slack), constraints.terms
     assert terms is not None
     if not len(rows.joint):
-        return Prepared(constraints, _without_choice(constraints, rows), rows, start, None)
+        return Prepared(constraints, _without_choice(constraints, rows), rows, start)
     batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
     width = scores.shape[-1]
     objective.check_bounds(constraints)
@@ -591,17 +590,18 @@ def prepare(
     spread = objective.changed(lambda n: to_numpy(n)).spread(batch, width)
     begin = None if start is None else np.asarray(to_numpy(start), dtype=np.float64).reshape(count, len(constraints))
     chosen = choose(constraints, flat_numbers(stated, batch), flat, spread, solver, begin)
-    plain = rows.numbers(terms, stated, rows.selection(terms, chosen.choice, width, batch))
+    selection = rows.selection(terms, chosen.choice, width, batch)
+    plain = rows.numbers(terms, stated, selection)
     template = rows.template(constraints)
     made = template.with_numbers(**rows.given(plain))
     if constraints._soft_mask().any():
         made = made.with_full_price(plain.price)
-    return Prepared(constraints, made, rows, chosen.duals.reshape(*batch, -1), chosen)
+    return Prepared(constraints, made, rows, chosen.duals.reshape(*batch, -1), chosen, stated, selection)
 
 
 def _without_choice(constraints: Constraints, rows: PlainRows) -> Constraints:
     """The linear rows of a set whose rows have one maximum at most; kept where its numbers are constants."""
-    key = "plain rows"
+    key = "plain rows", rows.by_bounds
     if key in constraints.plans:
         return constraints.plans[key]
     terms = constraints.terms

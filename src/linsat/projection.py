@@ -127,29 +127,34 @@ def _with_formulas(
 ) -> Solution:
     """A set with maxima in its rows: the linear rows that they come down to, solved as any others."""
     formulas.reject_graphs(y)
-    flat = flatten("y", y, constraints.layout, constraints.num_variables, _on_host)[0]
-    objective = objective if constraints.layout is None else objective.flat(constraints.layout)
+    layout = constraints.layout
+    scores, arrangement = flatten("y", y, layout, constraints.num_variables, _read)
+    flat = to_numpy(scores)
+    objective = objective if layout is None else objective.flat(layout)
     call = formulas.prepare(constraints, flat, objective, solver, on_failure, start)
     chosen = call.chosen
     if chosen is None:
         begin = None if start is None else call.rows.start(start)
-        solution = solve(y, call.plain, objective=objective, solver=solver, on_failure=on_failure, start=begin)
-        return replace(solution, duals=call.rows.duals(solution.duals), constraints=constraints)
-    solution = solve(y, call.plain, objective=objective, solver=solver, on_failure="ignore", start=call.start)
-    codes = np.where(chosen.counts[0] == Status.CONVERGED.code, to_numpy(solution.codes).reshape(-1), chosen.counts[0])
-    batch = tuple(solution.codes.shape)
-    scores = np.broadcast_to(flat, (*batch, flat.shape[-1])).reshape(-1, flat.shape[-1])
-    failed = call.report(codes, scores, on_failure, batch)
-    return call.solution(solution, codes, failed)
+        solution = solve(scores, call.plain, objective=objective, solver=solver, on_failure=on_failure, start=begin)
+        solution = replace(solution, duals=call.rows.duals(solution.duals), constraints=constraints)
+    else:
+        solution = solve(scores, call.plain, objective=objective, solver=solver, on_failure="ignore", start=call.start)
+        codes = to_numpy(solution.codes).reshape(-1)
+        codes = np.where(chosen.counts[0] == Status.CONVERGED.code, codes, chosen.counts[0])
+        batch, width = tuple(solution.codes.shape), flat.shape[-1]
+        failed = call.report(codes, np.broadcast_to(flat, (*batch, width)).reshape(-1, width), on_failure, batch)
+        solution = call.solution(solution, codes, failed)
+    if layout is None or arrangement == "flat":
+        return solution
+    return replace(solution, x=layout.restored(solution.x, arrangement))
 
 
-def _on_host(name: str, part: Any) -> np.ndarray:
-    """Scores as an array of the host, without gradients."""
+def _read(name: str, part: Any) -> Any:
+    """Scores as they came, checked."""
     if is_tensor(part):
         from linsat.torch.call import read_scores
 
-        part = read_scores(name, part).detach().cpu()
-        return part.double().numpy() if part.itemsize < 4 else part.numpy()
+        return read_scores(name, part)
     return numpy_door.read_scores(name, part)
 
 

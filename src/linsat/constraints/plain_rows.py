@@ -95,6 +95,7 @@ class PlainRows:
     joint: Array  # (F,) rows with several maxima, which need a choice
     joint_pieces: Array  # (P,) bool: pieces of such rows
     joint_of: Array  # (P,) position in ``joint`` of the row of each piece, or -1
+    by_bounds: bool  # whether ties in one variable are equal bounds, else rows
     bound: Array  # (B,) maxima of such rows with two pieces in one variable
     bound_column: Array  # (B,) that variable
     bound_repeats: tuple[Array, ...]  # positions among these, each variable once in each
@@ -112,14 +113,17 @@ class PlainRows:
     sides: _Sum
 
     @staticmethod
-    def of(constraints: Constraints) -> PlainRows:
-        """Those of a set; kept with its terms."""
+    def of(constraints: Constraints, entropic_slack: bool) -> PlainRows:
+        """Those of a set; kept with its terms.
+
+        The paper's slack of an inequality depends on the box: then ties are rows, and x is put in its place later.
+        """
         terms = constraints.terms
         assert terms is not None
         soft = constraints._soft_mask()
-        key = "plain rows", soft.tobytes(), len(constraints)
+        key = "plain rows", soft.tobytes(), len(constraints), entropic_slack
         if key not in terms.kept:
-            terms.kept[key] = _made(constraints, terms, soft)
+            terms.kept[key] = _made(constraints, terms, soft, entropic_slack)
         return terms.kept[key]
 
     # ------------------------------------------------------------------ numbers
@@ -153,13 +157,8 @@ class PlainRows:
         joint[self.joint] = True
         side = namespace(side).where(_infinite(side) & positions_on(side, joint), 0.0, side)  # never binds
         lower, upper = stated.lower, stated.upper
-        if selection is not None and len(self.bound):
-            at = self.places(terms, stated.T, stated.t)  # (batch..., B)
-            fixed = summed(at * _as(selection.places, at), positions_on(at, self.bound_column), lower.shape[-1])
-            lower, upper, fixed = alike([lower, upper, fixed])
-            held = _as(selection.held, fixed) > 0
-            xp = namespace(fixed, lower)
-            lower, upper = xp.where(held, fixed, lower), xp.where(held, fixed, upper)
+        if selection is not None and self.by_bounds:
+            lower, upper = (self.put(terms, stated, selection, bound) for bound in (lower, upper))
         return Plain(
             self.coefficients.of(side_by_side([values, T]), masks),
             self.sides.of(side_by_side([side, t]), masks),
@@ -167,6 +166,15 @@ class PlainRows:
             upper,
             picked(side_by_side([stated.price, _as(np.full(1, np.inf), stated.price)]), self._priced()),
         )
+
+    def put(self, terms: Terms, stated: Stated, selection: Selection, x: Numbers) -> Numbers:
+        """x (batch..., l), or bounds, with variables that a tie holds where it says."""
+        if not len(self.bound):
+            return x
+        at = self.places(terms, stated.T, stated.t)  # (batch..., B)
+        fixed = summed(at * _as(selection.places, at), positions_on(at, self.bound_column), x.shape[-1])
+        fixed, x = alike([fixed, x])
+        return namespace(fixed, x).where(_as(selection.held, fixed) > 0, _as(fixed, x), x)
 
     def _priced(self) -> Array:
         """(k',) the row whose price a linear row has; one beyond the last is none."""
@@ -193,7 +201,7 @@ class PlainRows:
         """A set of these rows over the same variables, without their numbers; kept with the terms."""
         terms = constraints.terms
         assert terms is not None
-        key = "template", constraints._soft_mask().tobytes(), len(constraints)
+        key = "template", constraints._soft_mask().tobytes(), len(constraints), self.by_bounds
         if key not in terms.kept:
             terms.kept[key] = self._template(constraints)
         return terms.kept[key]
@@ -272,12 +280,12 @@ def _as(array: Numbers, like: Numbers) -> Numbers:
     """An array of the host in the library, dtype and device of another."""
     if is_jax(like):
         return namespace(like).asarray(array, like.dtype)
-    if isinstance(like, np.ndarray) or not isinstance(array, np.ndarray):
+    if isinstance(like, np.ndarray):
         return array
-    return positions_on(like, array).to(like.dtype)
+    return (positions_on(like, array) if isinstance(array, np.ndarray) else array).to(like.dtype)
 
 
-def _made(constraints: Constraints, terms: Terms, soft: Array) -> PlainRows:
+def _made(constraints: Constraints, terms: Terms, soft: Array, entropic_slack: bool) -> PlainRows:
     pattern = constraints.structure
     k, l, senses = pattern.num_rows, constraints.num_variables or 0, pattern.senses
     nnz, maxima, pieces = len(pattern.row), len(terms.row), len(terms.base)
@@ -310,8 +318,9 @@ def _made(constraints: Constraints, terms: Terms, soft: Array) -> PlainRows:
             if starts[base + 1] > starts[base]:
                 bound_entries[position, p] = starts[base]
     bound_columns = np.array([columns[m][0] for m in bound], dtype=np.int64)
+    whole = not entropic_slack or not (senses[(own == 0) | single] != EQUAL).any()
     by_bounds = np.zeros(maxima, dtype=bool)
-    by_bounds[bound] = True
+    by_bounds[bound] = whole
     position_in = np.arange(pieces) - first[terms.of]
     ties = np.flatnonzero(joint_pieces & (position_in > 0) & ~by_bounds[terms.of])
     # Linear rows: those of the set, those of single maxima, then joint rows and ties among the equalities.
@@ -420,6 +429,7 @@ def _made(constraints: Constraints, terms: Terms, soft: Array) -> PlainRows:
         joint=joint,
         joint_pieces=joint_pieces,
         joint_of=joint_at[piece_row],
+        by_bounds=whole,
         bound=bound,
         bound_column=bound_columns,
         bound_repeats=_repeats(bound_columns),

@@ -210,11 +210,12 @@ def _with_formulas(
     """A set with maxima in its rows, traced: which pieces count is asked of the host, in a callback without gradients;
     the linear rows that they come down to are solved as any others."""
     check(constraints, solver, on_failure)
-    rows, terms, width = PlainRows.of(constraints), constraints.terms, constraints.num_variables
+    rows, terms = PlainRows.of(constraints, objective.entropic_slack), constraints.terms
+    width, layout = constraints.num_variables, constraints.layout
     assert terms is not None
     assert width is not None
-    scores = flatten("y", y, constraints.layout, width, lambda _, part: jnp.asarray(part))[0]
-    objective = objective if constraints.layout is None else objective.flat(constraints.layout)
+    scores, arrangement = flatten("y", y, layout, width, lambda _, part: jnp.asarray(part))
+    objective = objective if layout is None else objective.flat(layout)
     stated = _stated(constraints, given, width)
     batch = np.broadcast_shapes(scores.shape[:-1], constraints.batch_shape, *(n.shape[:-1] for n in stated))
     codes, begin, selection = None, None, None
@@ -225,7 +226,7 @@ def _with_formulas(
     if constraints._soft_mask().any():
         numbers["price"] = plain.price
     solution = solve(
-        jax.tree.map(lambda part: part, y),
+        scores,
         rows.template(constraints),
         objective=objective,
         solver=solver,
@@ -233,20 +234,16 @@ def _with_formulas(
         start=begin,
         **numbers,
     )
-    duals = rows.duals(solution.duals)
-    if codes is None:
-        return solution._replace(duals=duals)
-    status = jnp.where(codes == Status.CONVERGED.code, solution.status, codes)
-    failed = status != Status.CONVERGED.code
-    violation = jnp.where(codes == Status.CONVERGED.code, solution.violation, jnp.nan)
-
-    def shown(part: Array) -> Array:
-        if on_failure in ("warn", "ignore"):
-            return part
-        return jnp.where(failed.reshape(*failed.shape, *[1] * (part.ndim - failed.ndim)), jnp.nan, part)
-
-    x = jax.tree.map(shown, solution.x)
-    return solution._replace(x=x, status=status, duals=duals, violation=violation)
+    x, status, violation = solution.x, solution.status, solution.violation
+    if codes is not None and selection is not None:
+        chosen = codes == Status.CONVERGED.code
+        status, violation = jnp.where(chosen, status, codes), jnp.where(chosen, violation, jnp.nan)
+        x = rows.put(terms, stated, selection, x)
+        if on_failure not in ("warn", "ignore"):
+            x = jnp.where((status != Status.CONVERGED.code)[..., None], jnp.nan, x)
+    if layout is not None and arrangement != "flat":
+        x = layout.restored(x, arrangement)
+    return solution._replace(x=x, status=status, duals=rows.duals(solution.duals), violation=violation)
 
 
 def _stated(constraints: Constraints, given: Any, width: int) -> Stated:
