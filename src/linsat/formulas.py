@@ -425,7 +425,9 @@ class _Search:
             chosen.counts[0, i] = Status.INFEASIBLE.code
 
 
-def solve_plain(plan: Plan, plain: Numbers, objective: Objective, scores: Array, start: Array, *, finish: bool) -> Answer:
+def solve_plain(
+    plan: Plan, plain: Numbers, objective: Objective, scores: Array, start: Array, *, finish: bool
+) -> Answer:
     """Linear rows solved, failures as they are: here the back end is chosen. ``finish``: with all there is."""
     count = len(scores)
     if not plan.native():

@@ -73,7 +73,15 @@ def contradictory(problem: Problem, ask: Callable[[LinearSystem, int], bool], ne
             x = np.full_like(x, np.exp2(np.ceil(np.log2(max(1.0, float(np.abs(x).max(initial=0.0)))))))
         system = hard_rows(problem, instance, x)
         matrix = system.matrix
-        parts = (matrix.data, matrix.indices, matrix.indptr, system.row_lower, system.row_upper, system.lower, system.upper)
+        parts = (
+            matrix.data,
+            matrix.indices,
+            matrix.indptr,
+            system.row_lower,
+            system.row_upper,
+            system.lower,
+            system.upper,
+        )
         key = b"".join(part.tobytes() for part in parts)
         if key not in known:
             known[key] = ask(system, instance)

@@ -24,7 +24,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from linsat._senses import EQUAL
-from linsat.constraints.arrays import Array, Numbers, alike, is_jax, namespace, picked, positions_on, side_by_side, spread
+from linsat.constraints.arrays import (
+    Array,
+    Numbers,
+    alike,
+    is_jax,
+    namespace,
+    picked,
+    positions_on,
+    side_by_side,
+    spread,
+)
 from linsat.constraints.coefficients import Matrix
 from linsat.constraints.structure import BLOCKS
 from linsat.constraints.terms import Terms, summed
@@ -327,7 +337,9 @@ def _made(constraints: Constraints, terms: Terms, soft: Array, entropic_slack: b
     plain = np.flatnonzero(own == 0)
     singles = np.flatnonzero(is_single)
     owners: list[Array] = []
-    kinds: list[Array] = []  # the piece of a single maximum, -1: a row of the set, -2: joint, -3 - p: the tie of piece p
+    kinds: list[
+        Array
+    ] = []  # the piece of a single maximum, -1: a row of the set, -2: joint, -3 - p: the tie of piece p
     shapes_rows: dict[str, int] = {}
     for name, _, sense in BLOCKS:
         here = [plain[senses[plain] == sense]]
@@ -390,7 +402,13 @@ def _made(constraints: Constraints, terms: Terms, soft: Array, entropic_slack: b
     # Joint rows: the linear part with the leading pieces.
     mine = np.flatnonzero(joint_at[pattern.row] >= 0)
     parts.append(
-        (joint_row[pattern.row[mine]], pattern.col[mine], mine, np.ones(len(mine)), row_mask[joint_at[pattern.row[mine]]])
+        (
+            joint_row[pattern.row[mine]],
+            pattern.col[mine],
+            mine,
+            np.ones(len(mine)),
+            row_mask[joint_at[pattern.row[mine]]],
+        )
     )
     found = np.flatnonzero(joint_pieces[of_piece])
     parts.append(

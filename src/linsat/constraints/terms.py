@@ -56,9 +56,7 @@ class Terms:
     kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # follows from all but T and t
 
     @staticmethod
-    def made(
-        T: Any, t: Any, names: Sequence[str], base: Any, sign: Any, of: Any, row: Any, weight: Any
-    ) -> Terms:
+    def made(T: Any, t: Any, names: Sequence[str], base: Any, sign: Any, of: Any, row: Any, weight: Any) -> Terms:
         matrix = read_matrix("T", T)
         whole = (np.asarray(part, dtype=np.int64) for part in (base, of, row))
         base, of, row = whole
@@ -172,7 +170,9 @@ class Terms:
     def _base_text(self, base: int, sign: float, values: Array, side: Array, entry: Callable[[int], str]) -> str:
         here = np.flatnonzero(self.matrix.row == base)
         if values.ndim > 1 or side.ndim > 1:
-            own = [f"T[..., {i}]" if values.ndim > 1 else sign * v for i, v in zip(here, values[..., here].T, strict=True)]
+            own = [
+                f"T[..., {i}]" if values.ndim > 1 else sign * v for i, v in zip(here, values[..., here].T, strict=True)
+            ]
             left = terms_text(own, self.matrix.col[here].tolist(), entry, _TERMS)
             return f"{left} {'-' if sign > 0 else '+'} {self.names[base] or f't[..., {base}]'}"
         left = terms_text((sign * values[here]).tolist(), self.matrix.col[here].tolist(), entry, _TERMS)
@@ -297,10 +297,6 @@ def named_sides(terms: Terms, values: Mapping[str, Any]) -> dict[str, list[int]]
     for position, name in enumerate(terms.names):
         if name:
             found.setdefault(name, []).append(position)
-    by_family = {
-        name: places
-        for name, places in families(list(terms.names)).items()
-        if name
-    }
+    by_family = {name: places for name, places in families(list(terms.names)).items() if name}
     known = found | by_family
     return {name: known[name] for name in values if isinstance(name, str) and name in known}

@@ -218,9 +218,9 @@ def _with_formulas(
     objective = objective if layout is None else objective.flat(layout)
     stated = _stated(constraints, given, width)
     batch = np.broadcast_shapes(scores.shape[:-1], constraints.batch_shape, *(n.shape[:-1] for n in stated))
-    codes, begin, selection = None, None, None
+    codes, selection = None, None
     if len(rows.joint):
-        codes, begin, selection = _asked(rows, constraints, stated, scores, objective, solver, batch)
+        codes, selection = _asked(rows, constraints, stated, scores, objective, solver, batch)
     plain = rows.numbers(terms, stated, selection)
     numbers = rows.given(plain)
     if constraints._soft_mask().any():
@@ -231,7 +231,6 @@ def _with_formulas(
         objective=objective,
         solver=solver,
         on_failure="ignore" if codes is not None else on_failure,
-        start=begin,
         **numbers,
     )
     x, status, violation = solution.x, solution.status, solution.violation
@@ -264,8 +263,8 @@ def _asked(
     objective: Objective,
     solver: Any,
     batch: tuple[int, ...],
-) -> tuple[Array, Array, Selection]:
-    """Status, multipliers and what the right choice selects, by a callback to the host."""
+) -> tuple[Array, Selection]:
+    """Status, and what the right choice selects, by a callback to the host."""
     terms, width = constraints.terms, scores.shape[-1]
     assert terms is not None
     count = int(np.prod(batch))
@@ -280,20 +279,16 @@ def _asked(
         numbers = Stated(*flat[1 : 1 + len(stated)])
         chosen = formulas.choose(constraints, numbers, flat[0], spread, solver or DEFAULT, None)
         selection = rows.selection(terms, chosen.choice, width, lead)
-        made = (chosen.counts[0].reshape(lead).astype(np.int32), chosen.duals.reshape(*lead, -1), *selection)
-        return tuple(np.asarray(part, kind.dtype) for part, kind in zip(made, shapes, strict=True))
+        return chosen.counts[0].reshape(lead).astype(np.int8), *(part.astype(np.int8) for part in selection)
 
-    work = jnp.zeros(0).dtype
-    sizes = len(rows.from_row), rows.num_masks, len(rows.bound), width
-    shapes = (
-        jax.ShapeDtypeStruct(batch, np.int32),
-        *(jax.ShapeDtypeStruct((*batch, size), work) for size in sizes),
-    )
+    # Whole numbers: the thread of a callback does not know whether JAX has 64 bits here.
+    sizes = ((), (rows.num_masks,), (len(rows.bound),), (width,))
+    shapes = tuple(jax.ShapeDtypeStruct((*batch, *size), np.int8) for size in sizes)
     full = [jnp.broadcast_to(part, (*batch, part.shape[-1])) for part in stated]
     own = [jnp.broadcast_to(n, (count, n.shape[-1])).reshape(*batch, n.shape[-1]) for n in parameters.values()]
     operands = jax.lax.stop_gradient((jnp.broadcast_to(scores, (*batch, width)), full, own))
-    codes, duals, *selected = jax.pure_callback(ask, shapes, *operands, vmap_method="broadcast_all")
-    return codes, duals, Selection(*selected)
+    codes, *selected = jax.pure_callback(ask, shapes, *operands, vmap_method="broadcast_all")
+    return codes.astype(np.int32), Selection(*selected)
 
 
 def _to_numpy(leaf: Any) -> Any:
