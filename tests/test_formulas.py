@@ -96,6 +96,14 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 
 
+# The same, satisfied at the centre.
+STEPS, SPREAD = float(np.abs(np.diff(CENTRE)).sum()), float(CENTRE.max() - CENTRE.min())
+LOOSE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "differences": (lambda w: linsat.norm(w.diff(), 1) <= STEPS, lambda x: cp.norm1(cp.diff(x)) <= STEPS),
+    "spread": (lambda w: w.max() - w.min() <= SPREAD, lambda x: cp.max(x) - cp.min(x) <= SPREAD),
+}
+
+
 @pytest.mark.parametrize("kind", ["slack-free", "euclidean", "kl", "tsallis"])
 @pytest.mark.parametrize("case", CASES)
 def test_the_answer_is_clarabels(case: str, kind: str) -> None:
@@ -159,12 +167,7 @@ def test_random_sets_with_several_formulas(kind: str) -> None:
         )
         chosen = list(dict.fromkeys(picked))
         w, x = Variable(N, name="w"), cp.Variable(N)
-        loose = np.abs(np.diff(CENTRE)).sum(), CENTRE.max() - CENTRE.min()  # satisfied at the centre
-        own = {
-            "differences": (lambda w: linsat.norm(w.diff(), 1) <= loose[0], lambda x: cp.norm1(cp.diff(x)) <= loose[0]),
-            "spread": (lambda w: w.max() - w.min() <= loose[1], lambda x: cp.max(x) - cp.min(x) <= loose[1]),
-        }
-        both = [(CASES | own)[name] for name in chosen]
+        both = [(CASES | LOOSE)[name] for name in chosen]
         cons = subject_to(w.sum() == 1, *(formula(w) for formula, _ in both))
         y = rng.normal(size=N) * rng.choice([0.3, 1.0, 3.0])
         solution = linsat.solve(y, cons, objective=objective)
@@ -501,7 +504,7 @@ def test_jax_eager_traced_and_mapped() -> None:
             assert np.array_equal(projected(*arrays), x)
             assert np.abs(jax.jit(projected)(*arrays) - x).max() < 1e-12
             assert np.abs(jax.vmap(projected, (0, None))(*arrays) - x).max() < 1e-12
-            to_y, to_t = jax.grad(lambda y, t: (projected(y, t) * pull).sum(), (0, 1))(*arrays)  # noqa: B023
+            to_y, to_t = jax.grad(lambda y, t: (projected(y, t) * pull).sum(), (0, 1))(*arrays)
             tensors = torch.tensor(y, requires_grad=True), torch.tensor(t, requires_grad=True)
             solved = linsat.project(tensors[0], cons.with_numbers(t=tensors[1]), objective=objective)
             (solved * torch.tensor(pull)).sum().backward()

@@ -1,4 +1,4 @@
-r"""Projections onto sets with sums of absolute values and other maxima: which pieces count, found by solving linear rows.
+r"""Projections onto sets with sums of absolute values and other maxima: which pieces count.
 
 `linsat.constraints.plain_rows` makes linear rows of a formula for a `Choice` of leading and tied pieces. The right
 choice is the one whose solution agrees with it. With lambda >= 0 the multiplier of a formula, at x and the multipliers
@@ -407,9 +407,9 @@ class _Search:
         member &= active[np.maximum(rows.joint_of, 0)] & rows.joint_pieces
         lead = np.zeros(len(member))
         for m in maxima:
-            here = np.flatnonzero(member[terms.first[m] : terms.first[m + 1]])
-            if len(here):
-                lead[terms.first[m] + here[0]] = 1.0
+            members = np.flatnonzero(member[terms.first[m] : terms.first[m + 1]])
+            if len(members):
+                lead[terms.first[m] + members[0]] = 1.0
         chosen.choice.active[i] = active
         chosen.choice.leads[i] = lead
         chosen.choice.tied[i] = member & (lead == 0)
@@ -495,18 +495,19 @@ def _lifted_system(constraints: Constraints, stated: Stated) -> Any:
     """The lifted rows of one instance, for a verdict."""
     terms = constraints.terms
     assert terms is not None
-    sides, matrices, row, entry = {}, {}, 0, 0
+    arguments: dict[str, Any] = {}
+    row = entry = 0
     for (name, matrix), side in zip(constraints.blocks.items(), constraints._sides(), strict=True):
         rows, entries = matrix.shape[0], len(matrix.row)
         values = stated.values[0, entry : entry + entries]
-        matrices[name] = replace(matrix, source=values, live=False, sparse=True)
-        sides[side] = stated.side[0, row : row + rows]
+        arguments[name] = replace(matrix, source=values, live=False, sparse=True)
+        arguments[side] = stated.side[0, row : row + rows]
         row, entry = row + rows, entry + entries
     own = replace(
         terms, matrix=replace(terms.matrix, source=stated.T[0], live=False, sparse=True), side=stated.t[0], kept={}
     )
     lower, upper = stated.lower[0], stated.upper[0]
-    single = Constraints(**matrices, **sides, lower=lower, upper=np.maximum(lower, upper), terms=own)
+    single = Constraints(**arguments, lower=lower, upper=np.maximum(lower, upper), terms=own)
     if np.isfinite(stated.price[0]).any():
         single = single.with_full_price(stated.price[0])
     return linear_system(lifted(single)[0])

@@ -42,7 +42,8 @@ class Maxima:
 
     def expression(self, shape: Shape) -> Expression:
         """The maxima as an array of a shape."""
-        return Expression(shape, {self: sp.csr_array(sp.eye(self.size))}, np.zeros(self.size))
+        own: dict[Variable | Maxima, sp.csr_array] = {self: sp.csr_array(sp.eye(self.size))}
+        return Expression(shape, own, np.zeros(self.size))
 
 
 class _Pieces(NamedTuple):
@@ -78,7 +79,7 @@ def minimum(*arguments: Any) -> Expression:
     return -_maximum("minimum", _read(arguments, "minimum"), -1.0)
 
 
-def norm(x: Any, ord: Any = 1, *, axis: Any = None) -> Expression:  # noqa: A002 - numpy's name
+def norm(x: Any, ord: Any = 1, *, axis: Any = None) -> Expression:
     """The norm of an array of expressions, for rows such as ``linsat.norm(w - held, 1) <= 0.2``.
 
     Args:
@@ -169,8 +170,8 @@ def _not_convex(name: str, sense: str) -> str:
         why = f"an equality with {name}(...) holds on the corners between its pieces only"
         fix = f"{way}, if that is what is meant, or a linear row for each piece"
     return (
-        f"{name}(...) stands on the wrong side of {sense}: {why}, which is not convex, and there is no nearest point to "
-        f"look for. Fix: {fix}."
+        f"{name}(...) stands on the wrong side of {sense}: {why}, which is not convex, so that there need not be one "
+        f"best point. Fix: {fix}."
     )
 
 

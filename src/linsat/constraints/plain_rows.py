@@ -268,10 +268,10 @@ def stated_numbers(constraints: Constraints) -> Stated:
 
     terms, width = constraints.terms, constraints.num_variables
     assert terms is not None
-    parts = [_slot(constraints, name) for name in ("values", "side", "lower", "upper", "price")]
+    parts: list[Any] = [_slot(constraints, name) for name in ("values", "side", "lower", "upper", "price")]
     for place in (2, 3):
         parts[place] = spread(parts[place], (*parts[place].shape[:-1], width or 0))
-    return Stated(*parts, terms.matrix.values(), terms.sides())
+    return Stated._make([*parts, terms.matrix.values(), terms.sides()])
 
 
 def _repeats(columns: Array) -> tuple[Array, ...]:
@@ -343,17 +343,17 @@ def _made(constraints: Constraints, terms: Terms, soft: Array, entropic_slack: b
     shapes_rows: dict[str, int] = {}
     for name, _, sense in BLOCKS:
         here = [plain[senses[plain] == sense]]
-        kind = [np.full(len(here[0]), -1)]
+        own_kinds = [np.full(len(here[0]), -1)]
         if sense != EQUAL:
             mine = singles[senses[piece_row[singles]] == sense]
             here.append(piece_row[mine])
-            kind.append(mine)
+            own_kinds.append(mine)
         else:
             here += [joint, piece_row[ties]]
-            kind += [np.full(len(joint), -2), -3 - ties]
+            own_kinds += [np.full(len(joint), -2), -3 - ties]
         shapes_rows[name] = sum(map(len, here))
         owners += here
-        kinds += kind
+        kinds += own_kinds
     from_row, kind = (np.concatenate(parts).astype(np.int64) for parts in (owners, kinds))
     count = len(from_row)
     plain_at = np.full(k, -1)
@@ -371,9 +371,9 @@ def _made(constraints: Constraints, terms: Terms, soft: Array, entropic_slack: b
     pair_first = 1 + len(joint) + 2 * pieces
     pair_tied, pair_lead = [], []
     for p in ties.tolist():
-        for lead in range(first[terms.of[p]], p):
+        for before in range(first[terms.of[p]], p):
             pair_tied.append(p)
-            pair_lead.append(lead)
+            pair_lead.append(before)
     tied, lead = np.array(pair_tied, dtype=np.int64), np.array(pair_lead, dtype=np.int64)
     parts: list[tuple[Any, Any, Any, Any, Any]] = []  # row, column, source, coefficient, mask
     sides: list[tuple[Any, Any, Any, Any]] = []  # row, source, coefficient, mask
@@ -385,8 +385,10 @@ def _made(constraints: Constraints, terms: Terms, soft: Array, entropic_slack: b
         return found, np.repeat(np.arange(len(which)), ends[1] - ends[0])
 
     ones = np.zeros(nnz, dtype=np.int64)
-    here = np.flatnonzero(own[pattern.row] == 0)
-    parts.append((plain_at[pattern.row[here]], pattern.col[here], here, np.ones(len(here)), ones[: len(here)]))
+    entries = np.flatnonzero(own[pattern.row] == 0)
+    parts.append(
+        (plain_at[pattern.row[entries]], pattern.col[entries], entries, np.ones(len(entries)), ones[: len(entries)])
+    )
     sides.append((plain_at[plain], plain, np.ones(len(plain)), np.zeros(len(plain), dtype=np.int64)))
     # Single maxima: the linear part with each piece.
     for p in singles.tolist():

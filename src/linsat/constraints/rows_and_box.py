@@ -38,8 +38,8 @@ from linsat.constraints.numbers import own_tensor, right_sides, sparse_matrix, s
 from linsat.constraints.rounded import consistent, keep_dependencies, rounding_of
 from linsat.constraints.soft import SoftRows, check_price, full_price, learned_price
 from linsat.constraints.statement import Statement
-from linsat.constraints.terms import Terms
 from linsat.constraints.structure import BLOCKS, SparsityPattern, Values, joint_width, stack_rows
+from linsat.constraints.terms import Terms
 from linsat.constraints.text import SENSE_TEXT, row_text, summary
 from linsat.constraints.variables import read_layout
 from linsat.constraints.violations import row_violation, soft_violation, violation

@@ -231,7 +231,7 @@ def lifted(constraints: Constraints) -> tuple[Constraints, Array]:
     assert terms is not None
     assert l is not None
     count, k = len(terms.row), len(constraints)
-    matrix, pattern = terms.matrix, constraints.structure
+    matrix = terms.matrix
     first = np.searchsorted(matrix.row, np.arange(matrix.shape[0] + 1))
     entries = np.concatenate([np.arange(first[b], first[b + 1]) for b in terms.base]).astype(np.int64)
     lengths = np.diff(first)[terms.base]
@@ -239,7 +239,7 @@ def lifted(constraints: Constraints) -> tuple[Constraints, Array]:
     values, side = as_array(matrix.values()), as_array(terms.sides())
     own = values[..., entries] * terms.sign[of_entry]
     blocks: dict[str, Any] = {}
-    start, order, names, owners = 0, [], [], []
+    start = 0
     for name, block in constraints.blocks.items():
         rows = block.shape[0]
         here = (terms.row >= start) & (terms.row < start + rows)
@@ -248,7 +248,6 @@ def lifted(constraints: Constraints) -> tuple[Constraints, Array]:
         given = as_array(block.values())
         weights = np.broadcast_to(terms.weight[here], (*given.shape[:-1], int(here.sum())))
         blocks[name] = (row, col, np.concatenate([given, weights], -1), rows)
-        order.append((name, np.arange(start, start + rows)))
         start += rows
     sides = {name: as_array(s) for name, s in constraints._sides().items()}
     pieces = len(terms.base)
@@ -279,7 +278,8 @@ def lifted(constraints: Constraints) -> tuple[Constraints, Array]:
         whole = np.broadcast_to(bounds[name], (*bounds[name].shape[:-1], l))
         arguments[name] = np.concatenate([whole, np.full((*whole.shape[:-1], count), end)], -1)
     names = [constraints.names[i] for i in owner]
-    made = Constraints(**arguments, **sides, names=names)
+    arguments |= sides
+    made = Constraints(**arguments, names=names)
     price = constraints._price_of_all()
     if price is not None:
         whole = np.concatenate([as_array(price), np.full((*price.shape[:-1], 1), np.inf)], -1)

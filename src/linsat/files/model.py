@@ -121,8 +121,8 @@ def read_terms(T: Any, t: Any, names: Any, pieces: np.ndarray, rows: np.ndarray,
     fits = pieces.ndim == rows.ndim == 2 and pieces.shape[1:] == (3,) and rows.shape[1:] == (2,) and len(rows) > 0
     if not fits or not np.isfinite(pieces).all() or not np.isfinite(rows).all():
         raise ConstraintError(
-            f"pieces and rows of the maxima have shapes {pieces.shape} and {rows.shape}; expected (base, sign, maximum) "
-            f"and (row, weight) for each of them, finite."
+            f"pieces and rows of the maxima have shapes {pieces.shape} and {rows.shape}; expected (base, sign, "
+            f"maximum) and (row, weight) for each of them, finite."
         )
     base, sign, of = pieces.T
     row, weight = rows.T

@@ -275,7 +275,8 @@ def _asked(
         whole = np.asarray(scores, np.float64)
         lead = whole.shape[:-1]
         flat = [np.asarray(part, np.float64).reshape(-1, part.shape[-1]) for part in (whole, *numbers, *own)]
-        spread = replace(objective, **dict(zip(names, flat[1 + len(numbers) :], strict=True))) if names else objective
+        own_numbers = dict(zip(names, flat[1 + len(numbers) :], strict=True))
+        spread = replace(objective, **own_numbers) if names else objective  # type: ignore[type-var]
         numbers = Stated(*flat[1 : 1 + len(stated)])
         chosen = formulas.choose(constraints, numbers, flat[0], spread, solver or DEFAULT, None)
         selection = rows.selection(terms, chosen.choice, width, lead)
