@@ -65,6 +65,7 @@ _FURTHER = 10  # after it
 _TOL = 1e-9  # by which a piece may exceed the leading one, relative to its size, and shares may be negative
 _MODELS = 12  # quadratic models of an objective that the interior-point method does not know
 _FAR, _INSIDE = 1e6, 1e-7  # how far bisection looks, and how close to a bound a model is made, as a share of the box
+_SAME = 1e-7  # distance of two answers that are the same, relative to their size
 _JUDGE_SECONDS = 10.0
 _BEYOND = 1e30  # stands for a multiplier that may be as large as one likes
 
@@ -137,7 +138,7 @@ class _Search:
         if start is not None:
             chosen.duals[:] = rows.start(start)
         left = self._iterate(chosen, np.arange(count), _ROUNDS)
-        self.latest = chosen.x.copy()
+        self.latest, self.certain = chosen.x.copy(), np.zeros(count, dtype=bool)
         known = interior_point.unsupported(self.objective) is None
         for _ in range(1 if known else _MODELS):
             for i in left:
@@ -177,6 +178,11 @@ class _Search:
             same = np.ones(len(go), dtype=bool)
             for old, new in zip(at[0], then, strict=True):
                 same &= (old == new).all(-1)
+            if finish:
+                # The same x as that of the interior-point method, which vouches for it: whatever the multipliers.
+                apart = np.abs(answer.x[go] - self.latest[index]).max(-1)
+                close = apart <= _SAME * np.maximum(1.0, np.abs(self.latest[index]).max(-1))
+                same |= self.certain[index] & close & self._holds(answer.x[go], index)
             index = index[~same]
             for kept, new in zip(choice, then, strict=True):
                 kept[index] = new[~same]
@@ -205,17 +211,9 @@ class _Search:
     def _improved(self, choice: Choice, plain: Numbers, x: Array, duals: Array, index: Array) -> Choice:
         """The choice that x and the multipliers ask for."""
         terms, rows, stated = self.terms, self.rows, _of(self.stated, index)
-        T, t = stated.T, stated.t
-        bases = summed(x[:, terms.matrix.col] * T, terms.matrix.row, terms.matrix.shape[0]) - t
-        values = bases[:, terms.base] * terms.sign  # (n, pieces)
+        values = self._pieces(x, stated)
         largest = values[:, self.table].max(-1)  # (n, maxima)
-        weighted = largest * terms.weight
-        k = len(self.constraints)
-        activity = summed(x[:, self.pattern.col] * stated.values, self.pattern.row, k)
-        size = summed(np.abs(x[:, self.pattern.col] * stated.values), self.pattern.row, k)
-        activity = activity + summed(weighted, terms.row, k)
-        size = size + summed(np.abs(weighted), terms.row, k)
-        excess = (-self.sense * (activity - stated.side)[:, rows.joint]) > _TOL * np.maximum(1.0, size[:, rows.joint])
+        excess = self._excess(x, stated)
         push = duals[:, self.joint_rows] * self.sense  # (n, joint) at least 0 where it pushes the right way
         push = np.where(self._no_room(plain, choice), _BEYOND, push)
         was = choice.active > 0
@@ -234,6 +232,28 @@ class _Search:
         leads = np.where(fresh[:, of], begin, leads) * active[:, of] * rows.joint_pieces
         tied = np.where(fresh[:, of], 0.0, tied) * active[:, of] * rows.joint_pieces
         return Choice(active.astype(np.float64), leads, tied)
+
+    def _pieces(self, x: Array, stated: Stated) -> Array:
+        """(n, pieces) their values at x."""
+        terms = self.terms
+        bases = summed(x[:, terms.matrix.col] * stated.T, terms.matrix.row, terms.matrix.shape[0]) - stated.t
+        return bases[:, terms.base] * terms.sign
+
+    def _excess(self, x: Array, stated: Stated) -> Array:
+        """(n, joint) formulas that do not hold at x."""
+        terms, k = self.terms, len(self.constraints)
+        added = self._pieces(x, stated)[:, self.table].max(-1) * terms.weight
+        linear = x[:, self.pattern.col] * stated.values
+        activity = summed(linear, self.pattern.row, k) + summed(added, terms.row, k)
+        size = summed(np.abs(linear), self.pattern.row, k) + summed(np.abs(added), terms.row, k)
+        beyond = -self.sense * ((activity - stated.side) / np.maximum(1.0, size))[:, self.rows.joint]
+        return beyond > _TOL
+
+    def _holds(self, x: Array, index: Array) -> Array:
+        """(n,) whether every hard formula holds at x."""
+        stated = _of(self.stated, index)
+        hard = ~np.isfinite(stated.price[:, self.rows.joint])
+        return ~(self._excess(x, stated) & hard).any(-1)
 
     def _no_room(self, plain: Numbers, choice: Choice) -> Array:
         """(n, joint) formulas that bind where all of their variables are held: any multiplier fits."""
@@ -413,7 +433,14 @@ class _Search:
         chosen.choice.active[i] = active
         chosen.choice.leads[i] = lead
         chosen.choice.tied[i] = member & (lead == 0)
-        chosen.duals[i] = 0.0
+        # At a vertex there are many multipliers: those found here have the right signs.
+        duals = optimum.duals[:k0].copy()
+        duals[self.joint_rows] = optimum.duals[k0 : k0 + len(joint)]
+        of_piece = np.zeros(len(terms.base))
+        of_piece[pieces] = optimum.duals[k0 + len(joint) :]
+        duals[self.tie_rows] = of_piece[rows.ties]
+        chosen.duals[i] = np.where(np.isfinite(duals), duals, 0.0)
+        self.certain[i] = known and optimum.error <= min(self.solver.tol, 1e-9)
 
     def _give_up(self, chosen: Chosen, i: int) -> None:
         """An instance without a choice: infeasible where that is proved, else stalled; its x is what came last."""
