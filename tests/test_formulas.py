@@ -228,10 +228,13 @@ def test_gradients_to_scores_and_every_number(kind: str) -> None:
     x, duals = solved(**numbers)
     assert ((x == numbers["held"]).sum(-1) >= 2).all()
     assert (duals[:, 0] < -1e-3).all()
-    assert torch.autograd.gradcheck(solved, tuple(numbers.values()), eps=1e-6, atol=1e-5, rtol=1e-4)
+    assert torch.autograd.gradcheck(solved, tuple(numbers.values()), eps=1e-6, atol=1e-5, fast_mode=True)
     T = torch.tensor(np.asarray(cons.terms.matrix.source)).requires_grad_()  # type: ignore[union-attr]
     assert torch.autograd.gradcheck(
-        lambda T: linsat.project(numbers["y"].detach(), cons.with_numbers(T=T), objective=objective), (T,), atol=1e-5
+        lambda T: linsat.project(numbers["y"].detach(), cons.with_numbers(T=T), objective=objective),
+        (T,),
+        atol=1e-5,
+        fast_mode=True,
     )
 
 
