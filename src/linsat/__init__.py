@@ -15,7 +15,7 @@ from linsat._registration import register_operators
 if TYPE_CHECKING:
     from linsat import constraints, decode, losses
     from linsat import jax as jax
-    from linsat.constraints import Constraints, Variable, subject_to
+    from linsat.constraints import Constraints, Variable, maximum, minimum, norm, subject_to
     from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATError, LinSATWarning
     from linsat.exact import argmax, regret
     from linsat.files import load, save
@@ -34,7 +34,7 @@ __version__ = "0.1.0"
 # Where each public name lives; a module is imported when one of its names is first used (PEP 562).
 _HOMES = {
     "linsat.interop.linsatnet": ("init_constraints", "linsat_layer"),
-    "linsat.constraints": ("Constraints", "Variable", "subject_to"),
+    "linsat.constraints": ("Constraints", "Variable", "maximum", "minimum", "norm", "subject_to"),
     "linsat.errors": ("ConstraintError", "ConvergenceError", "InfeasibleError", "LinSATError", "LinSATWarning"),
     "linsat.exact": ("argmax", "regret"),
     "linsat.files": ("load", "save"),
@@ -77,7 +77,10 @@ __all__ = [
     "linsat_layer",
     "load",
     "losses",
+    "maximum",
+    "minimum",
     "multi_set_sinkhorn",
+    "norm",
     "project",
     "project_each",
     "regret",

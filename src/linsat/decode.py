@@ -155,6 +155,7 @@ class _Rows:
     @staticmethod
     def of(cons: Constraints, batch: tuple[int, ...]) -> Iterator[_Rows]:
         """The rows of each instance of a batch."""
+        cons.require_linear("linsat.decode.greedy_repair")
         structure, numbers = cons.structure, present(cons)
         scale = _row_scale(cons)
         parts = (numbers.values / scale[..., structure.row], numbers.rhs / scale)

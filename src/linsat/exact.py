@@ -48,6 +48,7 @@ def argmax(y: Scores, constraints: Constraints) -> Scores:
     """
     if not isinstance(constraints, Constraints):
         raise not_a_set(constraints)
+    constraints.require_linear("linsat.argmax")
     given, scores, arrangement = _read(y, constraints)
     held = np.isneginf(scores)
     numbers = present(constraints)

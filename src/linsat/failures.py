@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,7 +61,7 @@ def _explain(call: Call, scores: Array, answer: Answer) -> None:
         check_lower(held & np.isneginf(numbers.lower), call.constraints)
     unusable = answer.codes == Status.NOT_FINITE.code
     if unusable.any() and call.on_failure == "raise":
-        _reject_scores(scores, numbers, call.constraints, int(unusable.nonzero()[0][0]))
+        reject_scores(scores, numbers, call.constraints, int(unusable.nonzero()[0][0]))
 
 
 def unusable_scores(call: Call, scores: Array) -> Failed:
@@ -84,7 +85,7 @@ def unusable_scores(call: Call, scores: Array) -> Failed:
     if not bad.any():
         return None
     if call.on_failure == "raise":
-        _reject_scores(scores, numbers, constraints, int(bad.nonzero()[0][0]))
+        reject_scores(scores, numbers, constraints, int(bad.nonzero()[0][0]))
     return bad
 
 
@@ -102,7 +103,7 @@ def _check_numbers(call: Call) -> Numbers:
     return numbers
 
 
-def _reject_scores(scores: Array, numbers: Numbers, constraints: Constraints, instance: int) -> None:
+def reject_scores(scores: Array, numbers: Numbers, constraints: Constraints, instance: int) -> None:
     """Raise what is wrong with the scores of an instance."""
     own = scores[instance].astype(np.float64)
     wrong = ~np.isfinite(own) & ~np.isneginf(own)
@@ -170,27 +171,36 @@ def _judge(call: Call, scores: Array, answer: Answer) -> None:
 
 def _report(call: Call, scores: Array, answer: Answer) -> Failed:
     """Raise, warn, or tell where x becomes NaN because an instance was not solved, as the caller asked."""
-    failed = answer.codes != Status.CONVERGED.code
+
+    def reject(first: int) -> None:
+        numbers, held = call.in_numpy(), np.isneginf(scores[first])
+        ends = (bound[min(first, bound.shape[0] - 1)] for bound in (numbers.lower, numbers.upper))
+        reject_instance(call.constraints, call.own_instance(first), first, held, *ends)
+
+    return report(answer.codes, call.on_failure, reject)
+
+
+def report(codes: Array, on_failure: str, reject: Callable[[int], None]) -> Failed:
+    """The same for the codes (N,) of any solve; ``reject`` raises what is wrong with an infeasible instance."""
+    failed = codes != Status.CONVERGED.code
     if not failed.any():
         return None
-    nowhere = answer.codes == Status.NOT_FINITE.code  # no scores, no point, whoever asks
-    if call.on_failure == "nan":
+    nowhere = codes == Status.NOT_FINITE.code  # no scores, no point, whoever asks
+    if on_failure == "nan":
         return failed
-    if call.on_failure == "ignore":
+    if on_failure == "ignore":
         return nowhere if nowhere.any() else None
     first = int(failed.nonzero()[0][0])
-    status = Status.of(int(answer.codes[first]))
+    status = Status.of(int(codes[first]))
     text = (
         f"{int(failed.sum())} of {len(failed)} instances were not solved; the first is instance {first}: {status}. "
         f"{status.advice}"
     )
-    if call.on_failure == "warn":
+    if on_failure == "warn":
         warnings.warn(text, LinSATWarning, stacklevel=_caller_level())
         return nowhere if nowhere.any() else None
     if status is Status.INFEASIBLE:
-        numbers, held = call.in_numpy(), np.isneginf(scores[first])
-        ends = (bound[min(first, bound.shape[0] - 1)] for bound in (numbers.lower, numbers.upper))
-        reject_instance(call.constraints, call.own_instance(first), first, held, *ends)
+        reject(first)
     raise ConvergenceError(f'{text} To continue without such instances: on_failure="nan".')
 
 

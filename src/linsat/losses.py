@@ -93,6 +93,11 @@ def fenchel_young_loss(
             f"Tsallis, Euclidean or Quadratic, whose Omega is known at the target. Fix: one of these, define "
             f"{type(objective).__name__}.excess, or your own loss on linsat.project."
         )
+    if isinstance(constraints, Constraints) and constraints.terms is not None:
+        raise ConstraintError(
+            "constraints have formulas with abs, a maximum or a norm, for which there is no such loss. Fix: your own "
+            "loss on linsat.project."
+        )
     reading = _read(y, constraints, objective, solver, on_failure)
     _reject_transforms(reading)
     _reject_learned(constraints)

@@ -300,6 +300,7 @@ def plan_of(constraints: Constraints, objective: Objective, solver: Solver, widt
     key = (kind, *objective.parameters(), solver, type(solver), width, constant)
     plan = constraints.plans.get(key)
     if plan is None:
+        constraints.require_linear("this function")
         numbers = numbers_of(constraints, width, ()) if constant else None
         # Numbers that are kept here would keep alive the computation that they come from.
         bare = objective if objective.native is None else objective.changed(lambda _: 1.0)

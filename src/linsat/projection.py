@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from linsat import numpy_door
+from linsat import formulas, numpy_door
+from linsat._array_namespace import to_numpy
 from linsat._optional import is_tensor, require
-from linsat._transforms import tracing
+from linsat._transforms import outside_graphs, tracing
 from linsat.call import OnFailure, read_objective, with_numbers
 from linsat.constraints.arrays import as_array
 from linsat.constraints.constraint_set import Constraints
@@ -18,6 +20,7 @@ from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.plan import Solver
 from linsat.solution import Scores, Solution
+from linsat.status import Status
 
 
 def project(
@@ -75,6 +78,8 @@ def project(
     rows: dict[str, Any] = {"A": A, "C": C, "E": E, "b": b, "d": d, "f": f}
     others: dict[str, Any] = {"lower": lower, "upper": upper, "price": price, "rhs": rhs}
     given = {name: value for name, value in (rows | others).items() if value is not None}
+    if formulas.takes(constraints):
+        return _with_formulas(y, with_numbers(constraints, given), objective, solver, on_failure, start).x
     if holds_tensors(y):
         from linsat.torch.projection import project
 
@@ -103,6 +108,8 @@ def solve(
     """
     objective = read_objective(objective, tau)
     given = {name: value for name, value in numbers.items() if value is not None}
+    if formulas.takes(constraints):
+        return _with_formulas(y, with_numbers(constraints, given), objective, solver, on_failure, start)
     if holds_tensors(y):
         from linsat.torch.projection import solve
 
@@ -112,6 +119,43 @@ def solve(
     except numpy_door.NotHere as reason:
         constraints = with_numbers(constraints, given)
         return _by_torch(reason, y, constraints, objective, solver, on_failure, start)
+
+
+@outside_graphs
+def _with_formulas(
+    y: Any, constraints: Constraints, objective: Objective, solver: Any, on_failure: Any, start: Any
+) -> Solution:
+    """A set with maxima in its rows: the linear rows that they come down to, solved as any others."""
+    formulas.reject_graphs(y)
+    layout = constraints.layout
+    scores, arrangement = flatten("y", y, layout, constraints.num_variables, _read)
+    flat = to_numpy(scores)
+    objective = objective if layout is None else objective.flat(layout)
+    call = formulas.prepare(constraints, flat, objective, solver, on_failure, start)
+    chosen = call.chosen
+    if chosen is None:
+        begin = None if start is None else call.rows.start(start)
+        solution = solve(scores, call.plain, objective=objective, solver=solver, on_failure=on_failure, start=begin)
+        solution = replace(solution, duals=call.rows.duals(solution.duals), constraints=constraints)
+    else:
+        solution = solve(scores, call.plain, objective=objective, solver=solver, on_failure="ignore", start=call.start)
+        codes = to_numpy(solution.codes).reshape(-1)
+        codes = np.where(chosen.counts[0] == Status.CONVERGED.code, codes, chosen.counts[0])
+        batch, width = tuple(solution.codes.shape), flat.shape[-1]
+        failed = call.report(codes, np.broadcast_to(flat, (*batch, width)).reshape(-1, width), on_failure, batch)
+        solution = call.solution(solution, codes, failed)
+    if layout is None or arrangement == "flat":
+        return solution
+    return replace(solution, x=layout.restored(solution.x, arrangement))
+
+
+def _read(name: str, part: Any) -> Any:
+    """Scores as they came, checked."""
+    if is_tensor(part):
+        from linsat.torch.call import read_scores
+
+        return read_scores(name, part)
+    return numpy_door.read_scores(name, part)
 
 
 def _by_torch(
@@ -176,6 +220,8 @@ def _stacked(parts: Sequence[Any]) -> Any:
 def _rows_key(constraints: Any) -> Any:
     """Equal for sets with the same pattern, prices and box; a set that cannot be joined has a key that no other has."""
     if tracing() or not isinstance(constraints, Constraints) or not constraints.fixed or constraints.batch_shape:
+        return id(constraints)
+    if constraints.terms is not None:
         return id(constraints)
     numbers = constraints.statement()
     price = np.full(len(constraints), np.inf) if numbers.price is None else numbers.price

@@ -84,7 +84,7 @@ def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None =
     analyses = problem.rows.cache.setdefault("analyses", Recent(_PATTERNS))
     low, high = problem.dual_bounds()
     for instance in range(problem.size):
-        elastic, program = _Elastic.of(problem, instance), _program(problem, instance)
+        elastic, program = elastic_of(problem, instance), program_of(problem, instance)
         if cost is not None:
             program = cost(program, instance)
         whole = elastic.added_to(program)
@@ -211,7 +211,11 @@ def _one(array: Array, instance: int) -> Array:
     return array[min(instance, array.shape[0] - 1)]
 
 
-def _program(problem: Problem, instance: int) -> Program:
+def elastic_of(problem: Problem, instance: int) -> _Elastic:
+    return _Elastic.of(problem, instance)
+
+
+def program_of(problem: Problem, instance: int) -> Program:
     """One instance as the interior-point method wants it: what presolve fixed has no room, idle rows no sides."""
 
     def of(array: Array) -> Array:

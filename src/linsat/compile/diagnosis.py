@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from linsat.compile import (
 from linsat.compile.certificate import weighted
 from linsat.compile.explanation import certificate_words, listed_names, row_lines
 from linsat.constraints.numbers import of_instance, present
+from linsat.constraints.terms import lifted
 from linsat.errors import InfeasibleError
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ def diagnose(
     Args:
         others: how many further conflicts to look for.
     """
+    if constraints.terms is not None:
+        return _of_formulas(constraints, instance, seconds)
     deadline = Deadline(seconds)
     system = linear_system(constraints, instance)
     verdict = judge(system, deadline=deadline)
@@ -133,6 +136,13 @@ def diagnose(
         multipliers=conflict.certificate.multipliers[: len(rows)],
         others=tuple(other.rows for other in found),
     )
+
+
+def _of_formulas(constraints: Constraints, instance: int, seconds: float | None) -> Diagnosis:
+    """The same of a set with maxima, by way of its linear rows, whose conflicts are those of the formulas."""
+    whole, owner = lifted(constraints)
+    found = diagnose(whole.with_named_bounds(constraints.named_bounds), instance, seconds=seconds, others=0)
+    return replace(found, rows=tuple(dict.fromkeys(owner[list(found.rows)].tolist())), multipliers=())
 
 
 def _named_bounds(constraints: Constraints, system: LinearSystem) -> list[NamedBound]:
@@ -214,11 +224,12 @@ def error_from(constraints: Constraints, found: Diagnosis, instance: int = 0, *,
 
 def explained(constraints: Constraints, found: Diagnosis, instance: int = 0) -> list[str]:
     """A conflict in lines: its rows, the bounds that it needs, and the certificate in words."""
-    system = linear_system(constraints, instance)
     lines = row_lines(constraints, found.rows, instance)
     if found.bounds:
         lines += ["together with these bounds:", *_listed([bound.text(value) for bound, value in found.bounds])]
-    words = certificate_words(constraints, system, found.rows, found.multipliers)
+    if constraints.terms is not None:  # the certificate is one of rows that the user has not written
+        return lines
+    words = certificate_words(constraints, linear_system(constraints, instance), found.rows, found.multipliers)
     return [*lines, words] if words else lines
 
 

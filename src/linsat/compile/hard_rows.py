@@ -54,6 +54,7 @@ def hard_rows(problem: Problem, instance: int, x: np.ndarray | None = None) -> L
         sides = np.where(np.isfinite(side), np.abs(side), 0.0)
         asked = max(1.0, np.abs(of(problem.scores)).max(initial=0.0), (sides / of(problem.scale)).max(initial=0.0))
         at = np.minimum(at, np.minimum(_RUNS_OFF * asked, np.maximum(np.abs(system.lower), np.abs(system.upper))))
+    system.matrix.eliminate_zeros()  # coefficients that this instance does not have
     lost = ROUNDING * (abs(system.matrix) @ np.abs(at))
     return replace(system, row_lower=low - lost, row_upper=high + lost).take(np.flatnonzero(~of(problem.soft)))
 
@@ -71,7 +72,16 @@ def contradictory(problem: Problem, ask: Callable[[LinearSystem, int], bool], ne
         if x is not None:  # the same power of two for most instances
             x = np.full_like(x, np.exp2(np.ceil(np.log2(max(1.0, float(np.abs(x).max(initial=0.0)))))))
         system = hard_rows(problem, instance, x)
-        parts = (system.matrix.data, system.row_lower, system.row_upper, system.lower, system.upper)
+        matrix = system.matrix
+        parts = (
+            matrix.data,
+            matrix.indices,
+            matrix.indptr,
+            system.row_lower,
+            system.row_upper,
+            system.lower,
+            system.upper,
+        )
         key = b"".join(part.tobytes() for part in parts)
         if key not in known:
             known[key] = ask(system, instance)

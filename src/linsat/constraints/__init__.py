@@ -13,7 +13,7 @@ from linsat.constraints.families import (
     top_k,
     tour,
 )
-from linsat.constraints.modelling import Expression, Relation, Variable, subject_to
+from linsat.constraints.modelling import Expression, Relation, Variable, maximum, minimum, norm, subject_to
 
 __all__ = [
     "Constraints",
@@ -24,6 +24,9 @@ __all__ = [
     "capacity_assignment",
     "doubly_stochastic",
     "matching",
+    "maximum",
+    "minimum",
+    "norm",
     "permutation",
     "portfolio",
     "ranking",

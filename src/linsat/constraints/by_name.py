@@ -21,14 +21,16 @@ from linsat.constraints.arrays import (
 from linsat.constraints.layout import Layout
 from linsat.constraints.names import family_shape, rows_named
 from linsat.constraints.structure import BLOCKS
+from linsat.constraints.terms import named_sides
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
     from linsat.constraints.rows_and_box import RowsAndBox
 
 
-def right_sides_by_name(constraints: RowsAndBox, values: Any) -> dict[str, Numbers]:
-    """The right-hand sides ``b``, ``d``, ``f`` that change when rows of these names get these numbers.
+def right_sides_by_name(constraints: RowsAndBox, values: Any) -> tuple[dict[str, Numbers], Numbers | None]:
+    """The right-hand sides ``b``, ``d``, ``f`` that change when rows of these names get these numbers; and ``t``, where
+    some are names of expressions in formulas.
 
     Args:
         values: from the name of a row, or of a family of rows, to a number, (rows,), (batch..., rows), or the array
@@ -40,7 +42,14 @@ def right_sides_by_name(constraints: RowsAndBox, values: Any) -> dict[str, Numbe
             f"Fix: {{'capacity': 3.0}}, or b=, d=, f= for all rows of a kind."
         )
     sides, changed, given = constraints._sides(), set[str](), dict[int, str]()
+    terms = constraints.terms
+    inside = {} if terms is None else named_sides(terms, values)
+    t = None if terms is None or not inside else terms.sides()
     for name, value in values.items():
+        if name in inside and terms is not None:
+            numbers = _for_rows(name, read_numbers(f"rhs[{name!r}]", value), [terms.names[i] for i in inside[name]])
+            t = _replaced(t, inside[name], numbers)
+            continue
         rows = rows_named(constraints, name)
         twice = next((row for row in rows if row in given), None)
         if twice is not None:
@@ -60,7 +69,7 @@ def right_sides_by_name(constraints: RowsAndBox, values: Any) -> dict[str, Numbe
                 sides[side] = _replaced(sides[side], [rows[i] - start for i in here], own)
                 changed.add(side)
             start += count
-    return {side: sides[side] for side in changed}
+    return {side: sides[side] for side in changed}, t
 
 
 def _for_rows(name: str, numbers: Numbers, rows: list[str]) -> Numbers:

@@ -100,17 +100,28 @@ def check_finite_box(lower: Numbers, upper: Numbers, layout: Layout | None, lowe
 
 
 def check_empty_rows(
-    structure: SparsityPattern, matrices: Mapping[str, Matrix], right_sides: Mapping[str, Numbers]
+    structure: SparsityPattern,
+    matrices: Mapping[str, Matrix],
+    right_sides: Mapping[str, Numbers],
+    filled: Sequence[int] | Array = (),
 ) -> None:
-    """Reject a row without coefficients that cannot hold: ``0 <= -1``, ``0 >= 1``, ``0 == 1``."""
+    """Reject a row without coefficients that cannot hold: ``0 <= -1``, ``0 >= 1``, ``0 == 1``.
+
+    Rows ``filled`` have other terms.
+    """
     if "empty rows" not in structure.cache:
         structure.cache["empty rows"] = {
             name: np.flatnonzero(np.bincount(matrix.row, minlength=matrix.shape[0]) == 0).tolist()
             for name, matrix in matrices.items()
             if not matrix.live
         }
+    others, start = set(map(int, filled)), 0
     for matrix_name, side_name, sense in BLOCKS:
-        for row in structure.cache["empty rows"].get(matrix_name, ()):
+        rows = structure.cache["empty rows"].get(matrix_name, ())
+        first, start = start, start + (matrices[matrix_name].shape[0] if matrix_name in matrices else 0)
+        for row in rows:
+            if first + row in others:
+                continue
             side = visible(right_sides[side_name])
             if side is None:
                 continue

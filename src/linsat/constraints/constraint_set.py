@@ -18,6 +18,7 @@ from linsat.constraints.rounded import rounding_of
 from linsat.constraints.rows_and_box import RowsAndBox
 from linsat.constraints.soft import SoftRows, from_full_price, repriced, softened
 from linsat.constraints.structure import BLOCKS
+from linsat.constraints.terms import lifted
 from linsat.errors import ConstraintError, LinSATWarning
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Constraints(RowsAndBox):
 
     def _arguments(self) -> dict[str, Any]:
         own = self._bounds() | self._matrices | self._right_sides
-        return {**own, "names": self._names, "variables": self._layout}
+        return {**own, "names": self._names, "variables": self._layout, "terms": self._terms}
 
     def with_rhs(
         self, by_name: Mapping[str, Any] | None = None, /, *, b: Any = None, d: Any = None, f: Any = None
@@ -67,6 +68,8 @@ class Constraints(RowsAndBox):
             by_name: for rows of that name, or of that family (``"capacity"`` for ``capacity[0]`` and so on): a number,
                 (batch..., rows), or the array that the rows form, (batch..., *shape). Other rows keep theirs. The
                 numbers are put together now: a parameter that a layer learns goes to each call, ``layer(y, rhs=...)``.
+                Expressions inside ``abs`` and the like that have a name, ``abs((w - w0).named("held"))``, count as
+                rows ``w == w0``.
             b, d, f: for all ``<=``, ``>=``, ``==`` rows, (batch..., rows). A parameter is followed.
 
         Instances are then checked one by one when they are solved: an infeasible one is reported by its status and
@@ -75,8 +78,9 @@ class Constraints(RowsAndBox):
         made = self.with_numbers(b=b, d=d, f=f)
         if by_name is None:
             return made
-        named = right_sides_by_name(made, by_name)
-        return made._derived(sides=named, rounding=max(made._rounding, *map(rounding_of, by_name.values())))
+        named, t = right_sides_by_name(made, by_name)
+        rounding = max(made._rounding, *map(rounding_of, by_name.values()))
+        return made._derived(sides=named, rounding=rounding, terms={} if t is None else {"t": t})
 
     def with_coefficients(self, *, A: Any = None, C: Any = None, E: Any = None) -> Constraints:
         """The same rows with other coefficients, which may have leading batch dimensions and require gradients.
@@ -92,7 +96,10 @@ class Constraints(RowsAndBox):
         return self.with_numbers(A=A, C=C, E=E)
 
     def with_numbers(self, **given: Any) -> Constraints:
-        """`with_coefficients`, `with_rhs`, `with_bounds` at once, by the names of their arguments; None: as it is."""
+        """`with_coefficients`, `with_rhs`, `with_bounds` at once, by the names of their arguments; None: as it is.
+
+        ``T`` and ``t``, (batch..., non-zeros) and (batch..., bases), are those of the maxima in formulas.
+        """
         matrices, sides, bounds = {}, {}, {}
         for matrix_name, side_name, _ in BLOCKS:
             for name in (matrix_name, side_name):
@@ -110,7 +117,11 @@ class Constraints(RowsAndBox):
         for name in ("lower", "upper"):
             if given.get(name) is not None:
                 bounds[name] = read_bound_of(self, name, given[name])
-        return self._derived(sides=sides, bounds=bounds, matrices=matrices, rounding=rounding_of(given.get("f")))
+        terms = {name: given[name] for name in ("T", "t") if given.get(name) is not None}
+        if terms and self._terms is None:
+            raise ConstraintError(f"{next(iter(terms))} was given but no formula of the set has abs or a maximum.")
+        rounding = rounding_of(given.get("f"))
+        return self._derived(sides=sides, bounds=bounds, matrices=matrices, terms=terms, rounding=rounding)
 
     def with_bounds(self, *, lower: Any = None, upper: Any = None) -> Constraints:
         """The same rows in another box.
@@ -172,6 +183,9 @@ class Constraints(RowsAndBox):
             rounding=self._rounding,
         )
         made._adjusted = self._adjusted[start:stop] if self._adjusted.ndim else self._adjusted
+        if self._terms is not None:
+            made._terms = self._terms.instances(cut)
+            made._settle()
         return made
 
     def _derived(
@@ -181,6 +195,7 @@ class Constraints(RowsAndBox):
         bounds: dict[str, Numbers] | None = None,
         matrices: dict[str, Matrix] | None = None,
         soft: tuple[SoftRows, ...] | None = None,
+        terms: Mapping[str, Any] | None = None,
         rounding: float = 0.0,
     ) -> Constraints:
         """A set with the same rows: it shares the pattern, and with it everything derived from the pattern alone.
@@ -189,12 +204,13 @@ class Constraints(RowsAndBox):
         """
         sides, bounds, matrices = sides or {}, bounds or {}, matrices or {}
         soft = self._soft if soft is None else soft
+        kept = self._terms.replaced(**terms) if terms and self._terms is not None else self._terms
         if self._followed and not self.learned_tensors().keys() >= set(self._followed):  # frozen since: now copies
-            arguments = self._arguments() | sides | bounds | matrices
+            arguments = self._arguments() | sides | bounds | matrices | {"terms": kept}
             return Constraints(**arguments)._derived(soft=repriced(soft, None))
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
-        made._soft = soft
+        made._soft, made._terms = soft, kept
         made._named_bounds = tuple(bound for bound in self._named_bounds if bound.side not in bounds)
         made._matrices = self._matrices | matrices
         made._right_sides = self._right_sides | sides
@@ -269,12 +285,13 @@ class Constraints(RowsAndBox):
         """The same set with some of its arguments (``A``, ``b``, ..., ``upper``) or its learned price replaced."""
         blocks = {n: block.with_coefficients(tensors[n]) for n, block in self._matrices.items() if n in tensors}
         soft = repriced(self._soft, tensors.get("price"))
-        given = {name: t for name, t in tensors.items() if name != "price"}
+        terms = {name: t for name, t in tensors.items() if name in ("T", "t")}
+        given = {name: t for name, t in tensors.items() if name not in ("price", "T", "t")}
         if not tracing():
-            return Constraints(**(self._arguments() | given | blocks))._derived(soft=soft)
+            return Constraints(**(self._arguments() | given | blocks))._derived(soft=soft, terms=terms)
         sides = {name: t for name, t in given.items() if name in self._right_sides}
         bounds = {name: t for name, t in given.items() if name in ("lower", "upper")}
-        return self._derived(sides=sides, bounds=bounds, matrices=blocks, soft=soft)
+        return self._derived(sides=sides, bounds=bounds, matrices=blocks, soft=soft, terms=terms)
 
     def check(self, *, seconds: float | None = 60.0) -> Constraints:
         """Decide whether the rows can hold within the bounds, which may be infinite; returns the set itself.
@@ -306,6 +323,13 @@ class Constraints(RowsAndBox):
                 stacklevel=2,
             )
         return self
+
+    def lifted(self) -> Constraints:
+        """The same set in linear rows: a further variable, after the set's own, for each maximum in its formulas.
+
+        For what takes linear rows only, such as another solver. A set without ``abs``, norms and the like is itself.
+        """
+        return self if self._terms is None else lifted(self)[0]
 
     def with_named_bounds(self, named: Sequence[NamedBound]) -> Constraints:
         """The same set, which knows where some of its bounds come from."""

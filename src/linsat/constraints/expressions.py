@@ -1,7 +1,8 @@
 """Affine expressions over variables: sparse rows over each variable's flattened entries, plus a constant.
 
 Every operation is one of four: pick entries (indexing, reshaping, broadcasting), scale them, apply a matrix
-(sums and ``@``), or add two expressions. Shapes follow numpy throughout.
+(sums and ``@``), or add two expressions. Shapes follow numpy throughout. What is convex but not affine (`abs`, `max`,
+`linsat.constraints.maxima`) stands in an expression like a variable.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from linsat.constraints.rounded import rounding_of
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
+    from linsat.constraints.maxima import Maxima
     from linsat.constraints.variables import Variable
 
-_NUMPY_FUNCTIONS = ("sum", "mean", "cumsum", "diff")
+_NUMPY_FUNCTIONS = ("sum", "mean", "cumsum", "diff", "max", "min")
 
 
 class Expression:
@@ -31,18 +33,24 @@ class Expression:
 
     Supports ``+ -`` with expressions and constants, ``* / @`` with constants, indexing, ``.sum``, ``.mean``,
     ``.cumsum``, ``.diff`` (with ``axis=`` or ``dim=``; also as ``np.sum(X)`` and so on), ``.T``, ``.reshape`` and
-    ``.flatten``; comparing with ``<=``, ``>=`` or ``==`` gives a `Relation`.
+    ``.flatten``; ``abs(...)``, ``.max`` and ``.min``, `linsat.maximum`, `linsat.minimum` and `linsat.norm` where the
+    rows stay convex; comparing with ``<=``, ``>=`` or ``==`` gives a `Relation`.
     """
 
     __array_ufunc__ = None  # numpy on the left hands the operation over: np.ones(3) * X calls X.__rmul__
 
     def __init__(
-        self, shape: Shape, terms: dict[Variable, sp.csr_array], constant: Array, labels: Labels | None = None
+        self,
+        shape: Shape,
+        terms: dict[Variable, sp.csr_array] | dict[Variable | Maxima, sp.csr_array],
+        constant: Array,
+        labels: Labels | None = None,
     ) -> None:
         self.shape = shape
-        self.terms = terms  # variable -> (size, variable.size)
+        self.terms: dict[Any, sp.csr_array] = dict(terms)  # variable -> (size, variable.size)
         self.constant = constant  # (size,)
         self.labels = (None,) * len(shape) if labels is None else labels  # of the axes that have some
+        self.names: tuple[str, ...] | None = None  # one per entry, of an expression inside abs or a maximum
 
     def __array_function__(self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``np.sum(X, axis=0)`` is ``X.sum(axis=0)``, for the functions of numpy that are linear."""
@@ -107,19 +115,10 @@ class Expression:
 
     def sum(self, axis: Any = None, *, dim: Any = None) -> Expression:
         """The sum over all entries, one axis or several, as in numpy (``axis``) and torch (``dim``)."""
-        axis = _one_axis(axis, dim)
-        try:
-            kept = np.zeros(self.shape).sum(axis=axis, keepdims=True).shape
-        except (ValueError, TypeError) as error:
-            raise ConstraintError(
-                f"axis = {axis!r} does not fit shape {self.shape}: {error}. Fix: None, an int or a tuple."
-            ) from None
-        dropped = range(self.ndim) if axis is None else [a % max(self.ndim, 1) for a in np.atleast_1d(axis)]
-        left = [a for a in range(self.ndim) if a not in dropped]
-        size = int(np.prod(kept))
-        target = np.broadcast_to(np.arange(size).reshape(kept), self.shape).reshape(-1)  # (entries,)
-        matrix = sp.csr_array((np.ones(self.size), (target, np.arange(self.size))), shape=(size, self.size))
-        shape, labels = tuple(self.shape[a] for a in left), tuple(self.labels[a] for a in left)
+        shape, target, labels = reduced_axes(self, _one_axis(axis, dim))
+        matrix = sp.csr_array(
+            (np.ones(self.size), (target, np.arange(self.size))), shape=(int(np.prod(shape)), self.size)
+        )
         return self._mapped(shape, lambda rows: matrix @ rows, labels)
 
     def mean(self, axis: Any = None, *, dim: Any = None) -> Expression:
@@ -155,8 +154,8 @@ class Expression:
         return self._mapped(self.shape, lambda rows: -rows, self.labels)
 
     def __add__(self, other: Any) -> Expression:
-        right = _lift(other)
-        shape = _common_shape(self.shape, right.shape)
+        right = as_expression(other)
+        shape = common_shape(self.shape, right.shape)
         left, right = self._broadcast(shape), right._broadcast(shape)
         terms = dict(left.terms)
         for variable, rows in right.terms.items():
@@ -167,14 +166,14 @@ class Expression:
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Expression:
-        return self + (-_lift(other))
+        return self + (-as_expression(other))
 
     def __rsub__(self, other: Any) -> Expression:
-        return _lift(other) - self
+        return as_expression(other) - self
 
     def _scaled(self, other: Any, operation: np.ufunc, name: str) -> Expression:
         constant = read_constant(other, name)
-        shape = _common_shape(self.shape, constant.shape)
+        shape = common_shape(self.shape, constant.shape)
         factor = np.broadcast_to(constant, shape).reshape(-1)  # (entries,)
 
         def change(rows: Any) -> Any:
@@ -206,27 +205,36 @@ class Expression:
     def __pow__(self, other: Any) -> NoReturn:
         _refuse_nonlinear("A power of an expression")
 
-    def __abs__(self) -> NoReturn:
-        raise ConstraintError(
-            "abs(...) of an expression is not linear. Fix: for abs(w) <= r the two rows w <= r and w >= -r; where it "
-            "is part of a sum, a further Variable t in its place, with the rows w <= t and w >= -t."
-        )
+    def __abs__(self) -> Expression:
+        from linsat.constraints.maxima import absolute
+
+        return absolute(self)
 
     abs = __abs__
 
-    def max(self, axis: Any = None, *, dim: Any = None) -> NoReturn:
-        """Rejected, with what to write instead."""
-        raise ConstraintError(
-            "max of an expression is not linear. Fix: for w.max() <= r the rows w <= r; where it is part of a sum, a "
-            "further Variable t in its place, with the rows w <= t."
-        )
+    def max(self, axis: Any = None, *, dim: Any = None) -> Expression:
+        """The largest entry, over all, one axis or several: for rows such as ``w.max() <= u``."""
+        from linsat.constraints.maxima import largest
 
-    def min(self, axis: Any = None, *, dim: Any = None) -> NoReturn:
-        """Rejected, with what to write instead."""
-        raise ConstraintError(
-            "min of an expression is not linear. Fix: for w.min() >= r the rows w >= r; where it is part of a sum, a "
-            "further Variable t in its place, with the rows w >= t."
-        )
+        return largest(self, _one_axis(axis, dim), 1.0)
+
+    def min(self, axis: Any = None, *, dim: Any = None) -> Expression:
+        """The smallest entry, over all, one axis or several: for rows such as ``w.min() >= l``."""
+        from linsat.constraints.maxima import largest
+
+        return -largest(self, _one_axis(axis, dim), -1.0)
+
+    def named(self, name: str) -> Expression:
+        """The same expression with a name, for one that stands in `abs`, `linsat.maximum` and the like.
+
+        ``abs((w - w0).named("held")).sum() <= 0.2`` takes another ``w0`` with each call, as a row takes its right-hand
+        side: ``rhs={"held": w0}``.
+        """
+        if not isinstance(name, str) or not name:
+            raise ConstraintError(f"named() got {name!r}; expected a non-empty string. Fix: .named('held').")
+        made = Expression(self.shape, self.terms, self.constant, self.labels)
+        made.names = tuple(name + index_text(place, self.labels) for place in np.ndindex(*self.shape))
+        return made
 
     def __rmatmul__(self, other: Any) -> Expression:
         matrix = _read_factor(other)
@@ -263,7 +271,9 @@ class Expression:
     __lt__ = __gt__ = __ne__ = _refuse_comparison
 
     def __repr__(self) -> str:
-        return f"Expression(shape {self.shape} in {', '.join(variable.name for variable in self.terms)})"
+        from linsat.constraints.maxima import variables_of
+
+        return f"Expression(shape {self.shape} in {', '.join(variable.name for variable in variables_of(self))})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,14 +317,31 @@ def _one_axis(axis: Any, dim: Any) -> Any:
     return axis if dim is None else dim
 
 
-def _lift(value: Any) -> Expression:
+def reduced_axes(expression: Expression, axis: Any) -> tuple[Shape, Array, Labels]:
+    """What is left of an expression without some axes: shape, the place of each entry in it, and labels."""
+    try:
+        kept = np.zeros(expression.shape).sum(axis=axis, keepdims=True).shape
+    except (ValueError, TypeError) as error:
+        raise ConstraintError(
+            f"axis = {axis!r} does not fit shape {expression.shape}: {error}. Fix: None, an int or a tuple."
+        ) from None
+    ndim = expression.ndim
+    dropped = range(ndim) if axis is None else [a % max(ndim, 1) for a in np.atleast_1d(axis)]
+    left = [a for a in range(ndim) if a not in dropped]
+    places = np.arange(int(np.prod(kept))).reshape(kept)
+    target = np.broadcast_to(places, expression.shape).reshape(-1)  # (entries,)
+    return tuple(expression.shape[a] for a in left), target, tuple(expression.labels[a] for a in left)
+
+
+def as_expression(value: Any) -> Expression:
+    """An expression as it is, a number or array as a constant one."""
     if isinstance(value, Expression):
         return value
     constant = read_constant(value)
     return Expression(constant.shape, {}, constant.reshape(-1))
 
 
-def _common_shape(left: Shape, right: Shape) -> Shape:
+def common_shape(left: Shape, right: Shape) -> Shape:
     try:
         return np.broadcast_shapes(left, right)
     except ValueError:
@@ -341,7 +368,10 @@ def _refuse_nonlinear(what: str) -> NoReturn:
 
 
 def _compare(left: Expression, right: Any, sense: str) -> Relation:
+    from linsat.constraints.maxima import check_convex
+
     difference = left - right
+    check_convex(difference, sense)
     if difference.size == 0:
         raise ConstraintError(f"A relation '{sense}' of shape {difference.shape} has no rows. Fix: check the index.")
     return Relation(difference, sense, rounding=0.0 if isinstance(right, Expression) else rounding_of(right))

@@ -21,7 +21,9 @@ def fingerprint(constraints: RowsAndBox) -> dict[str, str]:
     """
     learned, width = constraints._followed, constraints.num_variables  # also those that were frozen since
     found = {"variables": str(width)}
-    for name, matrix in constraints.blocks.items():
+    terms = constraints.terms
+    blocks = dict(constraints.blocks) | ({} if terms is None else {"T": terms.matrix})
+    for name, matrix in blocks.items():
         values = as_array(matrix.values())
         filled = values.reshape(-1, len(matrix.row)).any(0) | (name in learned)
         parts = [np.array(matrix.shape, dtype=np.int64), matrix.row[filled], matrix.col[filled]]
@@ -29,6 +31,9 @@ def fingerprint(constraints: RowsAndBox) -> dict[str, str]:
     numbers: dict[str, Numbers] = dict(constraints._sides())
     for name, bound in constraints._bounds().items():
         numbers[name] = bound if width is None else spread(bound, (*bound.shape[:-1], width))
+    if terms is not None:
+        numbers["t"] = terms.sides()
+        found["maxima"] = _hashed(terms.base, terms.sign, terms.of, terms.row, terms.weight)
     price = full_price(constraints._soft, len(constraints))
     if price is not None:
         numbers["price"] = price

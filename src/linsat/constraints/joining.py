@@ -11,6 +11,7 @@ from linsat.constraints.checks import joint_batch_shape
 from linsat.constraints.coefficients import join
 from linsat.constraints.soft import full_price
 from linsat.constraints.structure import BLOCKS
+from linsat.constraints.terms import both as terms_of_both
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def joined(left: Constraints, right: Constraints) -> Constraints:
     }
     names: list[str] = []
     prices: list[Numbers] = []
+    places = [np.zeros(len(s), dtype=np.int64) for s in both]  # of the rows of both sets in the joined one
     for matrix_name, side_name, _ in BLOCKS:
         parts = [s for s in both if matrix_name in s.blocks]
         if not parts:
@@ -38,12 +40,14 @@ def joined(left: Constraints, right: Constraints) -> Constraints:
         arguments[side_name] = side_by_side([s._sides()[side_name] for s in parts])
         for s in parts:
             here = [i for i, block in enumerate(_row_blocks(s)) if block == matrix_name]
+            places[0 if s is left else 1][here] = len(names) + np.arange(len(here))
             names += [s.names[i] for i in here]
             price = full_price(s._soft, len(s))
             prices.append(np.full(len(here), np.inf) if price is None else picked(price, here))
     if left.given_names is not None or right.given_names is not None:
         arguments["names"] = names
-    made = type(left)(**arguments)
+    moved = [None if s.terms is None else s.terms.on_rows(place) for s, place in zip(both, places, strict=True)]
+    made = type(left)(**arguments, terms=terms_of_both(*moved))
     if left._soft or right._soft:
         made = made.with_full_price(side_by_side(prices))
     return made.with_named_bounds([bound for s in both for bound in s.named_bounds if _binds(s, made, bound)])

@@ -6,7 +6,7 @@
 ('corner', 'X[0, 0] + X[0, 1] + X[0, 2] <= 1')
 
 `subject_to` lines the variables up, each flattened row by row, into the one vector that is projected; the set remembers
-their names and shapes.
+their names and shapes. Maxima (`abs`, `norm`, ...) become the `Terms` of the set.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from linsat.constraints.constants import Array, read_constant
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.expressions import Expression, Relation
 from linsat.constraints.layout import Layout
-from linsat.constraints.text import NAME_TERMS, terms_text
+from linsat.constraints.maxima import Maxima, maximum, minimum, norm, variables_of
+from linsat.constraints.terms import Terms
+from linsat.constraints.text import NAME_TERMS, row_text
 from linsat.constraints.variables import NO_BOUND, Variable, check_variables
 from linsat.errors import ConstraintError
 
-__all__ = ["Expression", "Relation", "Variable", "subject_to"]
+__all__ = ["Expression", "Relation", "Variable", "maximum", "minimum", "norm", "subject_to"]
 
 # sense -> the arguments of `Constraints` that take such rows, in the order in which `Constraints` stacks them
 _BLOCKS = {"<=": ("A", "b"), ">=": ("C", "d"), "==": ("E", "f")}
@@ -47,8 +49,8 @@ def subject_to(
     """The `Constraints` that hold where every relation holds.
 
     Args:
-        relations: comparisons such as ``X.sum(0) == 1``, one row per entry. A row without any variable is
-            dropped if true.
+        relations: comparisons such as ``X.sum(0) == 1``, one row per entry, with ``abs(...)``, `linsat.maximum`,
+            `linsat.norm` and the like where the set stays convex. A row without any variable is dropped if true.
         variables: the order in which variables are stacked; default is the order of first appearance.
         lower, upper: the box of variables that have no bounds of their own; ``-inf`` and ``inf`` for no bound.
 
@@ -71,15 +73,22 @@ def subject_to(
         "upper": _stacked_bound("upper", upper, order),
         "variables": layout,
     }
-    names: list[str] = []
+    maxima = list(dict.fromkeys(key for r in relations for key in r.difference.terms if isinstance(key, Maxima)))
+    names: list[str | None] = []
+    weights: list[sp.csr_array] = []
     for sense, (matrix, side) in _BLOCKS.items():
-        blocks = [_rows(relation, order, layout) for relation in relations if relation.sense == sense]
+        blocks = [_rows(relation, order, maxima) for relation in relations if relation.sense == sense]
         blocks = [block for block in blocks if block[2]]
         if blocks:
-            arguments[matrix] = sp.vstack([coefficients for coefficients, _, _ in blocks])
-            arguments[side] = np.concatenate([right_side for _, right_side, _ in blocks])
-            names += [name for _, _, block_names in blocks for name in block_names]
-    made = Constraints(**arguments, names=names)
+            arguments[matrix] = sp.vstack([coefficients for coefficients, _, _, _ in blocks])
+            arguments[side] = np.concatenate([right_side for _, right_side, _, _ in blocks])
+            names += [name for _, _, block_names, _ in blocks for name in block_names]
+            weights += [block[3] for block in blocks]
+    if maxima and weights:
+        arguments["terms"] = Terms.of_weights(sp.csr_array(sp.vstack(weights)), maxima, order)
+    made = Constraints(**arguments, names=["" if name is None else name for name in names])
+    if None in names:  # a row without a name is called by what it says
+        made._names = tuple(row_text(made, i, None, NAME_TERMS) if n is None else n for i, n in enumerate(names))
     rounding = max((relation.rounding for relation in relations if relation.sense == "=="), default=0.0)
     return made._derived(sides={"f": made._right_sides["f"]}, rounding=rounding) if rounding else made
 
@@ -99,7 +108,7 @@ def _check_relation(relation: Any) -> None:
 
 
 def _order(relations: Sequence[Relation], variables: Sequence[Variable] | None) -> list[Variable]:
-    used = {variable: None for relation in relations for variable in relation.difference.terms}
+    used = {variable: None for relation in relations for variable in variables_of(relation.difference)}
     if variables is None:
         if not used:
             raise ConstraintError("subject_to got no relation. Fix: pass relations, or variables=[X] for a box.")
@@ -133,33 +142,37 @@ def _stacked_bound(side: str, default: Any, order: Sequence[Variable]) -> Array:
 # ------------------------------------------------------------------ rows and their names
 
 
-def _rows(relation: Relation, order: Sequence[Variable], layout: Layout) -> tuple[sp.csr_array, Array, list[str]]:
-    """Coefficients, right-hand sides and names of one relation's rows, without those that contain no variable."""
+def _rows(
+    relation: Relation, order: Sequence[Variable], maxima: Sequence[Maxima]
+) -> tuple[sp.csr_array, Array, list[str | None], sp.csr_array]:
+    """Coefficients, right-hand sides, names and weights of maxima of one relation's rows that contain a variable."""
     difference, sense = relation.difference, relation.sense
-    none = [sp.csr_array((difference.size, variable.size)) for variable in order]
-    blocks = [difference.terms.get(variable, zero) for variable, zero in zip(order, none, strict=True)]
-    coefficients = sp.csr_array(sp.hstack(blocks), copy=True)  # own arrays: the next two lines work in place
-    coefficients.sum_duplicates()
-    coefficients.eliminate_zeros()
+    # Own arrays: they are worked on in place.
+    coefficients, weights = (_side_by_side(difference, keys) for keys in (order, maxima))
     right_side = 0.0 - difference.constant
-    filled = np.diff(coefficients.indptr) > 0
-    names = []
+    filled = (np.diff(coefficients.indptr) > 0) | (np.diff(weights.indptr) > 0)
+    names: list[str | None] = []
     for row in range(difference.size):
         label = "" if relation.names is None else relation.names[row]
         if filled[row]:
-            names.append(label or f"{_left_side(coefficients, row, layout)} {sense} {right_side[row]:g}")
+            names.append(label or None)
         elif not _holds(right_side[row], sense):
             raise ConstraintError(
                 f"A row without variables is false: {label and label + ': '}0 {sense} {right_side[row]:g}. "
                 f"Fix: correct or remove it."
             )
-    return coefficients[filled], right_side[filled], names
+    return coefficients[filled], right_side[filled], names, weights[filled]
 
 
-def _left_side(coefficients: sp.csr_array, row: int, layout: Layout) -> str:
-    here = slice(coefficients.indptr[row], coefficients.indptr[row + 1])
-    values, columns = coefficients.data[here].tolist(), coefficients.indices[here].tolist()
-    return terms_text(values, columns, layout.entry, NAME_TERMS)
+def _side_by_side(difference: Expression, keys: Sequence[Any]) -> sp.csr_array:
+    """The coefficients of some variables or maxima, one beside the other, without zeros."""
+    if not keys:
+        return sp.csr_array((difference.size, 0))
+    blocks = [difference.terms.get(key, sp.csr_array((difference.size, key.size))) for key in keys]
+    whole = sp.csr_array(sp.hstack(blocks), copy=True)
+    whole.sum_duplicates()
+    whole.eliminate_zeros()
+    return whole
 
 
 def _holds(right_side: float, sense: str) -> bool:

@@ -250,6 +250,7 @@ def statement(constraints: RowsAndBox) -> Statement:
             f"The set holds tensors that torch follows ({held}); expected constants. Fix: build the set from arrays, "
             f"or from tensor.detach()."
         )
+    constraints.require_linear("Constraints.statement")
     stated = present(constraints)
     arrays = {f.name: getattr(stated, f.name) for f in fields(stated)}
     return replace(stated, **{name: part.copy() for name, part in arrays.items() if isinstance(part, np.ndarray)})

@@ -36,9 +36,10 @@ from linsat.constraints.coefficients import Matrix, read_matrix
 from linsat.constraints.layout import Layout
 from linsat.constraints.numbers import own_tensor, right_sides, sparse_matrix, statement, values_on
 from linsat.constraints.rounded import consistent, keep_dependencies, rounding_of
-from linsat.constraints.soft import SoftRows, check_price, learned_price
+from linsat.constraints.soft import SoftRows, check_price, full_price, learned_price
 from linsat.constraints.statement import Statement
 from linsat.constraints.structure import BLOCKS, SparsityPattern, Values, joint_width, stack_rows
+from linsat.constraints.terms import Terms
 from linsat.constraints.text import SENSE_TEXT, row_text, summary
 from linsat.constraints.variables import read_layout
 from linsat.constraints.violations import row_violation, soft_violation, violation
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     Tensor = torch.Tensor
 
 
-_ARGUMENTS = ("A", "b", "C", "d", "E", "f", "lower", "upper", "names", "variables")
+_ARGUMENTS = ("A", "b", "C", "d", "E", "f", "lower", "upper", "names", "variables", "terms")
 
 
 class RowsAndBox:
@@ -85,8 +86,10 @@ class RowsAndBox:
         upper: Any = 1.0,
         names: Sequence[str] | None = None,
         variables: Any = None,
+        terms: Terms | None = None,
     ) -> None:
         given = {"A": A, "b": b, "C": C, "d": d, "E": E, "f": f}
+        self._terms = terms
         self._matrices: dict[str, Matrix] = {}
         self._right_sides: dict[str, Numbers] = {}
         for matrix_name, side_name, _ in BLOCKS:
@@ -170,10 +173,15 @@ class RowsAndBox:
         """Check what right-hand sides and bounds must agree on; begin without anything compiled."""
         if not same_bounds:
             check_bounds(self._lower, self._upper, self._layout)
-        check_empty_rows(self._structure, self._matrices, self._right_sides)
+        filled = () if self._terms is None else self._terms.row
+        check_empty_rows(self._structure, self._matrices, self._right_sides, filled)
         numbers = self._right_sides | self._bounds()
         numbers |= {f"price {i}" if i else "price": block.price for i, block in enumerate(reversed(self._soft))}
         shapes = {name: matrix.batch_shape for name, matrix in self._matrices.items()}
+        live = any(matrix.live for matrix in self._matrices.values())
+        if self._terms is not None:
+            numbers["t"], shapes["T"] = self._terms.side, self._terms.matrix.batch_shape
+            live = live or self._terms.matrix.live
         shapes |= {name: tuple(n.shape[:-1]) for name, n in numbers.items() if n.ndim > 1}
         self._batch_shape = joint_batch_shape(shapes)
         # What calls have made ready, by kind (linsat.plan) and by everything but numbers (linsat.projection); plain
@@ -182,7 +190,6 @@ class RowsAndBox:
         self.calls: dict[Any, Any] = {}
         self.in_graphs = Kept()
         self._slots: dict[Any, Any] = {}  # constants as solvers read them
-        live = any(matrix.live for matrix in self._matrices.values())
         self._fixed = not live and not any(map(followed, numbers.values()))
         # Kept by reference: their numbers may change.
         self._followed = () if self._fixed else tuple(self.learned_tensors())
@@ -333,7 +340,9 @@ class RowsAndBox:
         return any(is_tensor(numbers) and has_tangent(numbers) for numbers in self._sources())
 
     def _sources(self) -> list[Numbers]:
-        matrices = (matrix.source for matrix in self._matrices.values())
+        matrices = [matrix.source for matrix in self._matrices.values()]
+        if self._terms is not None:
+            matrices += self._terms.sources().values()
         return [*matrices, *self._right_sides.values(), self._lower, self._upper, *(s.price for s in self._soft)]
 
     def check_numbers(self) -> None:
@@ -347,6 +356,9 @@ class RowsAndBox:
         check_bounds(self._lower, self._upper, self._layout)
         for block in self._soft:
             check_price(block.price)
+        if self._terms is not None:
+            check_finite("t", self._terms.side)
+            check_finite("T", self._terms.matrix.values())
 
     def require_finite_box(self, *, lower_only: bool = False) -> None:
         """Reject infinite bounds, or lower ones only, for what works inside a box.
@@ -365,6 +377,7 @@ class RowsAndBox:
     def learned_tensors(self) -> dict[str, Tensor]:
         """The user's tensors that require gradients, by argument name."""
         sources = {name: m.source for name, m in self._matrices.items()}
+        sources |= {} if self._terms is None else self._terms.sources()
         sources |= self._right_sides | self._bounds() | learned_price(self._soft)
         return {name: t for name, t in sources.items() if is_tensor(t) and t.requires_grad}
 
@@ -372,6 +385,20 @@ class RowsAndBox:
     def fixed(self) -> bool:
         """Whether no number of the set was given as a tensor that requires gradients."""
         return self._fixed
+
+    @property
+    def terms(self) -> Terms | None:
+        """The maxima that formulas with ``abs``, norms and the like add to rows; None: all rows are linear."""
+        return self._terms
+
+    def require_linear(self, what: str) -> None:
+        """Reject a set with maxima, for what takes linear rows only."""
+        if self._terms is not None:
+            name = self.names[int(self._terms.row[0])]
+            raise ConstraintError(
+                f"{what} takes linear rows, and {name!r} has abs, a maximum or a norm. Fix: cons.lifted(), the same "
+                f"set in linear rows over further variables."
+            )
 
     @property
     def structure(self) -> SparsityPattern:
@@ -383,6 +410,10 @@ class RowsAndBox:
         import torch
 
         return torch.from_numpy(self._soft_mask())
+
+    def _price_of_all(self) -> Numbers | None:
+        """The price of every row, (batch..., rows); None: all are hard."""
+        return full_price(self._soft, len(self))
 
     def _soft_mask(self) -> Array:
         """(rows,) bool."""

@@ -52,7 +52,22 @@ def _left_side(constraints: RowsAndBox, index: int, instance: int | None, terms:
     shared = own.tolist() if own.ndim == 1 else [_one_value(own[..., position]) for position in range(len(columns))]
     # One that differs per instance is shown as the entry of the tensor that holds it.
     values = [f"{block}, {col}]" if value is None else value for value, col in zip(shared, columns, strict=True)]
-    left = terms_text(values, columns, constraints.variable_name, terms)
+    entry: Callable[[int], str] = constraints.variable_name
+    if constraints.terms is not None:
+        maxima, width = constraints.terms, constraints.num_variables or 0
+        own_maxima = np.flatnonzero(maxima.row == index).tolist()
+        values += [abs(w) for w in maxima.weight[own_maxima].tolist()]
+        columns += [width + m for m in own_maxima]
+
+        def named(column: int) -> str:
+            if column < width:
+                return constraints.variable_name(column)
+            return maxima.text(
+                column - width, constraints.variable_name, lambda n: _of_instance(constraints, as_array(n), instance)
+            )
+
+        entry = named
+    left = terms_text(values, columns, entry, terms)
     return f"{left} {SENSE_TEXT[int(structure.senses[index])]}"
 
 

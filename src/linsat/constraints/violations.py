@@ -8,9 +8,10 @@ import numpy as np
 
 from linsat._optional import is_tensor
 from linsat._senses import EQUAL, GREATER
-from linsat.constraints.arrays import Array, Numbers, namespace, positions_on
+from linsat.constraints.arrays import Numbers, namespace, positions_on
 from linsat.constraints.layout import flatten, holds_tensors
 from linsat.constraints.numbers import present, values_on
+from linsat.constraints.terms import summed
 
 if TYPE_CHECKING:
     import torch
@@ -81,17 +82,14 @@ def _row_gaps(constraints: RowsAndBox, point: Numbers, numbers: Any) -> RowGaps:
     pattern, xp = constraints.structure, namespace(point)
     row, col, senses = pattern.on(point.device) if is_tensor(point) else (pattern.row, pattern.col, pattern.senses)
     terms = point[..., col] * numbers.values  # (batch..., nnz)
-    excess = _row_sums(terms, row, pattern.num_rows) - numbers.rhs
+    activity, size = summed(terms, row, pattern.num_rows), _sizes(terms, row, pattern.num_rows)
+    if constraints.terms is not None:
+        added, sizes = constraints.terms.at(point, pattern.num_rows)
+        activity, size = activity + added, size + sizes
+    excess = activity - numbers.rhs
     gap = xp.where(senses == GREATER, -excess, xp.where(senses == EQUAL, abs(excess), excess))
-    sizes = abs(terms.detach() if is_tensor(terms) else terms)
-    return RowGaps(xp.clip(gap, 0.0, None), _row_sums(sizes, row, pattern.num_rows))
+    return RowGaps(xp.clip(gap, 0.0, None), size)
 
 
-def _row_sums(terms: Numbers, row: Any, count: int) -> Numbers:
-    """(batch..., nnz) summed over the entries of each row, (batch..., count)."""
-    if is_tensor(terms):
-        return terms.new_zeros((*terms.shape[:-1], count)).index_add(-1, row, terms)
-    flat: Array = terms.reshape(-1, len(row)) if len(row) else np.zeros((int(np.prod(terms.shape[:-1])), 0))
-    places = np.arange(len(flat))[:, None] * count + row
-    sums = np.bincount(places.reshape(-1), flat.reshape(-1), minlength=len(flat) * count)
-    return sums.reshape(*terms.shape[:-1], count)
+def _sizes(terms: Numbers, row: Any, count: int) -> Numbers:
+    return summed(abs(terms.detach() if is_tensor(terms) else terms), row, count)

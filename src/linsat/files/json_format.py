@@ -22,11 +22,13 @@ from linsat.files.model import (
     check_variable_count,
     described,
     read_described,
+    read_terms,
     read_text,
     with_prices,
 )
 
-_KEYS = ("version", "variables", *MATRICES, *MATRICES.values(), "lower", "upper", "names", "price", "comment")
+_KEYS = ("version", "variables", *MATRICES, *MATRICES.values(), "lower", "upper", "names", "price", "maxima", "comment")
+_MAXIMA = ("T", "t", "names", "pieces", "rows")
 _DEEPEST = 6  # of right-hand sides: batch dimensions and rows
 
 
@@ -59,6 +61,8 @@ def read_json(path: Path) -> Model:
     names = content.get("names")
     if names is not None and not isinstance(names, list):
         raise ConstraintError(f"names is {_kind(names)}; expected a list of strings, one per row.")
+    if "maxima" in content:
+        arguments["terms"] = _maxima(content["maxima"], positions, arguments)
     constraints = Constraints(**arguments, names=names, variables=layout)
     if "price" in content:
         constraints = with_prices(constraints, _numbers("price", content["price"], np.inf))
@@ -72,7 +76,9 @@ def write_json(path: Path, constraints: Constraints) -> None:
         ConstraintError: coefficients differ per instance, for which the format has no place; or names do, which are not
             unique.
     """
-    differ = [name for name, block in constraints.blocks.items() if block.batch_shape]
+    terms = constraints.terms
+    blocks = dict(constraints.blocks) | ({} if terms is None else {"T": terms.matrix})
+    differ = [name for name, block in blocks.items() if block.batch_shape]
     if differ:
         raise ConstraintError(
             f"{', '.join(differ)} differ per instance; a JSON file holds coefficients that all instances share. "
@@ -97,7 +103,35 @@ def write_json(path: Path, constraints: Constraints) -> None:
     content["names"] = list(constraints.names)
     if numbers.price is not None:
         content["price"] = _without_infinity(numbers.price)
+    if terms is not None:
+        bases: list[dict[str, float]] = [{} for _ in range(terms.matrix.shape[0])]
+        values = as_array(terms.matrix.values()).tolist()
+        for row, column, value in zip(terms.matrix.row.tolist(), terms.matrix.col.tolist(), values, strict=True):
+            bases[row][keys[column]] = value
+        pieces = zip(terms.base.tolist(), terms.sign.tolist(), terms.of.tolist(), strict=True)
+        content["maxima"] = {
+            "T": bases,
+            "t": as_array(terms.sides()).tolist(),
+            "names": list(terms.names),
+            "pieces": [list(piece) for piece in pieces],
+            "rows": [list(pair) for pair in zip(terms.row.tolist(), terms.weight.tolist(), strict=True)],
+        }
     path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _maxima(value: Any, positions: dict[str, int], arguments: dict[str, Any]) -> Any:
+    """The maxima in the rows of a set."""
+    if not isinstance(value, dict) or sorted(value) != sorted(_MAXIMA) or not isinstance(value["names"], list):
+        raise ConstraintError(f"maxima is {_kind(value)}; expected an object with {', '.join(_MAXIMA)}.")
+    rows = [arguments[name].shape[0] if name in arguments else 0 for name in MATRICES]
+    return read_terms(
+        _matrix("maxima.T", value["T"], positions),
+        _numbers("maxima.t", value["t"]),
+        value["names"],
+        _numbers("maxima.pieces", value["pieces"]),
+        _numbers("maxima.rows", value["rows"]),
+        rows,
+    )
 
 
 def _without_infinity(bound: Any) -> Any:

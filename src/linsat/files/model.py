@@ -13,6 +13,7 @@ import numpy as np
 
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Layout
+from linsat.constraints.terms import Terms
 from linsat.constraints.variables import Variable, read_layout
 from linsat.errors import ConstraintError
 
@@ -109,6 +110,44 @@ def with_prices(constraints: Constraints, price: np.ndarray) -> Constraints:
             f"{len(constraints)} rows."
         )
     return constraints.with_full_price(np.broadcast_to(price.astype(np.float64), (*price.shape[:-1], len(constraints))))
+
+
+def read_terms(T: Any, t: Any, names: Any, pieces: np.ndarray, rows: np.ndarray, counts: list[int]) -> Terms:
+    """The maxima of a file: pieces (base, sign, maximum) and rows (row, weight); ``counts`` rows of A, C, E.
+
+    Raises:
+        ConstraintError: they do not fit together, or the rows would not be convex.
+    """
+    fits = pieces.ndim == rows.ndim == 2 and pieces.shape[1:] == (3,) and rows.shape[1:] == (2,) and len(rows) > 0
+    if not fits or not np.isfinite(pieces).all() or not np.isfinite(rows).all():
+        raise ConstraintError(
+            f"pieces and rows of the maxima have shapes {pieces.shape} and {rows.shape}; expected (base, sign, "
+            f"maximum) and (row, weight) for each of them, finite."
+        )
+    base, sign, of = pieces.T
+    row, weight = rows.T
+    height = len(names)
+    whole = all((part == np.floor(part)).all() for part in (base, of, row))
+    inside = whole and ((base >= 0) & (base < height)).all() and ((row >= 0) & (row < counts[0] + counts[1])).all()
+    steps = np.diff(of, prepend=-1.0)
+    ordered = ((steps == 0) | (steps == 1)).all() and of[0] == 0 and of[-1] == len(rows) - 1
+    if not inside or not ordered or not (np.abs(sign) == 1).all():
+        raise ConstraintError(
+            "pieces or rows of the maxima name a base, a maximum or an inequality that there is none of, or are out of "
+            "order; expected pieces in the order of their maxima, signs 1 or -1."
+        )
+    wrong = np.flatnonzero(np.where(row < counts[0], weight, -weight) <= 0)
+    if len(wrong):
+        raise ConstraintError(
+            f"maximum {wrong[0]} has weight {weight[wrong[0]]:g}; expected a positive one in a <= row and a negative "
+            f"one in a >= row, without which the set is not convex."
+        )
+    if not all(isinstance(name, str) for name in names):
+        raise ConstraintError("names of the maxima must be texts, one for each row of T, empty without a name.")
+    made = Terms.made(T, t, names, base, sign, of, row, weight)
+    if made.matrix.shape[0] != height:
+        raise ConstraintError(f"T of the maxima has {made.matrix.shape[0]} rows and {height} names; expected as many.")
+    return made
 
 
 def check_size(path: Path, most: int) -> None:

@@ -25,18 +25,20 @@ from linsat.files.model import (
     check_variable_count,
     described,
     read_described,
+    read_terms,
     with_prices,
 )
 
 _PARTS = ("data", "indices", "indptr", "shape")
 _PLAIN = (*MATRICES, *MATRICES.values(), "lower", "upper", "names", "variables", "layout", "price")
+_MAXIMA = ("t", "pieces", "maxima", "bases")  # of formulas, with T
 
 
 def read_npz(path: Path) -> Model:
     """Read an .npz constraint file; nothing is unpickled, and no array is larger than the file says and the limit."""
     check_size(path, MOST_ARRAY_BYTES)
     arrays = _arrays(path)
-    known = {*_PLAIN, *(f"{matrix}_{part}" for matrix in MATRICES for part in _PARTS)}
+    known = {*_PLAIN, *_MAXIMA, "T", *(f"{matrix}_{part}" for matrix in (*MATRICES, "T") for part in _PARTS)}
     for key in arrays:
         if key not in known:
             raise ConstraintError(
@@ -55,6 +57,8 @@ def read_npz(path: Path) -> Model:
     layout = None if variables is None else Layout.of_names(variables)
     if objects is not None:
         layout = read_described([_parsed(text) for text in objects])
+    if arrays.keys() & {*_MAXIMA, "T", "T_data"}:
+        arguments["terms"] = _maxima(arrays, arguments)
     constraints = Constraints(**arguments, names=names, variables=layout)
     if "price" in arrays:
         constraints = with_prices(constraints, arrays["price"])
@@ -64,6 +68,17 @@ def read_npz(path: Path) -> Model:
             "Fix: give lower or upper one entry per variable."
         )
     return Model(constraints)
+
+
+def _maxima(arrays: dict[str, np.ndarray], arguments: dict[str, Any]) -> Any:
+    """The maxima in the rows of a set."""
+    T, bases = _matrix("T", arrays), _texts("bases", arrays.get("bases"))
+    missing = [key for key in ("t", "pieces", "maxima") if key not in arrays]
+    if T is None or bases is None or missing:
+        raise ConstraintError(f"the maxima of formulas are not whole; expected T, {', '.join(_MAXIMA)}.")
+    rows = [read_matrix(name, arguments[name]).shape[0] if name in arguments else 0 for name in MATRICES]
+    pieces, maxima = (np.asarray(arrays[key], dtype=np.float64) for key in ("pieces", "maxima"))
+    return read_terms(T, arrays["t"], bases, pieces, maxima, rows)
 
 
 def _parsed(text: str) -> Any:
@@ -89,7 +104,13 @@ def write_npz(path: Path, constraints: Constraints) -> None:
     if numbers.price is not None:
         arrays["price"] = numbers.price
     arrays |= {name: as_array(side) for name, side in constraints._sides().items()}
-    for block, matrix in constraints.blocks.items():
+    terms = constraints.terms
+    if terms is not None:
+        arrays["t"], arrays["bases"] = as_array(terms.sides()), np.array(terms.names, dtype=np.str_)
+        arrays["pieces"] = np.stack([terms.base, terms.sign, terms.of], -1)
+        arrays["maxima"] = np.stack([terms.row, terms.weight], -1)
+    blocks = dict(constraints.blocks) | ({} if terms is None else {"T": terms.matrix})
+    for block, matrix in blocks.items():
         if matrix.sparse:
             starts = np.cumsum(np.bincount(matrix.row + 1, minlength=matrix.shape[0] + 1))
             pieces = (as_array(matrix.values()), matrix.col, starts, np.array(matrix.shape))

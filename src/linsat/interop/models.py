@@ -105,6 +105,7 @@ def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:
             f"constraints have {found}; expected one instance over a fixed number of variables. "
             f"Fix: with_coefficients, with_rhs and with_bounds with one instance's numbers."
         )
+    constraints.require_linear("Constraints.to_highs")
     numbers = present(constraints)
     if numbers.price is not None:
         row = constraints.names[int(np.isfinite(numbers.price).argmax())]

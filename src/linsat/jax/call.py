@@ -85,7 +85,7 @@ def read(
     if "f" in numbers:
         dtype = _known(jnp.asarray, given["f"]).dtype
         freed, adjusted = change(numbers["f"], dtype, None if "E" in numbers else constraints)
-    slots = _slots(constraints, numbers, scores.shape[-1])
+    slots = slots_of_call(constraints, numbers, scores.shape[-1])
     if not {"lower", "upper"} & slots.keys():
         objective.check_bounds(constraints)
     batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
@@ -192,7 +192,7 @@ def _floating(name: str, value: Any) -> Array:
     return array.astype(jax.dtypes.canonicalize_dtype(np.float64))
 
 
-def _slots(constraints: Constraints, numbers: dict[str, Array], width: int) -> dict[str, Array]:
+def slots_of_call(constraints: Constraints, numbers: dict[str, Array], width: int) -> dict[str, Array]:
     """The numbers of a call by what they replace, shapes checked."""
     if not numbers:
         return {}

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from linsat import numpy_door, projection
+from linsat import formulas, numpy_door, projection
 from linsat.call import Call as HostCall
 from linsat.call import read_objective, with_numbers
 from linsat.constraints.constraint_set import Constraints
@@ -18,6 +18,7 @@ from linsat.failures import settle
 from linsat.jax.arrays import worst_violation
 from linsat.jax.call import Array, Call, check, read
 from linsat.jax.core import Answers
+from linsat.jax.formulas import with_formulas
 from linsat.native.batch import Answer as HostAnswer
 from linsat.objectives import Objective
 from linsat.plan import Numbers
@@ -71,6 +72,8 @@ def project(
     lower: Array = None,
     upper: Array = None,
     price: Array = None,
+    T: Array = None,
+    t: Array = None,
     solver: Newton | None = None,
     on_failure: OnFailure = "raise",
     start: Array = None,
@@ -90,6 +93,8 @@ def project(
             values of its non-zeros instead, row by row, (batch..., non-zeros).
         lower, upper: bounds in place of the set's own, a number, (variables,) or (batch..., variables).
         price: of breaking the rows that are soft in the set, a number or (batch..., rows).
+        T, t: coefficients (batch..., non-zeros) and constants (batch..., bases) of the expressions inside ``abs``,
+            ``maximum`` and norms, T x - t, in the order of `linsat.Constraints.terms`.
         solver: `linsat.Newton(tol=..., max_steps=...)`.
         on_failure: what to do when some instance is not solved: ``"raise"``, ``"warn"``, ``"nan"`` or ``"ignore"``.
             Where JAX traces (jit, grad, vmap) nothing can be raised: ``"raise"`` acts as ``"nan"``, ``"warn"`` as
@@ -108,17 +113,22 @@ def project(
         ConvergenceError: with ``on_failure="raise"``, outside of traces.
     """
     given = {"b": b, "d": d, "f": f, "A": A, "C": C, "E": E, "lower": lower, "upper": upper, "price": price}
+    given |= {"T": T, "t": t}
     given = {name: value for name, value in given.items() if value is not None}
     arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
     host = _on_host(y, *arguments)
     if host is not None:
         with jax.default_device(host.device):
             try:
+                if formulas.takes(constraints):
+                    raise numpy_door.NotHere("a set with formulas")
                 return jax.tree.map(jnp.asarray, numpy_door.project(*host.arguments))
             except numpy_door.NotHere:
                 solution = _by_torch(*host.arguments)
                 if solution is not None:
                     return solution.x
+    if formulas.takes(constraints):
+        return with_formulas(y, *arguments).x
     call = read(y, *arguments)
     return call.restored(_settled(call, call.solve(), given).x)
 
@@ -138,6 +148,8 @@ def solve(
     lower: Array = None,
     upper: Array = None,
     price: Array = None,
+    T: Array = None,
+    t: Array = None,
     solver: Newton | None = None,
     on_failure: OnFailure = "warn",
     start: Array = None,
@@ -147,6 +159,7 @@ def solve(
     As the status says which instances were not solved, the default is to warn.
     """
     given = {"b": b, "d": d, "f": f, "A": A, "C": C, "E": E, "lower": lower, "upper": upper, "price": price}
+    given |= {"T": T, "t": t}
     given = {name: value for name, value in given.items() if value is not None}
     arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
     host = _on_host(y, *arguments)
@@ -158,6 +171,8 @@ def solve(
                 solution = _by_torch(*host.arguments)
                 if solution is not None:
                     return solution
+    if formulas.takes(constraints):
+        return with_formulas(y, *arguments)
     call = read(y, *arguments)
     answers, batch = _settled(call, call.solve(), given), call.batch
     codes, steps, _ = (count.reshape(batch) for count in answers.counts.T)
@@ -210,6 +225,8 @@ def _on_host(
 
 
 def _by_core(scores: Any, constraints: Constraints, given: Any, *others: Any) -> Solution:
+    if formulas.takes(constraints):
+        raise numpy_door.NotHere("a set with formulas")
     call, answer, flat = numpy_door.attempt(scores, constraints, given, *others)
     batch = call.batch_shape
     codes, steps, _ = (jnp.asarray(count.reshape(batch), np.int32) for count in answer.counts)
