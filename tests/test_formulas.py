@@ -123,7 +123,7 @@ def test_the_answer_is_clarabels(case: str, kind: str) -> None:
             continue
         assert np.abs(solution.x - expected).max() < 1e-5  # entropies are flat: x is known less well than its value
         theirs = float(cost(objective, y, np.clip(expected, 0, 1)).value)
-        assert float(cost(objective, y, solution.x).value) < theirs + 1e-9
+        assert float(cost(objective, y, solution.x).value) < theirs + 1e-8  # its rows hold to a tolerance, too
 
 
 def test_the_papers_slack_stays_that_of_linear_rows() -> None:
