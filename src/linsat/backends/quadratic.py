@@ -23,8 +23,10 @@ from linsat.objectives.quadratic import Matrix, Metric
 from linsat.solvers.newton import Newton
 from linsat.solvers.program import Program
 from linsat.solvers.result import SolverResult
+from linsat.status import Status
 
 Array = np.ndarray
+_EXACT = 1e-12  # what may be left of an equation, relative to its terms
 _SHIFT = 1e-9  # of the largest entries: on the diagonals of the saddle matrix
 _REFINEMENTS = 12
 
@@ -38,7 +40,49 @@ def solve(problem: Problem, objective: Matrix, solver: Newton) -> SolverResult:
         linear = P @ y if isinstance(objective, Metric) else y
         return replace(program, P=P, linear=np.asarray(linear, dtype=np.float64), quadratic=np.zeros(l))
 
-    return solve_programs(problem, solver, lambda *_: None, with_matrix)
+    result = solve_programs(problem, solver, lambda *_: None, with_matrix)
+    for n in np.flatnonzero(result.codes == Status.CONVERGED.code):
+        better = _settled(problem, objective, n, result.x[n], result.mu[n] / _of(problem.scale, n))
+        if better is not None:
+            result.x[n], result.mu[n] = better[0], better[1] * _of(problem.scale, n)
+    return result
+
+
+def _of(array: Array, instance: int) -> Array:
+    return array[min(instance, array.shape[0] - 1)]
+
+
+@np.errstate(all="ignore")  # infinite bounds
+def _settled(problem: Problem, objective: Matrix, n: int, x: Array, duals: Array) -> tuple[Array, Array] | None:
+    """x and duals as what binds determines them, exactly at the bounds; None where that is not the optimum."""
+    k, l = problem.rows.shape
+    P, y = objective.of_instance(n, l), problem.scores[n]
+    A = sp.csr_array((_of(problem.rows.values, n), (problem.rows.row, problem.rows.col)), shape=(k, l))
+    c = P @ y if isinstance(objective, Metric) else y
+    lower, upper, side = (_of(array, n) for array in (problem.lower, problem.upper, problem.rhs))
+    least, most = _of(problem.dual_lower, n), _of(problem.dual_upper, n)
+    z = P @ x - c - A.T @ duals
+    at_low, at_high = (z > x - lower) | (lower == upper), -z > upper - x
+    equal = np.isneginf(least) & np.isposinf(most)
+    active = (duals > least) & (duals < most) & (equal | (np.abs(duals) > np.abs(A @ x - side)))
+    kept = np.where(active | (np.abs(duals) != np.maximum(-least, most)), 0.0, duals)  # those at their price
+    free = ~(at_low | at_high)
+    point = np.where(free, 0.0, np.where(at_low, lower, upper))
+    v, w = _adjoint(P, A, free, active, c + A.T @ kept - P @ point, np.where(active, A @ point - side, 0.0))
+    point, own = point + v, np.where(active, -w, kept)
+    left, size = P @ point - c - A.T @ own, 1.0 + np.abs(c) + abs(P) @ np.abs(point) + abs(A).T @ np.abs(own)
+    excess = np.maximum(np.where(least < 0, A @ point - side, 0.0), np.where(most > 0, side - A @ point, 0.0))
+    hard = np.isinf(least) | np.isinf(most)
+    holds = not (hard & (excess > _EXACT * (1.0 + abs(A) @ np.abs(point)))).any()
+    signs = ((own >= least) & (own <= most)).all()
+    inside = ((point >= lower - _EXACT) & (point <= upper + _EXACT)).all()
+    pushed = np.where(at_low, np.minimum(left, 0.0), np.where(at_high, np.maximum(left, 0.0), left))
+    pushed = np.where(lower == upper, 0.0, pushed)
+    if not (holds and signs and inside and (np.abs(pushed) <= _EXACT * size).all()):
+        return None
+    near = point < lower + _EXACT * (1.0 + np.abs(lower))
+    point = np.where(near, lower, np.where(point > upper - _EXACT * (1.0 + np.abs(upper)), upper, point))
+    return point, own
 
 
 def decided(problem: Problem, x: Array, duals: Array) -> Array:
@@ -55,17 +99,13 @@ def point(problem: Problem, objective: Matrix, duals: Array, binds: Array) -> Ar
     """x (N, l) again, from what binds."""
     l, k, pattern = problem.rows.shape[1], problem.rows.shape[0], problem.rows
     x = np.zeros_like(problem.scores)
-
-    def of(array: Array, n: int) -> Array:
-        return array[min(n, array.shape[0] - 1)]
-
     for n in range(len(x)):
         P, y = objective.of_instance(n, l), problem.scores[n]
-        A = sp.csr_array((of(pattern.values, n), (pattern.row, pattern.col)), shape=(k, l))
+        A = sp.csr_array((_of(pattern.values, n), (pattern.row, pattern.col)), shape=(k, l))
         free, upper, active = binds[n, :l] > 0, binds[n, l : 2 * l] > 0, binds[n, 2 * l : 2 * l + k] > 0
-        x[n] = np.where(free, 0.0, np.where(upper, of(problem.upper, n), of(problem.lower, n)))
+        x[n] = np.where(free, 0.0, np.where(upper, _of(problem.upper, n), _of(problem.lower, n)))
         c = (P @ y if isinstance(objective, Metric) else y) + A.T @ np.where(active, 0.0, duals[n])
-        side = np.where(active, of(problem.rhs, n), 0.0)
+        side = np.where(active, _of(problem.rhs, n), 0.0)
         x[n] += _adjoint(P, A, free, active, c - P @ x[n], A @ x[n] - side)[0]
     return x
 
