@@ -41,7 +41,7 @@ def solve(problem: Problem, objective: Matrix, solver: Newton) -> SolverResult:
         return replace(program, P=P, linear=np.asarray(linear, dtype=np.float64), quadratic=np.zeros(l))
 
     result = solve_programs(problem, solver, lambda *_: None, with_matrix)
-    for n in np.flatnonzero(result.codes == Status.CONVERGED.code):
+    for n in np.flatnonzero(result.codes == Status.CONVERGED.code).tolist():
         better = _settled(problem, objective, n, result.x[n], result.mu[n] / _of(problem.scale, n))
         if better is not None:
             result.x[n], result.mu[n] = better[0], better[1] * _of(problem.scale, n)

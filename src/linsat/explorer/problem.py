@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class Problem:
             [[row.coefficients.get(name, 0.0) for name in self.variables] for row in self.rows], dtype=float
         ).reshape(len(self.rows), len(self.variables))
 
-    def arguments(self) -> dict[str, list]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments of `linsat.Constraints`, as plain lists."""
         found: dict[str, list] = {}
         matrix = self.matrix().tolist()
