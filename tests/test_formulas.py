@@ -560,3 +560,42 @@ def test_the_interior_point_method_suggests_the_same_pieces(monkeypatch: pytest.
     monkeypatch.setattr(formulas, "_ROUNDS", 0)
     for kind, objective in OBJECTIVES.items():
         assert np.abs(linsat.project(y, cons, objective=objective) - expected[kind]).max() < 1e-9, kind
+
+
+class TestFullQuadratics:
+    """A turnover limit under a risk matrix, definite and singular."""
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_values_are_those_of_clarabel(self, seed: int) -> None:
+        import cvxpy as cp
+
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(3, 10))
+        L = rng.normal(size=(n, n - seed % 2))
+        held, y, limit = rng.dirichlet(np.ones(n)), rng.normal(size=n), rng.uniform(0.05, 0.6)
+        w = linsat.Variable(n, name="w")
+        cons = linsat.subject_to(w.sum() == 1, abs(w - held).sum() <= limit)
+        solution = linsat.solve(y, cons, objective=linsat.Quadratic(L @ L.T))
+        assert bool(solution.converged)
+        assert np.abs(solution.x - held).sum() <= limit + 1e-9
+        v = cp.Variable(n)
+        rows = [cp.sum(v) == 1, cp.norm1(v - held) <= limit, v >= 0, v <= 1]
+        problem = cp.Problem(cp.Maximize(y @ v - cp.sum_squares(L.T @ v) / 2), rows)
+        problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+        value = y @ solution.x - np.square(L.T @ solution.x).sum() / 2
+        assert value == pytest.approx(problem.value, rel=1e-8, abs=1e-8)
+
+    def test_gradients_reach_scores_and_matrix(self) -> None:
+        rng = np.random.default_rng(1)
+        held, L = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64), torch.from_numpy(rng.normal(size=(4, 4)))
+        w = linsat.Variable(4, name="w")
+        cons = linsat.subject_to(w.sum() == 1, abs(w - held).sum() <= 0.2)
+
+        def project(y: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+            P = root @ root.T + 0.5 * torch.eye(4, dtype=torch.float64)
+            return linsat.project(y, cons, objective=linsat.Quadratic(P))
+
+        y = torch.tensor([0.1, 0.2, 0.9, 0.3], dtype=torch.float64, requires_grad=True)
+        x = project(y, L)
+        assert ((x - held).abs() > 1e-6).sum() < 4  # some are not traded
+        assert torch.autograd.gradcheck(project, (y, L.requires_grad_()), atol=1e-6)

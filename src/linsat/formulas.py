@@ -41,6 +41,7 @@ from linsat._optional import is_tensor
 from linsat._senses import GREATER
 from linsat._transforms import tracing, transforming
 from linsat.backends import interior_point
+from linsat.backends.quadratic import with_matrix
 from linsat.call import DEFAULT, Call, check_options, joint_batch, own_instance
 from linsat.compile import judge
 from linsat.compile.diagnosis import linear_system, reject_infeasible
@@ -51,7 +52,8 @@ from linsat.constraints.terms import lifted, summed
 from linsat.errors import ConstraintError
 from linsat.failures import check_lower, reject_instance, reject_scores, report
 from linsat.native.batch import Answer
-from linsat.objectives import Objective
+from linsat.objectives import Euclidean, Objective
+from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan, hold, plan_of
 from linsat.solution import Solution
 from linsat.solvers.interior_point import minimise
@@ -139,7 +141,7 @@ class _Search:
             chosen.duals[:] = rows.start(start)
         left = self._iterate(chosen, np.arange(count), _ROUNDS)
         self.latest, self.certain = chosen.x.copy(), np.zeros(count, dtype=bool)
-        known = interior_point.unsupported(self.objective) is None
+        known = isinstance(self.objective, Matrix) or interior_point.unsupported(self.objective) is None
         for _ in range(1 if known else _MODELS):
             for i in left:
                 self._ask_interior_point(chosen, i, known)
@@ -222,7 +224,7 @@ class _Search:
         share = np.abs(terms.weight) * np.maximum(push, 0.0)[:, np.maximum(self.row_of, 0)]  # (n, maxima) lambda
         fresh = active & ~was
         leads, tied = choice.leads.copy(), choice.tied.copy()
-        self._by_bounds(plain, stated, index, duals, share, choice, leads, tied)
+        self._by_bounds(plain, stated, index, x, duals, share, choice, leads, tied)
         self._by_rows(values, duals, share, scale, choice, leads, tied)
         # Formulas that bind from now on begin with the pieces that are largest.
         at = (values[:, self.table] >= largest[..., None]).argmax(-1) + terms.first[:-1]  # (n, maxima)
@@ -267,13 +269,14 @@ class _Search:
         plain: Numbers,
         stated: Stated,
         index: Array,
+        x: Array,
         duals: Array,
         share: Array,
         choice: Choice,
         leads: Array,
         tied: Array,
     ) -> None:
-        """Maxima in one variable: where that variable lies by itself."""
+        """Maxima in one variable: where that variable lies by itself, the others where they are."""
         rows, terms = self.rows, self.terms
         bound = rows.bound
         if not len(bound) or not rows.by_bounds:
@@ -290,6 +293,10 @@ class _Search:
         objective = self.objective.changed(lambda m: m if m.shape[0] == 1 else m[index])
         pushed = summed(plain.values * duals[:, rows.rows], rows.cols, self.width)
         u = objective.linear(self.scores[index]) + pushed
+        if isinstance(objective, Matrix):
+            diagonal = np.stack([objective.of_instance(i, self.width).diagonal() for i in range(n)])
+            u = u - objective.times(x) + diagonal * x
+            objective = Euclidean(diagonal)
         leading = np.where(choice.leads[:, first] > 0, slope0, np.where(choice.leads[:, first + 1] > 0, slope1, 0.0))
         finite = np.where(mine >= _BEYOND, 0.0, mine)
         u = u + summed(finite * leading, column, self.width)
@@ -353,9 +360,13 @@ class _Search:
         selection = rows.selection(terms, nothing, self.width, (1,))
         made = Numbers(*(np.ascontiguousarray(part) for part in rows.numbers(terms, stated, selection)))
         objective = self.objective.changed(lambda n: n if n.shape[0] == 1 else n[one])
-        problem = self.plan.problem(made, self.scores[one], objective, None)
+        problem = self.plan.problem(made, self.scores[one], objective.probe(self.scores[one]), None)
+        if not isinstance(objective, Matrix):
+            problem = replace(problem, objective=objective)
         elastic, program = interior_point.elastic_of(problem, 0), interior_point.program_of(problem, 0)
-        if not known:
+        if isinstance(objective, Matrix):
+            program = with_matrix(program, objective, 0, self.scores[i])
+        elif not known:
             linear, quadratic = _model(objective, self.scores[one], self.latest[one], program.lower, program.upper)
             program = replace(program, linear=linear, quadratic=quadratic)
         program = elastic.added_to(program)
@@ -404,6 +415,7 @@ class _Search:
             entropy=np.append(program.entropy, unpaid),
             row_entropy=np.concatenate([program.row_entropy, np.zeros(len(joint) + len(pieces))]),
             prior=None if program.prior is None else np.append(program.prior, unpaid),
+            P=None if program.P is None else sp.csr_array(sp.block_diag([program.P, none(len(unpaid), len(unpaid))])),
         )
         optimum = minimise(whole, 0.1 * min(self.solver.tol, 1e-9))
         chosen.counts[1, i] += optimum.steps
@@ -460,7 +472,7 @@ def solve_plain(
     if not plan.native():
         raise ConstraintError(
             f"formulas with sums of abs, maximum or norms run on linsat's own objectives and the native core, not on "
-            f"{type(objective).__name__} here. Fix: linsat.Entropy, linsat.Euclidean, linsat.KL or linsat.Tsallis."
+            f"{type(objective).__name__} here. Fix: an objective of linsat on the CPU, with its kernel."
         )
     scores, x, start = np.ascontiguousarray(scores), np.empty_like(scores), np.ascontiguousarray(start)
     statement = plan.state(plain, tuple(objective.parameters().values()), count)

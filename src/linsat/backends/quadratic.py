@@ -31,16 +31,20 @@ _SHIFT = 1e-9  # of the largest entries: on the diagonals of the saddle matrix
 _REFINEMENTS = 12
 
 
+def with_matrix(program: Program, objective: Matrix, instance: int, y: Array) -> Program:
+    """A program of rows and box with the cost of an instance of the objective, at scores y (l,)."""
+    P = objective.of_instance(instance, len(y))
+    linear = P @ y if isinstance(objective, Metric) else y
+    return replace(program, P=P, linear=np.asarray(linear, dtype=np.float64), quadratic=np.zeros(len(y)))
+
+
 def solve(problem: Problem, objective: Matrix, solver: Newton) -> SolverResult:
     """Every instance; the problem is that of rows and box, with any objective."""
-    l = problem.rows.shape[1]
 
-    def with_matrix(program: Program, instance: int) -> Program:
-        P, y = objective.of_instance(instance, l), problem.scores[instance]
-        linear = P @ y if isinstance(objective, Metric) else y
-        return replace(program, P=P, linear=np.asarray(linear, dtype=np.float64), quadratic=np.zeros(l))
+    def cost(program: Program, instance: int) -> Program:
+        return with_matrix(program, objective, instance, problem.scores[instance])
 
-    result = solve_programs(problem, solver, lambda *_: None, with_matrix)
+    result = solve_programs(problem, solver, lambda *_: None, cost)
     for n in np.flatnonzero(result.codes == Status.CONVERGED.code).tolist():
         better = _settled(problem, objective, n, result.x[n], result.mu[n] / _of(problem.scale, n))
         if better is not None:
