@@ -6,8 +6,8 @@ Peers that are not installed (``pip install qpth proxsuite quadprog``) are left 
 same process, one after another, several times; the table has the shortest time of each, and how far its x is from that
 of Clarabel at a tolerance of 1e-11.
 
-- ``program``: 100 variables, 50 equalities, 50 inequalities, a full P, a batch of 64, forward and backward. P is one for
-  all instances, or one for each.
+- ``program``: 100 variables, 50 equalities, 50 inequalities, a full P, a batch of 64, forward and backward. P is one
+  for all instances, or one for each.
 - ``reconciliation``: 25 series in a tree (total, 4 groups, 20 leaves), a full covariance, 200 paths of forecasts, each
   projected onto the coherent non-negative ones (MinTrace): forward and backward, against a loop over quadprog, forward.
 """
@@ -125,7 +125,7 @@ def tree() -> Array:
 
 
 def forecasts(seed: int = 0) -> tuple[Array, Array]:
-    """A full covariance (25, 25) of the base forecasts' errors, and paths (200, 25), some leaves of which are near 0."""
+    """A full covariance (25, 25) of the forecasts' errors, and paths (200, 25), some leaves of which are near 0."""
     rng, S = np.random.default_rng(seed), tree()
     errors = rng.normal(size=(120, SERIES)) @ (np.eye(SERIES) + 0.3 * rng.normal(size=(SERIES, SERIES)))
     covariance = errors.T @ errors / len(errors)
@@ -172,7 +172,7 @@ def compare_reconciliation(repeats: int) -> None:
     except ImportError:
         print("quadprog is not installed")
     none = np.zeros((0, S.shape[1]))
-    report("Clarabel", lambda path: by_clarabel(Q, S.T @ W @ path, -C, np.zeros(len(C)), none, np.zeros(0)))
+    report("Clarabel", lambda path: by_clarabel(Q, S.T @ W @ path, -C, np.zeros(len(C)), none, np.zeros(0), 1e-8))
 
 
 def main() -> None:
