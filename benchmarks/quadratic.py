@@ -125,7 +125,11 @@ def tree() -> Array:
 
 
 def forecasts(seed: int = 0) -> tuple[Array, Array]:
+<<<<<<< HEAD
     """A full covariance (25, 25) of the errors of base forecasts, and paths (200, 25) with some leaves near 0."""
+=======
+    """A full covariance (25, 25) of the forecasts' errors, and paths (200, 25), some leaves of which are near 0."""
+>>>>>>> quadratic
     rng, S = np.random.default_rng(seed), tree()
     errors = rng.normal(size=(120, SERIES)) @ (np.eye(SERIES) + 0.3 * rng.normal(size=(SERIES, SERIES)))
     covariance = errors.T @ errors / len(errors)
@@ -172,7 +176,7 @@ def compare_reconciliation(repeats: int) -> None:
     except ImportError:
         print("quadprog is not installed")
     none = np.zeros((0, S.shape[1]))
-    report("Clarabel", lambda path: by_clarabel(Q, S.T @ W @ path, -C, np.zeros(len(C)), none, np.zeros(0)))
+    report("Clarabel", lambda path: by_clarabel(Q, S.T @ W @ path, -C, np.zeros(len(C)), none, np.zeros(0), 1e-8))
 
 
 def main() -> None:

@@ -128,14 +128,13 @@ def greedy_repair(x: Any, cons: Constraints, *, max_flips: int | None = None, to
         tol: a row holds when violated by at most this, in units of its mean |coefficient|.
     """
     point, form = _read_point(x, cons, tol)
-    if max_flips is None:
-        max_flips = point.shape[-1]
-    elif not isinstance(max_flips, (int, np.integer)) or max_flips < 0:
+    if max_flips is not None and (not isinstance(max_flips, (int, np.integer)) or max_flips < 0):
         raise ConstraintError(f"max_flips is {max_flips}; expected an integer >= 0. Fix: leave it out.")
+    most = point.shape[-1] if max_flips is None else int(max_flips)
     starts, others, certainties = (part.reshape(-1, point.shape[-1]) for part in _round(point, cons))
     each = _Rows.of(cons, point.shape[:-1])
     for start, other, certainty, rows in zip(starts, others, certainties, each, strict=True):
-        _flip(start, other, certainty, rows, max_flips, tol)
+        _flip(start, other, certainty, rows, most, tol)
     return form.decoded(starts.reshape(point.shape), cons, tol)
 
 

@@ -371,7 +371,7 @@ class _Search:
             program = replace(program, linear=linear, quadratic=quadratic)
         program = elastic.added_to(program)
         l, maxima, joint = self.width, self.joint_max, rows.joint
-        extra = program.matrix.shape[1] - l
+        extra = len(program.lower) - l
         soft = np.flatnonzero(np.isfinite(stated.price[0, joint]))
         own = sp.csr_array((stated.values[0], (self.pattern.row, self.pattern.col)), shape=(len(self.constraints), l))
         column = np.full(len(terms.row), -1)
@@ -391,7 +391,7 @@ class _Search:
         def none(height: int, width: int) -> sp.csr_array:
             return sp.csr_array((height, width))
 
-        k0 = program.matrix.shape[0]
+        k0 = len(program.row_lower)
         matrix = sp.vstack(
             [
                 sp.hstack([program.matrix, none(k0, len(maxima)), none(k0, len(soft))]),

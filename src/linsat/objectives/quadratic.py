@@ -155,7 +155,7 @@ def _smallest(matrix: sp.csr_array) -> float:
     from scipy.sparse.linalg import ArpackError, eigsh, splu
 
     shift = NEGATIVE * float(np.abs(matrix.diagonal()).max(initial=1e-300))
-    shifted = sp.csc_array(matrix + shift * sp.eye_array(matrix.shape[0]))
+    shifted = sp.csc_array(matrix + shift * sp.eye_array(len(matrix.diagonal())))
     try:
         factor = splu(shifted, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
         if (factor.U.diagonal() > 0).all():
@@ -163,7 +163,7 @@ def _smallest(matrix: sp.csr_array) -> float:
     except RuntimeError:  # a pivot is 0
         pass
     try:
-        return float(eigsh(matrix, k=1, which="SA", return_eigenvectors=False, tol=1e-4)[0])
+        return float(eigsh(matrix, k=1, which="SA", return_eigenvectors=False, tol=1e-4)[0])  # pyright: ignore[reportArgumentType]
     except ArpackError:  # which does not tell
         return -shift
 
