@@ -4,7 +4,7 @@
 
 Peers that are not installed (``pip install qpth proxsuite quadprog``) are left out, and said so. Every peer runs in the
 same process, one after another, several times; the table has the shortest time of each, and how far its x is from that
-of Clarabel at a tolerance of 1e-11.
+of Clarabel.
 
 - ``program``: 100 variables, 50 equalities, 50 inequalities, a full P, a batch of 64, forward and backward. P is one
   for all instances, or one for each.
@@ -125,11 +125,7 @@ def tree() -> Array:
 
 
 def forecasts(seed: int = 0) -> tuple[Array, Array]:
-<<<<<<< HEAD
     """A full covariance (25, 25) of the errors of base forecasts, and paths (200, 25) with some leaves near 0."""
-=======
-    """A full covariance (25, 25) of the forecasts' errors, and paths (200, 25), some leaves of which are near 0."""
->>>>>>> quadratic
     rng, S = np.random.default_rng(seed), tree()
     errors = rng.normal(size=(120, SERIES)) @ (np.eye(SERIES) + 0.3 * rng.normal(size=(SERIES, SERIES)))
     covariance = errors.T @ errors / len(errors)

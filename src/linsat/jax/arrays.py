@@ -65,13 +65,8 @@ def solve(*operands: Array, kind: Kind) -> list[Array]:
     assert isinstance(solver, Newton)
     if plan.objective.couples:
         raise ConstraintError(
-<<<<<<< HEAD
             "a full matrix needs the native core, which JAX cannot use here: it takes a few hundred rows and "
             "variables, on a CPU. Fix: call it outside of jit, or linsat.project."
-=======
-            "a full matrix needs the native core, which JAX cannot use here: it takes a few hundred rows and variables "
-            "on a CPU. Fix: call it outside of jit, or linsat.project."
->>>>>>> quadratic
         )
     if plan.pattern.num_rows > MOST_DENSE_ROWS:
         raise ConstraintError(
