@@ -34,7 +34,7 @@ def calls() -> Iterator[int]:
     """
     sets = [doubly_stochastic(4), top_k(12, 3), tour(5, 0, 4), portfolio(10, range(3), 0.5)]
     generator = torch.Generator().manual_seed(0)
-    slow, interior = linsat.Newton(backend="torch"), linsat.Newton(backend="interior_point")
+    slow, interior = linsat.Newton(backend="arrays"), linsat.Newton(backend="interior_point")
     soft = [cons.soften(price=0.5) for cons in sets]
     duals = None
     number = 0

@@ -233,7 +233,7 @@ def test_info_says_of_each_back_end_whether_it_can_be_used(capsys, monkeypatch, 
 def test_warmup_projects_with_every_objective_and_says_where(capsys):
     assert main(["warmup"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line[:22].strip() for line in lines] == ["entropy", "entropy without slack", "euclidean"]
+    assert [line[:22].strip() for line in lines] == ["entropy", "slack-free-entropy", "kl", "tsallis", "euclidean"]
     back_end = "kernel" if binding.unavailable() is None else "arrays"
     assert all(line.split()[-3:-2] == [back_end] and line.endswith(" s") for line in lines)
 

@@ -250,8 +250,10 @@ class _Form:
 
     def _as_given(self, point: Array) -> Any:
         if is_tensor(self.like):
-            like = self.like.detach()
-            return (like if like.is_floating_point() else like.double()).new_tensor(point)
+            import torch
+
+            dtype = self.like.dtype if self.like.is_floating_point() else torch.float64
+            return torch.from_numpy(np.array(point)).to(self.like.device, dtype)
         return point.astype(self.like.dtype) if self.like.dtype.kind == "f" else point
 
 

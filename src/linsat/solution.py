@@ -11,6 +11,7 @@ import numpy as np
 from linsat._array_namespace import namespace, to_numpy
 from linsat._optional import is_tensor
 from linsat.constraints.constraint_set import Constraints
+from linsat.errors import ConstraintError
 from linsat.solvers.result import SOLVERS
 from linsat.status import Status
 
@@ -70,7 +71,12 @@ class Solution(Generic[Scores]):
         """
 
         def work_out() -> Any:
-            assert self.of_bounds is not None
+            if self.of_bounds is None:
+                raise ConstraintError(
+                    "bound_duals are not worked out for rows with abs, maximum, minimum or norms, whose pieces share "
+                    "them. "
+                    "Fix: solve constraints.lifted(), which has plain rows."
+                )
             return self.of_bounds()
 
         return self._once("_bound_duals", work_out)

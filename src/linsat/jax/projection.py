@@ -255,9 +255,9 @@ def _by_torch(
         )
     except ImportError:
         return None
-    own = (solution.duals, solution.adjusted, solution.bound_duals)
-    fields = (solution.codes, solution.violation, solution.steps, *own)
-    return Solution(jax.tree.map(jnp.asarray, solution.x), *map(jnp.asarray, fields))
+    fields = (solution.codes, solution.violation, solution.steps, solution.duals, solution.adjusted)
+    own = None if solution.of_bounds is None else jnp.asarray(solution.bound_duals)
+    return Solution(jax.tree.map(jnp.asarray, solution.x), *map(jnp.asarray, fields), own)
 
 
 def _to_numpy(leaf: Any) -> Any:
