@@ -256,8 +256,10 @@ def _by_torch(
     except ImportError:
         return None
     fields = (solution.codes, solution.violation, solution.steps, solution.duals, solution.adjusted)
+    codes, violation, steps, duals, adjusted = map(jnp.asarray, fields)
     own = None if solution.of_bounds is None else jnp.asarray(solution.bound_duals)
-    return Solution(jax.tree.map(jnp.asarray, solution.x), *map(jnp.asarray, fields), own)
+    x = jax.tree.map(jnp.asarray, solution.x)
+    return Solution(x, codes, violation, steps, duals, adjusted, own)
 
 
 def _to_numpy(leaf: Any) -> Any:
