@@ -207,7 +207,8 @@ class Call:
                 np.zeros((count, 2 * (plan.width + rows)), np.uint8),
                 False,
             )
-            self._finish_matrix(answer, np.arange(count), usable)
+            left = np.arange(count) if unusable is None else np.flatnonzero(~unusable)
+            self._finish_matrix(answer, left, usable)
             return self._ended(answer, unusable)
         problem = plan.problem(self.in_numpy(), usable.astype(np.float64), self.objective.changed(to_numpy), decided)
         result = interior_point.rest(problem, plan.solver.tol)

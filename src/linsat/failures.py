@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import warnings
 from collections.abc import Callable
@@ -70,7 +71,8 @@ def unusable_scores(call: Call, scores: Array) -> Failed:
     Raises:
         ConstraintError: numbers of the objective that no solver could use, and scores where a failure is to raise.
     """
-    numbers, constraints = _check_numbers(call), call.constraints
+    unfit = _unfit(call)
+    numbers, constraints = _check_numbers(call, of_objective=not unfit.any()), call.constraints
     held = np.isneginf(scores)
     values = scores
     if held.any():
@@ -81,7 +83,7 @@ def unusable_scores(call: Call, scores: Array) -> Failed:
     if call.objective.finite_box:
         width = float((numbers.upper - numbers.lower).max(initial=0.0))
     with np.errstate(invalid="ignore", over="ignore"):
-        bad = ~np.isfinite(largest * width)  # infinity times 0 is not finite either
+        bad = ~np.isfinite(largest * width) | unfit  # infinity times 0 is not finite either
     if not bad.any():
         return None
     if call.on_failure == "raise":
@@ -89,10 +91,25 @@ def unusable_scores(call: Call, scores: Array) -> Failed:
     return bad
 
 
-def _check_numbers(call: Call) -> Numbers:
+def _unfit(call: Call) -> Array:
+    """(N,) or (1,) instances whose matrix is none, where a failure of some need not stop the others."""
+    number = next(iter(call.objective.parameters().values()), None)
+    if not call.objective.couples or call.on_failure == "raise" or number is None or number.shape[0] == 1:
+        return np.zeros(1, dtype=bool)
+    unfit = np.zeros(number.shape[0], dtype=bool)
+    for n in range(len(unfit)):
+        try:
+            check_objective(call.objective.changed(operator.itemgetter(slice(n, n + 1))))
+        except ConstraintError:
+            unfit[n] = True
+    return np.zeros(1, dtype=bool) if unfit.all() else unfit
+
+
+def _check_numbers(call: Call, *, of_objective: bool = True) -> Numbers:
     """Reject numbers of objective and set that no solver could use; returns those of the set as plain arrays."""
     plan, numbers = call.plan, call.in_numpy()
-    check_objective(call.objective)
+    if of_objective:
+        check_objective(call.objective)
     if not plan.constant:
         call.constraints.check_numbers()
         if not (numbers.price > 0).all():  # those of a graph come without the set that would say which

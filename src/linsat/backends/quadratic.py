@@ -49,7 +49,15 @@ def solve(problem: Problem, objective: Matrix, solver: Newton) -> SolverResult:
         better = _settled(problem, objective, n, result.x[n], result.mu[n] / _of(problem.scale, n))
         if better is not None:
             result.x[n], result.mu[n] = better[0], better[1] * _of(problem.scale, n)
+        result.x[n] = _snapped(result.x[n], _of(problem.lower, n), _of(problem.upper, n))
     return result
+
+
+def _snapped(x: Array, lower: Array, upper: Array) -> Array:
+    """x exactly at bounds from which only rounding keeps it."""
+    for bound in (lower, upper):
+        x = np.where(np.abs(x - bound) <= _EXACT * (1.0 + np.abs(x)), bound, x)
+    return x
 
 
 def _of(array: Array, instance: int) -> Array:
@@ -76,16 +84,16 @@ def _settled(problem: Problem, objective: Matrix, n: int, x: Array, duals: Array
     point, own = point + v, np.where(active, -w, kept)
     left, size = P @ point - c - A.T @ own, 1.0 + np.abs(c) + abs(P) @ np.abs(point) + abs(A).T @ np.abs(own)
     excess = np.maximum(np.where(least < 0, A @ point - side, 0.0), np.where(most > 0, side - A @ point, 0.0))
-    hard = np.isinf(least) | np.isinf(most)
-    holds = not (hard & (excess > _EXACT * (1.0 + abs(A) @ np.abs(point)))).any()
+    room = _EXACT * (1.0 + np.abs(side) + abs(A) @ np.abs(point))
+    # A row at its price is broken, or just about to be; any other holds.
+    priced = np.where(own == least, A @ point - side, side - A @ point)
+    holds = not np.where(~active & (kept != 0), priced < -room, excess > room).any()
     signs = ((own >= least) & (own <= most)).all()
     inside = ((point >= lower - _EXACT) & (point <= upper + _EXACT)).all()
     pushed = np.where(at_low, np.minimum(left, 0.0), np.where(at_high, np.maximum(left, 0.0), left))
     pushed = np.where(lower == upper, 0.0, pushed)
     if not (holds and signs and inside and (np.abs(pushed) <= _EXACT * size).all()):
         return None
-    near = point < lower + _EXACT * (1.0 + np.abs(lower))
-    point = np.where(near, lower, np.where(point > upper - _EXACT * (1.0 + np.abs(upper)), upper, point))
     return point, own
 
 

@@ -81,7 +81,10 @@ static int V(hand_over)(Work *w, const Solve *call, int64_t n, int64_t *steps, i
     memcpy(w->d, x, a->variables * sizeof(double));
     for (int64_t i = 0; i < a->rows; i++) {
         const int32_t from = a->order[i];
-        const double dual = duals[from], low = p->dual_lower[from], high = p->dual_upper[from];
+        const double dual = duals[from];
+        /* A row that always holds with equality is one: its multiplier may have any sign. */
+        const double low = p->tight[from] ? -INFINITY : p->dual_lower[from];
+        const double high = p->tight[from] ? INFINITY : p->dual_upper[from];
         w->now.mu[i] = (dual < low ? low : dual > high ? high : dual) * p->scale[from];
     }
     const int proved = reached <= tol && V(proves_optimal)(a, p, w->objective, scores, x, duals, tol, u, lost, values, sizes);
