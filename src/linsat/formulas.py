@@ -363,7 +363,7 @@ class _Search:
         problem = self.plan.problem(made, self.scores[one], objective.probe(self.scores[one]), None)
         if not isinstance(objective, Matrix):
             problem = replace(problem, objective=objective)
-        elastic, program = interior_point.elastic_of(problem, 0), interior_point.program_of(problem, 0)
+        elastic, program = interior_point.Elastic.of(problem, 0), interior_point.program_of(problem, 0)
         if isinstance(objective, Matrix):
             program = with_matrix(program, objective, 0, self.scores[i])
         elif not known:

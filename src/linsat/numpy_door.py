@@ -171,13 +171,10 @@ def _by_core(plan: Plan) -> bool:
     Raises:
         NotHere: torch has more to offer.
     """
-    if plan.native():
-        return True
-    asked = plan.solver.backend if isinstance(plan.solver, Newton) else ""
-    sparse = plan.rows.sparse and asked == "auto"
-    if plan.objective.couples:
-        return False
-    if unsupported(plan.objective) is not None or not (sparse or (asked == "auto" and not torch_installed())):
+    if plan.native() or plan.objective.couples:
+        return plan.native()
+    here = isinstance(plan.solver, Newton) and plan.solver.backend == "auto" and unsupported(plan.objective) is None
+    if not here or not (plan.rows.sparse or not torch_installed()):
         raise NotHere("the native core does not take the set, or the solver asks for another back end")
     return False
 

@@ -84,7 +84,7 @@ def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None =
     analyses = problem.rows.cache.setdefault("analyses", Recent(_PATTERNS))
     low, high = problem.dual_bounds()
     for instance in range(problem.size):
-        elastic, program = elastic_of(problem, instance), program_of(problem, instance)
+        elastic, program = Elastic.of(problem, instance), program_of(problem, instance)
         if cost is not None:
             program = cost(program, instance)
         whole = elastic.added_to(program)
@@ -106,7 +106,7 @@ def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None =
 def _confirmed(
     problem: Problem,
     instance: int,
-    solved: tuple[_Elastic, Program, Program],
+    solved: tuple[Elastic, Program, Program],
     result: SolverResult,
     tol: float,
     deadline: Deadline,
@@ -158,7 +158,7 @@ def _ending(program: Program, optimum: Optimum, tol: float, deadline: Deadline) 
 
 
 @dataclass(frozen=True)
-class _Elastic:
+class Elastic:
     """Columns that take up what soft rows are broken by, each way one, at the price of the row."""
 
     rows: Array  # (m,) the row of each column
@@ -166,7 +166,7 @@ class _Elastic:
     price: Array  # (m,)
 
     @classmethod
-    def of(cls, problem: Problem, instance: int) -> _Elastic:
+    def of(cls, problem: Problem, instance: int) -> Elastic:
         soft = _one(problem.soft, instance) & _one(problem.presolved.active, instance)
         low, high = _one(problem.dual_lower, instance), _one(problem.dual_upper, instance)
         over, under = np.flatnonzero(soft & (low < 0)), np.flatnonzero(soft & (high > 0))
@@ -209,10 +209,6 @@ class _Elastic:
 
 def _one(array: Array, instance: int) -> Array:
     return array[min(instance, array.shape[0] - 1)]
-
-
-def elastic_of(problem: Problem, instance: int) -> _Elastic:
-    return _Elastic.of(problem, instance)
 
 
 def program_of(problem: Problem, instance: int) -> Program:

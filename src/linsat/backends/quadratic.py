@@ -23,6 +23,7 @@ from linsat.objectives.quadratic import Matrix, Metric
 from linsat.solvers.newton import Newton
 from linsat.solvers.program import Program
 from linsat.solvers.result import SolverResult
+from linsat.solvers.verdict import confirm
 from linsat.status import Status
 
 Array = np.ndarray
@@ -50,6 +51,7 @@ def solve(problem: Problem, objective: Matrix, solver: Newton) -> SolverResult:
         if better is not None:
             result.x[n], result.mu[n] = better[0], better[1] * _of(problem.scale, n)
         result.x[n] = _snapped(result.x[n], _of(problem.lower, n), _of(problem.upper, n))
+    confirm(problem, result, solver)  # of x as it is now
     return result
 
 

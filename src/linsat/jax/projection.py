@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -116,17 +117,9 @@ def project(
     given |= {"T": T, "t": t}
     given = {name: value for name, value in given.items() if value is not None}
     arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
-    host = _on_host(y, *arguments)
-    if host is not None:
-        with jax.default_device(host.device):
-            try:
-                if formulas.takes(constraints):
-                    raise numpy_door.NotHere("a set with formulas")
-                return jax.tree.map(jnp.asarray, numpy_door.project(*host.arguments))
-            except numpy_door.NotHere:
-                solution = _by_torch(*host.arguments)
-                if solution is not None:
-                    return solution.x
+    answer = _outside_traces(y, arguments, lambda *own: jax.tree.map(jnp.asarray, numpy_door.project(*own)))
+    if answer is not None:
+        return answer.x if isinstance(answer, Solution) else answer
     if formulas.takes(constraints):
         return with_formulas(y, *arguments).x
     call = read(y, *arguments)
@@ -162,15 +155,9 @@ def solve(
     given |= {"T": T, "t": t}
     given = {name: value for name, value in given.items() if value is not None}
     arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
-    host = _on_host(y, *arguments)
-    if host is not None:
-        with jax.default_device(host.device):
-            try:
-                return _by_core(*host.arguments)
-            except numpy_door.NotHere:
-                solution = _by_torch(*host.arguments)
-                if solution is not None:
-                    return solution
+    answer = _outside_traces(y, arguments, _by_core)
+    if answer is not None:
+        return answer
     if formulas.takes(constraints):
         return with_formulas(y, *arguments)
     call = read(y, *arguments)
@@ -199,6 +186,21 @@ class _Host(NamedTuple):
     device: Any
 
 
+def _outside_traces(y: Any, arguments: tuple[Any, ...], by_core: Callable[..., Any]) -> Any:
+    """What ``by_core`` makes of a call whose numbers are known, on a CPU, or a `Solution` by the methods for other sets.
+
+    None where it is for JAX to solve.
+    """
+    host = _on_host(y, *arguments)
+    if host is None:
+        return None
+    with jax.default_device(host.device):
+        if not formulas.takes(arguments[0]):
+            with suppress(numpy_door.NotHere):
+                return by_core(*host.arguments)
+        return _by_torch(*host.arguments)
+
+
 def _on_host(
     y: Any, constraints: Constraints, given: Any, objective: Objective, solver: Any, on_failure: Any, start: Any
 ) -> _Host | None:
@@ -225,8 +227,6 @@ def _on_host(
 
 
 def _by_core(scores: Any, constraints: Constraints, given: Any, *others: Any) -> Solution:
-    if formulas.takes(constraints):
-        raise numpy_door.NotHere("a set with formulas")
     call, answer, flat = numpy_door.attempt(scores, constraints, given, *others)
     batch = call.batch_shape
     codes, steps, _ = (jnp.asarray(count.reshape(batch), np.int32) for count in answer.counts)

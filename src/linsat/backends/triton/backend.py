@@ -90,7 +90,7 @@ class TritonBackend:
         grad_mu: Tensor | None = None,
         parameter: bool = False,
     ) -> Pulled:
-        """The gradient to the scores and q, from which all other gradients follow (`linsat.gradient.implicit`).
+        """The gradient to the scores and q, from which all other gradients follow (`linsat.torch.implicit`).
 
         Instances that did not converge, by their ``codes``, have no gradient: zeros. ``parameter`` asks for the
         gradient of tau or the weights.
