@@ -161,6 +161,14 @@ static int V(state_parameters)(Instance *it, const Layout *a, const Statement *s
         if (s->parameters[p].at) V(read_numbers)(own, s->parameters[p], n, count);
         else
             for (int64_t j = 0; j < count; j++) own[j] = 1.0;
+        if (above == -INFINITY) { /* any number, of which there may be many */
+            vec nothing = {0};
+            int64_t j = 0;
+            for (; j + LANES <= count; j += LANES) nothing += 0.0 * V(load_at)(own + j);
+            for (; j < count; j++) nothing[0] += 0.0 * own[j];
+            usable &= V(sum_of)(nothing) == 0.0;
+            continue;
+        }
         for (int64_t j = 0; j < count; j++) {
             usable &= (own[j] > above || (objective->zero[p] && own[j] == 0)) && own[j] < INFINITY;
             it->zeros |= objective->zero[p] && own[j] == 0;

@@ -119,7 +119,19 @@ static void V(eliminate_part)(void *argument, int64_t index) {
         for (int64_t h = start; h < stop && panel > from; h += 8)
             for (int64_t g = panel; g < panel + 8; g += 4)
                 V(small_product)(S + g * ld + h, ld, S + from * ld + g, S + from * ld + h, ld, panel - from, -1.0);
-        for (int64_t g = panel; g < last; g++) {
+        for (int64_t h = start; h < stop && last - panel == 8; h += LANES) { /* eight rows stay in registers */
+            vec rows[8];
+#pragma GCC unroll 8
+            for (int g = 0; g < 8; g++) rows[g] = V(load)(S + (panel + g) * ld + h);
+#pragma GCC unroll 8
+            for (int g = 0; g < 8; g++) {
+                rows[g] *= a->inverse[panel + g];
+#pragma GCC unroll 8
+                for (int e = g + 1; e < 8; e++) rows[e] -= S[(panel + g) * ld + panel + e] * rows[g];
+                V(store)(S + (panel + g) * ld + h, rows[g]);
+            }
+        }
+        for (int64_t g = panel; g < last && last - panel < 8; g++) {
             double *row = S + g * ld;
             for (int64_t e = panel; e < g; e++) {
                 const double factor = S[e * ld + g], *other = S + e * ld;

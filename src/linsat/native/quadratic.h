@@ -51,7 +51,7 @@ typedef struct {
     int64_t n, m, equal, ld; /* variables; constraints, of which hard equalities; n + m: all rounded up */
     int64_t count;           /* of constraints but for padding */
     double shift;
-    double *stated, *P, *A;  /* (l, l) as given; (l, n) symmetric; (k, n) */
+    double *stated, *P, *A, *columns; /* (l, l) as given; (l, n) symmetric; (k, n) rows, (l, k) the same by columns */
     double *S, *S_inverse, *S_size; /* (ld, ld) U, N and -T */
     double *R, *R_inverse, *R_size; /* (m, m) factor of the equalities, and what they leave of T */
     double *W, *W_inverse, *W_size; /* those that bind */
@@ -65,14 +65,16 @@ typedef struct {
     int64_t bind;
 } Quadratic;
 
-static double *V(arrange_quadratic)(Quadratic *q, const Layout *a, double *at) {
-    const int64_t l = a->variables, k = a->rows, n = rounded_up(l), m = rounded_up(k + 8) + rounded_up(l + 8), ld = n + m;
+/* `bounded`: variables that may have a bound. */
+static double *V(arrange_quadratic)(Quadratic *q, const Layout *a, int64_t bounded, double *at) {
+    const int64_t l = a->variables, k = a->rows, n = rounded_up(l), m = rounded_up(k + 8) + rounded_up(bounded + 8), ld = n + m;
     q->layout = a;
     q->n = n;
     at = V(arrange_instance)(&q->it, a, at);
     q->stated = q->it.parameters[0] = V(take)(&at, l * l);
     q->P = V(take)(&at, l * n);
     q->A = V(take)(&at, k * n);
+    q->columns = V(take)(&at, l * k);
     q->S = V(take)(&at, ld * ld);
     q->R = V(take)(&at, m * m);
     q->W = V(take)(&at, m * m);
@@ -93,12 +95,19 @@ static double *V(arrange_quadratic)(Quadratic *q, const Layout *a, double *at) {
     return at;
 }
 
+INLINE double V(number_at)(Numbers from, int64_t j) {
+    return from.single ? ((const float *)from.at)[j * from.stride] : ((const double *)from.at)[j * from.stride];
+}
+
 static void *V(begin_quadratic)(Quadratic *q, const Layout *a, const Statement *s) {
     memset(q, 0, sizeof(*q));
     double *origin = (double *)64;
-    void *block = zeroed_block((size_t)((char *)V(arrange_quadratic)(q, a, origin) - (char *)origin) + 64);
+    int64_t bounded = 0;
+    for (int64_t j = 0; j < a->variables; j++)
+        bounded += s->lower.step || s->upper.step || isfinite(V(number_at)(s->lower, j)) || isfinite(V(number_at)(s->upper, j));
+    void *block = zeroed_block((size_t)((char *)V(arrange_quadratic)(q, a, bounded, origin) - (char *)origin) + 64);
     if (!block) return NULL;
-    V(arrange_quadratic)(q, a, block);
+    V(arrange_quadratic)(q, a, bounded, block);
     q->metric = s->objective == METRIC;
     return block;
 }
@@ -139,16 +148,19 @@ static int V(list_constraints)(Quadratic *q, const uint8_t *binding) {
 static int V(factor_P)(Quadratic *q, double shift, int alone) {
     const int64_t l = q->layout->variables, n = q->n, ld = alone ? n : q->ld;
     double *S = q->S;
-    memset(S, 0, ld * ld * sizeof(double));
     for (int64_t j = 0; j < n; j++) {
-        if (j < l) memcpy(S + j * ld, q->P + j * n, l * sizeof(double));
-        S[j * ld + j] = j < l ? S[j * ld + j] + shift : 1.0;
-        q->S_size[j] = S[j * ld + j];
+        const int64_t from = j & ~(int64_t)7;
+        double *row = S + j * ld, *of_M = row + n;
+        if (j < l) memcpy(row + from, q->P + j * n + from, (n - from) * sizeof(double));
+        else memset(row + from, 0, (n - from) * sizeof(double));
+        row[j] = q->S_size[j] = j < l ? row[j] + shift : 1.0;
+        const double *column = q->columns + j * q->layout->rows;
+        for (int64_t g = 0; g < ld - n; g++) of_M[g] = j < l && q->row[g] >= 0 ? column[q->row[g]] : 0.0;
     }
-    for (int64_t g = 0; g < q->m && !alone; g++) {
-        if (q->variable[g] >= 0) S[q->variable[g] * ld + n + g] = 1.0;
-        else if (q->row[g] >= 0)
-            for (int64_t j = 0; j < l; j++) S[j * ld + n + g] = q->A[q->row[g] * n + j];
+    for (int64_t g = n; g < ld; g++) {
+        const int64_t from = g & ~(int64_t)7;
+        memset(S + g * ld + from, 0, (ld - from) * sizeof(double));
+        if (q->variable[g - n] >= 0) S[q->variable[g - n] * ld + g] = 1.0;
     }
     int definite = !V(cholesky)(q->team, S, ld, n, q->S_size, q->S_inverse, q->packed);
     for (int64_t j = 0; j < l && definite; j++)
@@ -156,18 +168,33 @@ static int V(factor_P)(Quadratic *q, double shift, int alone) {
     return definite;
 }
 
+/* The symmetric part of P, in blocks of eight. */
+static void V(symmetrise)(Quadratic *q) {
+    const int64_t l = q->layout->variables, n = q->n;
+    for (int64_t from = 0; from < l; from += 8)
+        for (int64_t at = from; at < l; at += 8)
+            for (int64_t i = from; i < from + 8 && i < l; i++)
+                for (int64_t j = at > i ? at : i; j < at + 8 && j < l; j++)
+                    q->P[i * n + j] = q->P[j * n + i] = 0.5 * (q->stated[i * l + j] + q->stated[j * l + i]);
+}
+
+/* The coefficients, by rows and by columns. */
+static void V(read_coefficients)(Quadratic *q) {
+    const Layout *a = q->layout;
+    memset(q->A, 0, a->rows * q->n * sizeof(double));
+    for (int64_t e = 0; e < a->entries; e++)
+        q->A[a->order[a->entry_row[e]] * q->n + a->entry_col[e]] += q->it.values[a->entry[e]];
+    for (int64_t i = 0; i < a->rows; i++)
+        for (int64_t j = 0; j < a->variables; j++) q->columns[j * a->rows + i] = q->A[i * q->n + j];
+}
+
 /* Factors of P and of the equalities; 0, or the status that P asks for. */
 static int V(prepare_quadratic)(Quadratic *q) {
     const Layout *a = q->layout;
     const int64_t l = a->variables, n = q->n, m = q->m, ld = q->ld;
     double largest = 0.0;
-    memset(q->P, 0, l * n * sizeof(double));
-    memset(q->A, 0, a->rows * n * sizeof(double));
-    for (int64_t i = 0; i < l; i++)
-        for (int64_t j = 0; j < l; j++) q->P[i * n + j] = 0.5 * (q->stated[i * l + j] + q->stated[j * l + i]);
+    V(symmetrise)(q);
     for (int64_t j = 0; j < l; j++) largest = fabs(q->P[j * n + j]) > largest ? fabs(q->P[j * n + j]) : largest;
-    for (int64_t e = 0; e < a->entries; e++)
-        q->A[a->order[a->entry_row[e]] * n + a->entry_col[e]] += q->it.values[a->entry[e]];
     q->shift = 0.0;
     if (!V(factor_P)(q, 0.0, 0)) {
         if (q->metric || (largest > 0 && !V(factor_P)(q, NEGATIVE * largest, 1))) return NOT_FINITE;
@@ -203,6 +230,7 @@ static int V(state_quadratic)(Quadratic *q, const Statement *s, const double *sc
     }
     const int own = s->values.step || s->parameters[0].step;
     const int same = V(list_constraints)(q, own ? binding : NULL);
+    if (first || s->values.step || !q->ready) V(read_coefficients)(q);
     if (!same || first || !q->ready || own) {
         const int status = V(prepare_quadratic)(q);
         q->ready = !status;
