@@ -8,10 +8,11 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 TORCH ?= torch==2.13.0
 
-.PHONY: help demo test test-all test-machines test-sanitized test-platforms test-matrix fuzz bench bench-gpu bench-quick bench-page arena lint docs release-check clean
+.PHONY: help demo test test-core test-all test-machines test-sanitized test-platforms test-matrix fuzz bench bench-gpu bench-quick bench-page arena lint docs release-check clean
 help:
 	@echo "make demo   a guided tour: the layer, its peers, three studies (out/demo/index.html)"
 	@echo "make test   run the tests"
+	@echo "make test-core  those of the core alone, 90 seconds"
 	@echo "make test-all  the slow ones too; LINSAT_DATA=folder adds the linear programs of lp/netlib and lp/miplib3"
 	@echo "make test-machines  what depends on arithmetic, as other processors and with more threads"
 	@echo "make test-sanitized  the kernel's tests, in C and Python, with gcc's address, undefined-behaviour and thread sanitizers"
@@ -27,11 +28,11 @@ help:
 	@echo "make release-check  build sdist and wheel, install the wheel into an empty environment, test it there"
 
 # torch comes first and alone: a requirement of another package could pull a far larger build.
-$(VENV)/.installed: pyproject.toml studies/pyproject.toml
+$(VENV)/.installed: pyproject.toml tools/pyproject.toml studies/pyproject.toml
 	@echo "Setting up $(VENV) (a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) "$(TORCH)"
-	@$(PIP) -e ".[demo,cli,explore]" -e studies
+	@$(PIP) -e ".[demo]" -e tools -e studies
 	@touch $@
 
 $(VENV)/.tools: $(VENV)/.installed
@@ -47,6 +48,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist wo
 
 test: $(VENV)/.tools
 	@$(PYTEST)
+
+test-core: $(VENV)/.tools
+	@$(PYTEST) tests/core
 
 test-all: $(VENV)/.tools
 	@$(PYTEST) -m "slow or not slow"
@@ -102,7 +106,7 @@ docs: $(VENV)/.tools
 	@echo "Documentation built: site/index.html"
 
 fuzz: $(VENV)/.tools
-	@$(BIN)/python fuzz/run.py $(FUZZ)
+	@$(BIN)/python -m fuzz.run $(FUZZ)
 
 test-matrix:
 	@$(PYTHON) scripts/test_matrix.py
@@ -111,4 +115,4 @@ release-check:
 	@$(PYTHON) scripts/release_check.py --torch "$(TORCH)"
 
 clean:
-	rm -rf $(VENV) build dist .release site out src/*.egg-info studies/build studies/src/*.egg-info
+	rm -rf $(VENV) build dist .release site out src/*.egg-info tools/build tools/src/*.egg-info studies/build studies/src/*.egg-info

@@ -31,8 +31,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 Array = np.ndarray
 HOLDS = 1e-8  # violation at which a time counts
 

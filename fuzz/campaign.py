@@ -15,11 +15,12 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from conflicts import draw_infeasible
-from judge import Depth, Verdict, judge
-from shrink import FAILURES, save, shrink
-from structured import STRUCTURED
-from systems import Case, draw, draw_structured
+
+from fuzz.conflicts import draw_infeasible
+from fuzz.judge import Depth, Verdict, judge
+from fuzz.shrink import FAILURES, save, shrink
+from fuzz.structured import STRUCTURED
+from fuzz.systems import Case, draw, draw_structured
 
 CASE_SECONDS = 120.0  # of processor time; no case may take longer
 _SAVE_EVERY = 15.0  # seconds

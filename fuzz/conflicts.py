@@ -6,9 +6,10 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from families import FAMILIES, Array, Rng, Rows, feasible_sides
-from structured import STRUCTURED
-from systems import Case, dress, soften
+
+from fuzz.families import FAMILIES, Array, Rng, Rows, feasible_sides
+from fuzz.structured import STRUCTURED
+from fuzz.systems import Case, dress, soften
 
 EXCESSES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 # How rows come to contradict: a row against a combination of others, against another like it, several rows or a single

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from conflicts import exact_gap, row_sizes
-from families import Array
-from graphs import through_graph
-from measure import allowance, evaluation_rounding, relative_violation, row_size, violations
-from optimality import TOLERANCE as GAP
-from optimality import Gap, duality_gap, moves
-from systems import Case
 
 import linsat
+from fuzz.conflicts import exact_gap, row_sizes
+from fuzz.families import Array
+from fuzz.graphs import through_graph
+from fuzz.measure import allowance, evaluation_rounding, relative_violation, row_size, violations
+from fuzz.optimality import TOLERANCE as GAP
+from fuzz.optimality import Gap, duality_gap, moves
+from fuzz.systems import Case
 from linsat.native.binding import unavailable
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-import oracles
+from tests.helpers import oracles
 
 TOLERANCE = 1e-9  # of the size of a row at x, max(1, sum_j |a_ij x_j|)
 _MOVES = 1e-6  # in shares of the box and sizes of rows: what moves by less counts as forced

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from families import Array
-from systems import Case
+
+from fuzz.families import Array
+from fuzz.systems import Case
 
 _ROUNDING = 64 * np.finfo(np.float64).eps  # of the sum of the sizes of a row's terms
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from families import Array
-from measure import evaluation_rounding, row_size, signed_gap, spacing
 from scipy.optimize import linprog
-from systems import Case
+
+from fuzz.families import Array
+from fuzz.measure import evaluation_rounding, row_size, signed_gap, spacing
+from fuzz.systems import Case
 
 ROWS_HOLD = 1e-9  # violation of a row that holds, relative to its size
 TOLERANCE = 1e-8  # of the gap, relative to 1 + the sum of the terms of the objective

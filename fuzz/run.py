@@ -1,9 +1,9 @@
-"""Fuzz the layer: ``python fuzz/run.py --minutes 10 --seed 0 [--out out/fuzz]``.
+"""Fuzz the layer: ``python -m fuzz.run --minutes 10 --seed 0 [--out out/fuzz]``.
 
 Random systems with a known truth go through `linsat.solve` and `linsat.project`; every claim the answer makes is
 checked from outside. The record (counts by family, statuses, worst violation, seconds) is written to
 ``OUT/seed-S.json`` as the run goes; the same command continues it. Failing cases are made small and written to
-fuzz/failures/, which tests/test_fuzz_regressions.py replays. Exit code 1 if there are findings.
+fuzz/failures/, which tests/verdict/test_fuzz_regressions.py replays. Exit code 1 if there are findings.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy
 import scipy
 import torch
-from campaign import KINDS, Goals, Record, judge_again, run
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import linsat
+from fuzz.campaign import KINDS, Goals, Record, judge_again, run
 
 _LINE_EVERY = 60.0  # seconds between two lines where nobody watches
 

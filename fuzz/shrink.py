@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conflicts import exact_gap
-from families import Array
-from systems import Case
+
+from fuzz.conflicts import exact_gap
+from fuzz.families import Array
+from fuzz.systems import Case
 
 FAILURES = Path(__file__).resolve().parent / "failures"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from families import Rng, Rows
+
+from fuzz.families import Rng, Rows
 
 
 def _flow(rng: Rng) -> Rows:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from families import FAMILIES, SENSES, Array, Rng, Rows, feasible_sides
-from structured import STRUCTURED
+
+from fuzz.families import FAMILIES, SENSES, Array, Rng, Rows, feasible_sides
+from fuzz.structured import STRUCTURED
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 LAYOUTS = ("contiguous", "strided", "transposed")

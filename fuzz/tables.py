@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from families import FAMILIES
-from structured import STRUCTURED
+from fuzz.families import FAMILIES
+from fuzz.structured import STRUCTURED
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reliability.md"

@@ -32,7 +32,8 @@ ROOT = Path(__file__).parents[1]
 KERNEL = Path("linsat/native")
 FLAGS = "-O2 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -std=gnu11 -fvisibility=hidden -fno-math-errno"
 FLAGS += " -fno-trapping-math -Wno-psabi -fPIC -shared"
-FILES = [f"tests/test_{name}.py" for name in ("kernel", "kernel_structures", "native_gradients", "concurrency")]
+FILES = [f"tests/core/test_{name}.py" for name in ("kernel", "kernel_structures", "native_gradients")]
+FILES += ["tests/doors/test_concurrency.py"]
 # Not the kernel's: time and memory of the process, which a sanitizer adds to (it keeps freed memory back for a while).
 LEFT_OUT = "not first_call_of_a_fresh_process and not batch_that_does_not_fit and not memory_does_not_grow"
 # Leaks are those of Python and torch, which free little at exit.

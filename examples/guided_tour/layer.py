@@ -151,5 +151,5 @@ def what_next() -> Section:
             "feasible polygon for two variables. docs/quickstart.md goes from formulas to training and decisions, "
             "docs/constraints.md has the ready-made constraint sets.",
         ],
-        code='pip install "linsat[cli,explore]"\nlinsat explore',
+        code="pip install linsat-tools\nlinsat explore",
     )

@@ -30,7 +30,7 @@ def test_every_load_reads_plain_data():
     calls = []
     for path in (
         p
-        for folder in ("src", "studies/src", "examples", "benchmarks", "reliability")
+        for folder in ("src", "studies/src", "tools/src", "examples", "benchmarks", "fuzz")
         for p in (ROOT / folder).rglob("*.py")
     ):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -271,7 +271,7 @@ class Constraints(RowsAndBox):
         return from_scipy(constraints, bounds, box=box)
 
     def to_highs(self, *, scores: Any = None) -> Any:
-        """A ``highspy.Highs`` model with these rows, names and box (extra ``cli``); ``scores`` are what it maximises.
+        """A ``highspy.Highs`` model with these rows, names and box (extra ``highs``); ``scores`` are what it maximises.
 
         For one instance: a set with right-hand sides or bounds per instance is rejected.
         """

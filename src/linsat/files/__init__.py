@@ -21,7 +21,7 @@ def load(path: str | os.PathLike[str], *, box: tuple[float, float] | None = None
 
     Args:
         path: a file that ends in .json, .npz, .lp or .mps (docs/files.md has the formats). LP and MPS are read by
-            HiGHS and need the extra ``cli``.
+            HiGHS and need the extra ``highs``.
         box: bounds (lower, upper) for variables of an LP or MPS file that have none; without it they stay infinite.
 
     Warns:
@@ -69,7 +69,7 @@ def save(constraints: Constraints, path: str | os.PathLike[str]) -> None:
     """Write a constraint set to a .json, .npz, .lp or .mps file, whole or not at all.
 
     JSON and npz keep every number to the last bit, names, and per-instance right-hand sides and bounds; npz keeps
-    per-instance coefficients too. LP and MPS (extra ``cli``) hold one instance, with the names' spaces as underscores.
+    per-instance coefficients too. LP and MPS (extra ``highs``) hold one instance, names with spaces as underscores.
     Learned tensors are written as they are now.
 
     Raises:

@@ -27,7 +27,7 @@ def read_highs(path: Path, box: Box | None) -> Model:
 
     Cost: a second process for about half a second, at most `SECONDS_TO_READ`.
     """
-    require("highspy", extra="cli", purpose="reading LP and MPS files")
+    require("highspy", extra="highs", purpose="reading LP and MPS files")
     _check_text(path)
     parts = _parts(path)
     count = len(parts["cost"])
@@ -61,7 +61,7 @@ def read_highs(path: Path, box: Box | None) -> Model:
 
 def write_highs(path: Path, constraints: Constraints) -> None:
     """Write a set as LP or MPS, by the ending of the file; spaces in names become underscores."""
-    highs = require("highspy", extra="cli", purpose="writing LP and MPS files")
+    highs = require("highspy", extra="highs", purpose="writing LP and MPS files")
     if to_highs(constraints).writeModel(str(path)) == highs.HighsStatus.kError:
         raise ConstraintError(f"HiGHS cannot write {path}. Fix: save as .json or .npz.")
 

@@ -34,7 +34,8 @@ _CVXPY_BOUNDS = {
 
 def from_scipy(constraints: Any, bounds: Any = None, *, box: Box | None = None) -> Constraints:
     """Rows of ``scipy.optimize.LinearConstraint`` in ``scipy.optimize.Bounds``; see `Constraints.from_scipy`."""
-    optimize = require("scipy.optimize", extra="cli", purpose="Constraints.from_scipy")
+    from scipy import optimize
+
     given = list(constraints) if isinstance(constraints, (list, tuple)) else [constraints]
     blocks: list[sp.csr_array] = []
     lows: list[np.ndarray] = []
@@ -98,7 +99,7 @@ def from_cvxpy(constraints: Any, variable: Any, *, box: Box | None = None) -> Co
 
 def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:
     """A ``highspy.Highs`` model with the rows and the box of a set; see `Constraints.to_highs`."""
-    highspy = require("highspy", extra="cli", purpose="Constraints.to_highs")
+    highspy = require("highspy", extra="highs", purpose="Constraints.to_highs")
     if constraints.batch_shape or constraints.num_variables is None:
         found = f"batch {tuple(constraints.batch_shape)}" if constraints.batch_shape else "any number of variables"
         raise ConstraintError(

@@ -1,5 +1,0 @@
-"""The ``linsat`` command."""
-
-from linsat.cli.app import main
-
-__all__ = ["main"]

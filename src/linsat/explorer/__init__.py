@@ -1,5 +1,0 @@
-"""`linsat explore`: a local page where rows, scores and temperature are changed by hand and x follows at once."""
-
-from linsat.explorer.server import serve
-
-__all__ = ["serve"]

@@ -1,0 +1,134 @@
+"""A back end that is compiled where it runs proves itself there; layers that start from their last duals."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import linsat
+from linsat.torch import self_check
+
+ROOT = Path(__file__).parents[2]
+F64 = torch.float64
+
+PROGRAM = """
+import sys, warnings
+import torch, linsat
+from linsat.backends.triton import backend as triton
+from linsat.torch import self_check
+
+fault = sys.argv[1]
+solve, vjp = triton.TritonBackend.solve, triton.TritonBackend.vjp
+
+def wrong_x(self, problem, options, start=None):
+    result = solve(self, problem, options, start)
+    if result.x.shape[1] == 16:  # along directions that change no sum of a row or column: no verdict sees it
+        result.x = result.x + 1e-3 * torch.tensor([1.0, -1, 0, 0, -1, 1, *[0] * 10], dtype=torch.float64)
+    return result
+
+def wrong_gradient(self, *args, **kwargs):
+    pulled = vjp(self, *args, **kwargs)
+    return pulled._replace(q=2 * pulled.q)
+
+def broken(self, *args, **kwargs):
+    raise RuntimeError("no kernel image is available")
+
+planted = {"x": ("solve", wrong_x), "gradient": ("vjp", wrong_gradient), "launch": ("solve", broken)}
+if fault in planted:
+    setattr(triton.TritonBackend, *planted[fault])
+y = torch.tensor([0.3, 0.1, 0.2], dtype=torch.float64, requires_grad=True)
+cons = linsat.constraints.simplex(3)
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        x = linsat.project(y, cons, tau=1.0, solver=linsat.Newton(backend="triton"))
+said = [str(one.message) for one in said if issubclass(one.category, linsat.LinSATWarning)]
+torch.testing.assert_close(x, linsat.project(y, cons, tau=1.0), rtol=0, atol=1e-9)
+print(len(said), said[0] if said else "")
+"""
+
+
+def run(fault: str) -> str:
+    pytest.importorskip("triton")
+    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, fault], env=env, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return ran.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"), [("x", "apart in x"), ("gradient", "apart in the gradient"), ("launch", "no kernel image")]
+)
+def test_a_planted_fault_is_seen_at_first_use_and_torch_serves(fault: str, says: str) -> None:
+    said = run(fault)
+    assert said.startswith("1 backend='triton' is turned off on cpu")
+    assert says in said
+    assert said.endswith("python -m linsat check")
+
+
+def test_kernels_without_a_fault_pass() -> None:
+    assert run("none") == "0"
+
+
+def test_every_system_of_the_check_is_solved_and_has_a_gradient() -> None:
+    """Else a comparison would compare nothing."""
+    for name, cons, objective in self_check._systems():
+        scores = torch.zeros((1, cons.num_variables), dtype=F64)
+        codes, x, gradient = self_check._both_ways(scores, torch.ones_like(scores), cons, objective, self_check._PLAIN)
+        assert codes.tolist() == [0], name
+        assert torch.isfinite(x).all()
+        assert torch.isfinite(gradient).all()
+
+
+def test_the_core_passes_on_this_machine() -> None:
+    assert next(self_check._differences(linsat.Newton(backend="kernel"), torch.device("cpu")), None) is None
+
+
+class TestWarmStart:
+    cons = linsat.constraints.doubly_stochastic(8)
+
+    def layer(self, **options: object) -> linsat.LinSAT:
+        return linsat.LinSAT(self.cons, objective=linsat.Entropy(tau=0.02), **options)  # type: ignore[arg-type]
+
+    def test_answers_and_gradients_are_those_of_a_cold_start(self) -> None:
+        torch.manual_seed(0)
+        warm, cold = self.layer(warm_start=True), self.layer()
+        y = torch.randn(4, 64, dtype=F64, requires_grad=True)
+        for _ in range(3):
+            moved = y + 0.01 * torch.randn_like(y)
+            pairs = []
+            for layer in (warm, cold):
+                x = layer(moved)
+                pairs.append((x, *torch.autograd.grad((x * moved.detach()).sum(), y, retain_graph=True)))
+            torch.testing.assert_close(*pairs, rtol=0, atol=1e-6)
+
+    def test_it_saves_steps_where_scores_change_little(self) -> None:
+        torch.manual_seed(0)
+        y = torch.randn(4, 64, dtype=F64)
+        first = linsat.solve(y, self.cons, tau=0.02)
+        warm = self.layer(warm_start=True)
+        warm(y)
+        shapes, duals = warm._last  # type: ignore[misc]
+        assert shapes == [y.shape]
+        again = linsat.solve(y + 1e-4, self.cons, tau=0.02, start=duals)
+        assert int(again.steps.max()) <= int(first.steps.max()) // 2
+
+    def test_other_shapes_and_transforms_start_cold(self) -> None:
+        warm = self.layer(warm_start=True)
+        y = torch.randn(3, 64, dtype=F64)
+        warm(y)
+        torch.testing.assert_close(warm(y[:2]), self.layer()(y[:2]), rtol=0, atol=1e-8)
+        mapped = torch.vmap(warm)(y)
+        torch.testing.assert_close(mapped, self.layer()(y), rtol=0, atol=1e-8)
+        assert warm._last is not None
+        assert warm._last[0] == [(2, 64)]
+
+    def test_duals_are_not_part_of_the_state(self) -> None:
+        warm = self.layer(warm_start=True)
+        warm(torch.zeros(64))
+        assert list(warm.state_dict()) == []

@@ -1,0 +1,1 @@
+"""Oracles and drawn problems that tests, fuzz and benchmarks share."""

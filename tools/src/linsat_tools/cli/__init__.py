@@ -1,0 +1,5 @@
+"""The ``linsat`` command."""
+
+from linsat_tools.cli.app import main
+
+__all__ = ["main"]
