@@ -37,11 +37,11 @@ class Line:
         return "met" if self.met else f"**missed** {self.missed_by}".rstrip()
 
 
-def _at_least(case: str, measured: str, ratio: float, factor: float) -> Line:
+def at_least(case: str, measured: str, ratio: float, factor: float) -> Line:
     return Line(case, measured, f">= {factor:,g}x", ratio >= factor, f"by {1 - ratio / factor:.0%}")
 
 
-def _at_most(case: str, measured: str, value: float, limit: float, unit: str = "") -> Line:
+def at_most(case: str, measured: str, value: float, limit: float, unit: str = "") -> Line:
     return Line(case, measured, f"<= {limit:g}{unit}", value <= limit, f"by {value / limit - 1:.0%}")
 
 
@@ -67,7 +67,7 @@ class Faster:
             return [Line(case, "; ".join(filter(None, missing)), f">= {self.factor:,g}x", None)]
         peer = min(peers, key=lambda record: record["total_s"])
         ratio = peer["total_s"] / ours["total_s"]
-        line = _at_least(case, f"{_timing(ours)} against {_timing(peer)}: {times_text(ratio)}", ratio, self.factor)
+        line = at_least(case, f"{_timing(ours)} against {_timing(peer)}: {times_text(ratio)}", ratio, self.factor)
         return [line if ours["violation"] <= self.holds else _not_held(line, ours, self.holds)]
 
 
@@ -90,7 +90,7 @@ class Smaller:
         # Below a megabyte the measurement is allocator noise, so ours counts as at least one.
         ratio = peer["memory_mb"] / max(1.0, ours["memory_mb"])
         text = f"{ours['memory_mb']:,.1f} MB against {peer['memory_mb']:,.0f} MB ({self.peer}): {times_text(ratio)}"
-        return [_at_least(case, text, ratio, self.factor)]
+        return [at_least(case, text, ratio, self.factor)]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class InUnits:
             return [Line(case, _why(run, self.problem, _OURS), f"<= {self.limit:g}{bar}", None)]
         value = ours[self.field] / ours[self.unit]
         text = f"{value:.1f} = {seconds_text(ours[self.field])} / {seconds_text(ours[self.unit])}"
-        line = _at_most(case, text, value, self.limit, bar)
+        line = at_most(case, text, value, self.limit, bar)
         return [line if ours["violation"] <= self.holds else _not_held(line, ours, self.holds)]
 
 
@@ -154,7 +154,7 @@ class LargeInstance:
             return [Line(titles[0], why, f"<= {self.megabytes:g} MB", None), Line(titles[1], why, "same bits", None)]
         grown, same = ours["forward_memory_mb"], ours["same_bits"]
         return [
-            _at_most(titles[0], f"{grown:,.0f} MB", grown, self.megabytes, " MB"),
+            at_most(titles[0], f"{grown:,.0f} MB", grown, self.megabytes, " MB"),
             Line(titles[1], "same bits" if same else "other bits", "same bits", same),
         ]
 
@@ -197,7 +197,7 @@ class ColdStart:
         for what, field, limit in (("empty caches", "cold_s", self.first), ("second process", "second_s", self.second)):
             ratio = found[field] / found["import_torch_s"]
             text = f"{ratio:.2f} = {seconds_text(found[field])} / {seconds_text(found['import_torch_s'])}"
-            lines.append(_at_most(title + what, text, ratio, limit, unit))
+            lines.append(at_most(title + what, text, ratio, limit, unit))
         same = found["same_bits"]
         text = "same bits" if same else "other bits"
         return [*lines, Line(title + "first call, later calls, second process", text, "same bits", same)]
@@ -223,7 +223,7 @@ class FlatInBatch:
             return [Line(title, why, f"<= {self.limit:g}", None)]
         each = [record["total_s"] / record["batch"] for record in (small, large)]
         text = f"{each[0] / each[1]:.2f} = {seconds_text(each[0])} / {seconds_text(each[1])}"
-        return [_at_most(title, text, each[0] / each[1], self.limit)]
+        return [at_most(title, text, each[0] / each[1], self.limit)]
 
 
 @dataclass(frozen=True)

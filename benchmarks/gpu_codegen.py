@@ -29,7 +29,6 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from linsat.backends.triton.backend import compiler_options
-from linsat.backends.triton.backward import backward
 from linsat.backends.triton.forward import forward
 
 OUTPUT = Path(__file__).parent.parent / "docs" / "assets" / "gpu" / "codegen.json"
@@ -55,17 +54,16 @@ SIZES = {
     (256, 256): {"POSITIONS": 512, "TS": 1, "TM": 16, "BLOCK": 32, "BLOCKS": 8},
 }
 _POINTERS = {
-    "temperatures": "fp64", "settings": "fp64", "start": "fp64", "mu": "fp64", "grad_mu": "fp64", "q": "fp64",
-    "grad_parameter": "fp64", "variable_of": "i32", "row_of": "i32", "group_of": "i32", "codes": "i64", "taken": "i64",
+    "temperatures": "fp64", "settings": "fp64", "start": "fp64", "mu": "fp64",
+    "variable_of": "i32", "row_of": "i32", "group_of": "i32", "codes": "i64", "taken": "i64",
 }  # fmt: skip
-_REAL = ("scores", "coefficients", "rows", "variables", "work", "x", "grad_x", "grad_y")
+_REAL = ("scores", "coefficients", "rows", "variables", "work", "x")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel, compiled for one objective and class of sizes."""
+    """The kernel, compiled for one objective and class of sizes."""
 
-    kernel: str
     objective: str
     others: int
     leading: int
@@ -74,33 +72,30 @@ class Case:
     def constants(self) -> dict[str, Any]:
         found = OBJECTIVES[self.objective] | SIZES[self.others, self.leading]
         found["DTYPE"] = tl.float64 if self.dtype == "fp64" else tl.float32
-        if self.kernel == "forward":
-            return found | {"HAS_START": False, "COARSE": self.dtype == "fp32"}
-        return found | {"DUALS": False, "PARAMETER": self.objective != "euclidean"}
+        return found | {"HAS_START": False, "COARSE": self.dtype == "fp32"}
 
     def options(self, target: str) -> dict[str, Any]:
         size = SIZES[self.others, self.leading]
         return compiler_options(size["BLOCK"] * size["BLOCKS"], size["POSITIONS"], nvidia=target.startswith("sm"))
 
 
-SMOKE = (Case("forward", "euclidean", 0, 16),)
+SMOKE = (Case("euclidean", 0, 16),)
 
 
 def every_case() -> Iterator[Case]:
     """All objectives at 32 rows, the paper's at other sizes, and float32 steps."""
     for size in SIZES:
         for objective in OBJECTIVES if size[0] == 32 else ("paper",):
-            yield Case("forward", objective, *size)
-            yield Case("backward", objective, *size)
-    yield Case("forward", "paper", 32, 32, "fp32")
+            yield Case(objective, *size)
+    yield Case("paper", 32, 32, "fp32")
 
 
 def compiled(case: Case, target: str) -> Any:
     """The kernel, compiled for a target that need not be there."""
-    function, constants = {"forward": forward, "backward": backward}[case.kernel], case.constants()
+    constants = case.constants()
     kinds = {name: "*" + kind for name, kind in _POINTERS.items()} | dict.fromkeys(_REAL, "*" + case.dtype)
-    signature = {name: "constexpr" if name in constants else kinds.get(name, "i32") for name in function.arg_names}
-    source = ASTSource(function, signature=signature, constexprs=constants)
+    signature = {name: "constexpr" if name in constants else kinds.get(name, "i32") for name in forward.arg_names}
+    source = ASTSource(forward, signature=signature, constexprs=constants)
     return triton.compile(source, target=TARGETS[target], options=case.options(target))
 
 

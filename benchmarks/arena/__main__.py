@@ -25,16 +25,19 @@ def main() -> None:
         path.unlink()
     units = [] if options.page else [u for u in plan.units(options.quick) if options.only in u]
     done = records.load(path)
-    for number, unit in enumerate(units, 1):
-        if unit in done:
-            continue
+    waiting = [unit for unit in units if unit not in done]
+    spent = 0.0
+    for number, unit in enumerate(waiting, 1):
         begin = time.perf_counter()
         result = _run(unit, options.quick)
         seconds = time.perf_counter() - begin
         records.append(unit, result, seconds, path)
+        spent += seconds
+        left = spent / number * (len(waiting) - number) / 60
         failed = "  FAILED" if isinstance(result, dict) and "error" in result else ""
-        print(f"{number:3}/{len(units)}  {seconds:7.1f} s  {unit}{failed}", flush=True)
+        print(f"{number:3}/{len(waiting)}  {seconds:7.1f} s  about {left:.0f} min left  {unit}{failed}", flush=True)
     if not options.quick:
+        records.keep(path)
         print(f"written: {page.write().relative_to(records.ROOT)}")
 
 

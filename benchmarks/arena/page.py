@@ -2,63 +2,61 @@
 
 from __future__ import annotations
 
-import math
-import platform
-from collections.abc import Iterable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from arena import decisions, plan, quadratic, records
+from arena import decisions, experts, filters, mixing, plan, quadratic, reconciliation, records
+from arena.tables import interval, mean, table
 
 FILE = records.ROOT / "docs" / "arena.md"
-PACKAGES = ("torch", "jax", "pinet-hcnn", "moreau", "cvxpylayers", "qpth", "proxsuite", "pyepo", "ortools")
 Results = dict[str, Any]
 
 
-def write(path: Path = FILE, source: Path | None = None) -> Path:
-    """Write the page from the records."""
-    found = records.load(source or records.file())
+def write(path: Path = FILE, source: Path = records.KEPT) -> Path:
+    """Write the page from the records; a section without any stays as it is in the page before."""
+    found = records.load(source)
     results = {unit: record["result"] for unit, record in found.items()}
-    seconds = sum(record["seconds"] for record in found.values())
-    parts = [_opening(seconds), *_quadratic(results), *_decisions(results), *_routing(results), _closing()]
-    path.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8")
+    earlier = _sections(FILE.read_text(encoding="utf-8"))
+    sections = [_opening(results, sum(record["seconds"] for record in found.values()))]
+    for heading, prefix, make in SECTIONS:
+        if any(unit.startswith(prefix) for unit in results):
+            sections.append("\n\n".join(part.strip() for part in make(results)))
+        else:
+            sections.append(earlier.get(heading, f"## {heading}\n\nNot run yet."))
+    path.write_text("\n\n".join([*sections, _closing().strip()]) + "\n", encoding="utf-8")
     return path
 
 
-def _opening(seconds: float) -> str:
-    versions = []
-    for name in PACKAGES:
-        try:
-            versions.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            versions.append(f"{name} not installed")
-    took = f"The run took {seconds / 60:.0f} minutes on" if seconds else "There are no records yet; this is"
+def _sections(text: str) -> dict[str, str]:
+    """The sections of a page by their headings."""
+    parts = ("\n" + text).split("\n## ")[1:]
+    return {part.split("\n", 1)[0]: f"## {part.strip()}" for part in parts}
+
+
+def _opening(results: Results, seconds: float) -> str:
+    machine = results.get("machine", {})
+    versions = ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items())
+    name = machine.get("name", "an unnamed machine")
+    took = f"The recorded units took {seconds / 60:.0f} minutes on {name}: {versions}."
+    kept = [heading for heading, prefix, _ in SECTIONS if not any(unit.startswith(prefix) for unit in results)]
+    earlier = f" Of an earlier run, on linsat as it was then: {'; '.join(kept)}." if kept else ""
     return f"""
 # The arena
 
 Problems as other projects publish them, with linsat beside those projects in one run. The page is written by
-`make arena` from its records; nothing on it is typed by hand. {took} {platform.machine()} with {_cores()} cores:
-Python {platform.python_version()}, {", ".join(versions)}.
+`make arena` from its records; nothing on it is typed by hand.
+{took}{earlier}
 
-What is compared is a layer or a loss inside somebody else's benchmark: `linsat.project` with `linsat.Euclidean` on
-DC3's family, `linsat.fenchel_young_loss` on PyEPO's, a projection with hard capacities as a router.
-"""
-
-
-def _cores() -> int:
-    import os
-
-    return os.cpu_count() or 1
+What is compared is a layer or a loss inside somebody else's benchmark, and what people use today for some things that
+linsat is for. Every section says what it does not show.
+""".strip()
 
 
 # ------------------------------------------------------------------ DC3's family
 
 
 def _quadratic(results: Results) -> list[str]:
-    best = results.get("quadratic/optimum")
-    if not best:
-        return ["## Quadratic programs (DC3)\n\nNot run yet."]
+    best = results["quadratic/optimum"]
     parts = [
         """
 ## Quadratic programs (DC3, HardNet, Pinet)
@@ -106,13 +104,13 @@ def _training(results: Results, kind: str, optimum: float) -> str:
         rows.append(
             (
                 name,
-                f"{_mean(run['objective'] for run in good):.3f}",
+                f"{mean(run['objective'] for run in good):.3f}",
                 f"{max(run['violation'] for run in good):.0e}",
-                f"{_mean(goals):.2f}" + ("" if len(goals) == len(good) else f" ({len(goals)} of {len(good)} runs)")
+                f"{mean(goals):.2f}" + ("" if len(goals) == len(good) else f" ({len(goals)} of {len(good)} runs)")
                 if goals
                 else "never",
-                f"{_mean(run['seconds'] for run in good):.1f}",
-                f"{1024 / 833 * 1e3 * _mean(run['inference seconds'] for run in good):.0f}",
+                f"{mean(run['seconds'] for run in good):.1f}",
+                f"{1024 / 833 * 1e3 * mean(run['inference seconds'] for run in good):.0f}",
                 str(len(good)),
             )
         )
@@ -132,7 +130,7 @@ def _training(results: Results, kind: str, optimum: float) -> str:
         f"**{kind.capitalize()}**; {solver} {reference:.3f}; published on this draw: {known}. "
         f"Within 1 % means {0.99 * reference:.3f}, reached on validation instances."
     )
-    return f"{lead}\n\n{_table(head, rows)}"
+    return f"{lead}\n\n{table(head, rows)}"
 
 
 def _timing(results: Results, size: str, words: str) -> str:
@@ -149,15 +147,13 @@ def _timing(results: Results, size: str, words: str) -> str:
         note = "" if result["batch"] == 1024 else f" (from {result['batch']})"
         rows.append((name, f"{scaled:.3g}{note}", f"{result['violation']:.0e}"))
     head = ("", "seconds for 1,024 instances, forward and backward", "worst violation")
-    return f"**One projection**, {words}, standard normal scores.\n\n{_table(head, rows)}"
+    return f"**One projection**, {words}, standard normal scores.\n\n{table(head, rows)}"
 
 
 # ------------------------------------------------------------------ PyEPO's problems
 
 
 def _decisions(results: Results) -> list[str]:
-    if not any(unit.startswith("decisions/draw/") for unit in results):
-        return ["## Predict, then decide (PyEPO)\n\nNot run yet."]
     parts = [
         """
 ## Predict, then decide (PyEPO)
@@ -198,7 +194,7 @@ def _draws(task: str, draws: list[Results], results: Results) -> str:
         regrets = [100 * draw[name]["regret"] for draw in draws]
         tau = draws[0][name].get("tau")
         label = name if tau is None else f"{name}, tau {tau:g}"
-        rows.append((label, _interval(regrets), f"{_mean(draw[name]['seconds'] for draw in draws):.1f}"))
+        rows.append((label, interval(regrets), f"{mean(draw[name]['seconds'] for draw in draws):.1f}"))
     slow = results.get(f"decisions/slow/{task}", {})
     rows += [
         (f"{n}, draw 42 only", f"{100 * r['regret']:.2f}", f"{r['seconds']:.1f}")
@@ -206,17 +202,17 @@ def _draws(task: str, draws: list[Results], results: Results) -> str:
         if isinstance(r, dict)
     ]
     rows.sort(key=lambda row: float(row[1].split()[0]))
-    ours = min((n for n in names if n.startswith("linsat")), key=lambda n: _mean(d[n]["regret"] for d in draws))
-    rival = min((n for n in names if not n.startswith("linsat")), key=lambda n: _mean(d[n]["regret"] for d in draws))
+    ours = min((n for n in names if n.startswith("linsat")), key=lambda n: mean(d[n]["regret"] for d in draws))
+    rival = min((n for n in names if not n.startswith("linsat")), key=lambda n: mean(d[n]["regret"] for d in draws))
     paired = [100 * (draw[ours]["regret"] - draw[rival]["regret"]) for draw in draws]
-    ratio = _mean(d[ours]["seconds"] for d in draws) / _mean(d[rival]["seconds"] for d in draws)
-    table = _table(("", "regret, % (mean, standard error)", "seconds of training"), rows)
+    ratio = mean(d[ours]["seconds"] for d in draws) / mean(d[rival]["seconds"] for d in draws)
+    drawn = table(("", "regret, % (mean, standard error)", "seconds of training"), rows)
     return f"""
 **{task.capitalize()}**, {len(draws)} draws, the same for every loss.
 
-{table}
+{drawn}
 
-The best of linsat's less the best rival ({rival}), paired: {_interval(paired)} points, in {ratio:.2f} of its time.
+The best of linsat's less the best rival ({rival}), paired: {interval(paired)} points, in {ratio:.2f} of its time.
 """
 
 
@@ -227,8 +223,6 @@ def _routing(results: Results) -> list[str]:
     found = {
         unit.split("/", 1)[1]: r for unit, r in results.items() if unit.startswith("routing/") and "error" not in r
     }
-    if not found:
-        return ["## Mixture-of-experts routing\n\nNot run yet."]
     rows = []
     for name, r in found.items():
         rows.append(
@@ -259,7 +253,7 @@ step) on the language reference that ships with Python, 150 steps. Loads are in 
 routed as in training, with the whole batch in view. *Inference*: every token by itself, without a capacity; linsat by
 the duals it has kept as a bias per expert. Expert choice has no such mode.
 """
-    parts = [text, _table(head, rows)]
+    parts = [text, table(head, rows)]
     ours = found.get("linsat")
     if ours:
         layer = ours["forward"] + ours["backward"]
@@ -283,30 +277,20 @@ def _closing() -> str:
     return """
 ## Run it
 
-    make arena              # about 50 minutes on two cores; goes on where it was stopped
-    make arena ARENA=--page # this page again from the records
+    make arena                        # within an hour on two cores; goes on where it was stopped
+    make arena ARENA="--only mixing"  # the units of one section
+    make arena ARENA=--page           # this page again from the records
 
-The programs are in `benchmarks/arena`; one record per unit is in `out/arena/records.jsonl`.
+The programs are in `benchmarks/arena`; the records, one a unit, in `docs/assets/arena/records.jsonl`.
 """
 
 
-# ------------------------------------------------------------------ small helpers
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
-
-
-def _interval(values: Sequence[float]) -> str:
-    """Mean and standard error."""
-    mean = _mean(values)
-    if len(values) < 2:
-        return f"{mean:.2f}"
-    spread = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
-    return f"{mean:.2f} ± {spread:.2f}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+SECTIONS = (
+    (experts.HEADING, "experts/", experts.section),
+    (mixing.HEADING, "mixing/errors", mixing.section),
+    (filters.HEADING, "filters/", filters.section),
+    (reconciliation.HEADING, "reconciliation/", reconciliation.section),
+    ("Quadratic programs (DC3, HardNet, Pinet)", "quadratic/optimum", _quadratic),
+    ("Predict, then decide (PyEPO)", "decisions/draw/", _decisions),
+    ("Mixture-of-experts routing", "routing/", _routing),
+)

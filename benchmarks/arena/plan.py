@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from arena import decisions, records, routing
+from arena import decisions, experts, filters, machine, mixing, reconciliation, records, routing
 from arena.quadratic import PUBLISHED
 
 Unit = Callable[[], Any]
@@ -29,7 +29,14 @@ FEW = {"Moreau": 4, "cvxpylayers": 4, "qpth": 16, "ProxQP": 16}
 
 def units(quick: bool = False) -> dict[str, Unit]:
     """Every unit by name, in the order of running."""
-    found: dict[str, Unit] = {"quadratic/optimum": functools.partial(_optimum, quick)}
+    found: dict[str, Unit] = {
+        "machine": machine.describe,
+        **experts.units(quick),
+        **reconciliation.units(quick),
+        **mixing.units(quick),
+        **filters.units(quick),
+    }
+    found["quadratic/optimum"] = functools.partial(_optimum, quick)
     for kind in ("convex", "non-convex"):
         for rate in RATES[: 1 if quick else None]:
             found[f"quadratic/choose/{kind}/{rate}"] = functools.partial(_choose_rate, kind, rate, quick)

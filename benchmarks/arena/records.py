@@ -8,6 +8,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "out" / "arena"
+KEPT = ROOT / "docs" / "assets" / "arena" / "records.jsonl"  # those of the page
 
 
 def file(quick: bool = False) -> Path:
@@ -33,3 +34,14 @@ def append(unit: str, result: Any, seconds: float, path: Path) -> None:
     line = json.dumps({"unit": unit, "result": result, "seconds": round(seconds, 2)})
     with path.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
+
+
+def keep(source: Path, target: Path = KEPT) -> None:
+    """Add what was measured to the records of the page, one line a unit; failures do not replace figures."""
+    kept = load(target)
+    for unit, record in load(source).items():
+        failed = isinstance(record["result"], dict) and "error" in record["result"]
+        if not (failed and unit in kept):
+            kept[unit] = record
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("".join(json.dumps(record) + "\n" for record in kept.values()), encoding="utf-8")

@@ -4,7 +4,7 @@
 # Travel times on a grid depend on features that we see; we must choose a path before we see the times. A network that
 # predicts times well is not always one that leads to good paths. Trained through the decision, it is.
 #
-# You will see flow constraints, `linsat.fenchel_young_loss`, and `linsat.regret`.
+# You will see flow constraints, `linsat.fenchel_young_loss`, and `linsat.exact.regret`.
 
 # %%
 import torch
@@ -89,7 +89,7 @@ regrets = {}
 for name, model in models.items():
     with torch.no_grad():
         predicted = model(new_features.double())
-    regrets[name] = float(linsat.regret(-predicted, -new_times, paths, reduction="relative"))
+    regrets[name] = float(linsat.exact.regret(-predicted, -new_times, paths, reduction="relative"))
     error = (predicted - new_times).square().mean().sqrt().item()
     print(f"{name:10}: regret {regrets[name]:.1%}, error of the times {error:.2f}")
 
