@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from fuzz.conflicts import draw_infeasible
-from fuzz.judge import Depth, Verdict, judge
+from fuzz.judge import Depth, judge
 from fuzz.shrink import FAILURES, save, shrink
 from fuzz.structured import STRUCTURED
 from fuzz.systems import Case, draw, draw_structured
+from fuzz.verdict import Verdict
 
+_NAMES = {"kl": "KL", "tsallis": "Tsallis", "quadratic": "full quadratic", "metric": "euclidean, metric"}
 CASE_SECONDS = 120.0  # of processor time; no case may take longer
 _SAVE_EVERY = 15.0  # seconds
 KINDS = ("feasible", "structured", "infeasible")
@@ -120,7 +122,9 @@ class Record:
 
 def options_of(case: Case) -> list[str]:
     """What is asked of a case, for the table by options."""
-    found = [case.objective if case.metric is None else "euclidean, weighted"]
+    found = [_NAMES.get(case.objective, case.objective) if case.metric is None else "euclidean, weighted"]
+    found += ["numbers of each instance"] if case.each else []
+    found += ["numbers with the call"] if case.call else []
     found += ["unbounded box"] if np.isinf(case.lower).any() or np.isinf(case.upper).any() else []
     found += ["very wide box"] if case.wide else []
     found += ["soft rows"] if case.price is not None else []
@@ -144,7 +148,10 @@ def make(kind: str, seed: int, number: int) -> tuple[Case, Depth]:
     if kind == "infeasible":
         return draw_infeasible(seed, number), Depth(highs=number % 11 == 0, proof=number % 3 == 0)
     drawn = draw_structured if kind == "structured" else draw
-    return drawn(seed, number), Depth(optimum=number % 37 == 0, highs=number % 23 == 0)
+    doors, gradients = number % 61 == 0, number % 13 == 0
+    return drawn(seed, number), Depth(
+        optimum=number % 17 == 0, highs=number % 23 == 0, doors=doors, gradients=gradients
+    )
 
 
 def run(record: Record, goals: Goals, path: Path, show: Show, failures: Path = FAILURES) -> None:

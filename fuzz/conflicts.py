@@ -9,7 +9,7 @@ import numpy as np
 
 from fuzz.families import FAMILIES, Array, Rng, Rows, feasible_sides
 from fuzz.structured import STRUCTURED
-from fuzz.systems import Case, dress, soften
+from fuzz.systems import ABOVE_LOWER, Case, dress, soften
 
 EXCESSES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 # How rows come to contradict: a row against a combination of others, against another like it, several rows or a single
@@ -42,7 +42,8 @@ def draw_infeasible(seed: int, number: int) -> Case:
     case = dress(rng, family, rows, points, np.stack(sides), shared)
     case.weights, case.excess = weights, excess
     if np.isinf(case.lower).any() or np.isinf(case.upper).any() or (coarse and case.objective == "euclidean"):
-        case.lower, case.upper = _open_where_proof_holds(rng, rows, weights)
+        lower, upper = _open_where_proof_holds(rng, rows, weights)
+        case.lower, case.upper = case.lower if case.objective in ABOVE_LOWER else lower, upper
     if rng.random() < 0.2:
         _add_soft(rng, case)
     return case

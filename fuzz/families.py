@@ -166,6 +166,13 @@ def _one_variable(rng: Rng) -> Rows:
     return Rows(matrix, senses, *_box(rng, 1), corner=float(rng.choice([0.0, 0.5])), touching=0.2)
 
 
+def _tiny(rng: Rng) -> Rows:
+    """Few rows over few variables, as many instances of which fill the lanes of a vector."""
+    k, l = int(rng.integers(1, 13)), int(rng.integers(1, 9))
+    matrix = _coefficients(rng, k, l, signed=bool(rng.random() < 0.7))
+    return Rows(matrix, _senses(rng, matrix), *_box(rng, l), corner=float(rng.choice([0.0, 0.3])), touching=0.1)
+
+
 def _inequalities(rng: Rng, count: int) -> list[str]:
     return [str(s) for s in rng.choice(SENSES[:2], count)]
 
@@ -181,4 +188,5 @@ FAMILIES: dict[str, Callable[[Rng], Rows]] = {
     "empty interior": _empty_interior,
     "many rows": _many_rows,
     "one variable": _one_variable,
+    "tiny": _tiny,
 }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,33 +11,21 @@ import torch
 
 import linsat
 from fuzz.conflicts import exact_gap, row_sizes
+from fuzz.doors import judge_doors
 from fuzz.families import Array
+from fuzz.gradients import judge_gradients
 from fuzz.graphs import through_graph
 from fuzz.measure import allowance, evaluation_rounding, relative_violation, row_size, violations
 from fuzz.optimality import TOLERANCE as GAP
-from fuzz.optimality import Gap, duality_gap, moves
+from fuzz.optimality import Gap, duality_gap, linear_part, moves, value
 from fuzz.systems import Case
+from fuzz.verdict import Verdict
 from linsat.native.binding import unavailable
 from tests.helpers import oracles
 
 TOLERANCE = 1e-9  # of the size of a row at x, max(1, sum_j |a_ij x_j|)
 _MOVES = 1e-6  # in shares of the box and sizes of rows: what moves by less counts as forced
 _NO_OVERFLOW = {name: float(torch.finfo(getattr(torch, name)).max) for name in ("float16", "bfloat16", "float32")}
-
-
-@dataclass
-class Verdict:
-    """What one case added to the record."""
-
-    statuses: Counter[str] = field(default_factory=Counter)  # per feasible system
-    reports: Counter[str] = field(default_factory=Counter)  # per infeasible system: how it was reported
-    checks: Counter[str] = field(default_factory=Counter)
-    worst: float = 0.0  # violation of a converged row beyond rounding, relative to its size at x
-    gap: float = 0.0  # duality gap of a converged instance beyond rounding, relative to 1 + its objective
-    findings: list[str] = field(default_factory=list)
-
-    def find(self, kind: str, text: str) -> None:
-        self.findings.append(f"{kind}: {text}")
 
 
 @dataclass(frozen=True)
@@ -48,6 +35,8 @@ class Depth:
     optimum: bool = False  # against Clarabel
     highs: bool = False  # feasibility and minimality by HiGHS
     proof: bool = True  # the certificate of an infeasible instance among others
+    doors: bool = False  # numpy and JAX, traced and mapped
+    gradients: bool = False  # finite differences in every number
 
 
 def judge(case: Case, depth: Depth | None = None, library: Any = linsat) -> Verdict:
@@ -68,14 +57,14 @@ def judge(case: Case, depth: Depth | None = None, library: Any = linsat) -> Verd
 
 def _judge(case: Case, depth: Depth, library: Any, verdict: Verdict) -> None:
     scores = scores_of(case).requires_grad_()
-    bounds = np.concatenate([case.lower, case.upper])
+    bounds = np.concatenate([np.ravel(case.number(name)) for name in ("lower", "upper")])
     limit = np.abs(bounds[np.isfinite(bounds)]).max(initial=0.0)
     if limit > _NO_OVERFLOW.get(case.dtype, np.inf):
         _expect_refusal(case, scores, library, verdict)
         return
-    cons = case.constraints(library)
+    cons, numbers = case.statement(library)
     try:
-        solution = library.solve(scores, cons, objective=case.asked(library), on_failure="ignore")
+        solution = library.solve(scores, cons, objective=case.asked(library), on_failure="ignore", **numbers)
     except linsat.InfeasibleError as error:
         _judge_refusal(case, depth, error, verdict)
         return
@@ -83,26 +72,36 @@ def _judge(case: Case, depth: Depth, library: Any, verdict: Verdict) -> None:
         _judge_overflow(case, scores, library, f"{type(error).__name__}: {error}", verdict)
         return
     statuses = [str(s) for s in solution.status.ravel()]
-    if linsat.Status.NOT_FINITE in statuses:
+    if linsat.status.Status.NOT_FINITE in statuses:
         _judge_overflow(case, scores, library, "not_finite where all numbers are", verdict)
         return
     points = solution.x.detach().reshape(-1, len(case.lower)).to(torch.float64).numpy()
     reported = solution.violation.reshape(-1).tolist()
     duals = _in_order(case, solution)
+    scores_in_order = scores.detach().to(torch.float64).reshape(-1, len(case.lower)).numpy()
     for i, status in enumerate(statuses):
-        system = 0 if case.shared else i
-        _judge_instance(case, system, status, points[i], reported[i], verdict)
-        if status == "converged" and np.isfinite(points[i]).all() and not case.infeasible[system]:
-            _judge_gap(case, system, i, points[i], duals[i], verdict)
+        one = alone(case, i)
+        _judge_instance(one, status, points[i], reported[i], f"system {i}", verdict)
+        if status == "converged" and np.isfinite(points[i]).all() and not one.infeasible[0]:
+            _judge_gap(one, scores_in_order[i], points[i], duals[i], f"system {i}", verdict)
     _count(case, statuses, verdict)
     if not case.shared and case.infeasible.any():
         _judge_mixed(case, depth, library, solution, verdict)
     if not case.shared:
         held = solution.x[torch.as_tensor(solution.status == "converged")]
         _judge_gradient(case, held, scores, verdict)
-    _judge_again(case, scores, cons, (statuses, duals), library, verdict)
+    _judge_again(case, scores, (statuses, duals), library, verdict)
     if depth.optimum and points.size and statuses[0] == "converged" and not case.infeasible[0]:
-        _judge_optimum(case, scores.detach().reshape(-1, len(case.lower))[0], points[0], verdict)
+        _judge_optimum(alone(case, 0), scores_in_order[0], points[0], duals[0], verdict)
+    if depth.doors and points.size:
+        judge_doors(case, statuses, points, verdict)
+    if depth.gradients and points.size and set(statuses) == {"converged"}:
+        judge_gradients(case, verdict)
+
+
+def alone(case: Case, instance: int) -> Case:
+    """The system of an instance."""
+    return case.alone(0 if case.shared else instance)
 
 
 def _in_order(case: Case, solution: Any) -> Array:
@@ -113,14 +112,12 @@ def _in_order(case: Case, solution: Any) -> Array:
     return found
 
 
-def _judge_gap(case: Case, system: int, instance: int, x: Array, duals: Array, verdict: Verdict) -> None:
+def _judge_gap(case: Case, y: Array, x: Array, duals: Array, where: str, verdict: Verdict) -> None:
     """A point that satisfies the rows must also be the best one: its duality gap, computed here, is next to nothing."""
-    where = f"system {system}"
     if not np.isfinite(duals).all():
         verdict.find("duals", f"{where}: not finite")
         return
-    y = scores_of(case).to(torch.float64).reshape(-1, len(x)).numpy()[instance]
-    gap = duality_gap(case, system, y, x, duals)
+    gap = duality_gap(case, 0, y, x, duals)
     verdict.checks["gaps"] += 1
     verdict.gap = max(verdict.gap, gap.relative)
     if len(gap.signs):
@@ -129,16 +126,16 @@ def _judge_gap(case: Case, system: int, instance: int, x: Array, duals: Array, v
     if not gap.relative <= GAP:
         verdict.find("optimum", f"{where}: a duality gap of {gap.relative:.1e} of the objective")
     if len(gap.variables) or len(gap.rows):
-        _judge_forced(case, system, gap, x, verdict)
+        _judge_forced(case, gap, x, where, verdict)
 
 
-def _judge_forced(case: Case, system: int, gap: Gap, x: Array, verdict: Verdict) -> None:
+def _judge_forced(case: Case, gap: Gap, x: Array, where: str, verdict: Verdict) -> None:
     """What has no finite duals must be forced by the rows, as HiGHS sees it."""
     verdict.checks["forced"] += 1
-    room = moves(case, system, gap, x)
+    room = moves(case, 0, gap, x)
     if not room <= _MOVES * (len(gap.variables) + len(gap.rows)):
         listed = f"variables {gap.variables.tolist()[:5]}, rows {gap.rows.tolist()[:5]}"
-        verdict.find("optimum", f"system {system}: {listed} are not forced, they can move by {room:.1e}")
+        verdict.find("optimum", f"{where}: {listed} are not forced, they can move by {room:.1e}")
 
 
 def scores_of(case: Case) -> torch.Tensor:
@@ -167,8 +164,8 @@ def _expect_refusal(case: Case, scores: torch.Tensor, library: Any, verdict: Ver
 def _judge_overflow(case: Case, scores: torch.Tensor, library: Any, what: str, verdict: Verdict) -> None:
     """An answer that the dtype of the scores cannot hold may be rejected, where nothing bounds it."""
     cons, wide = case.constraints(library), scores.detach().to(torch.float64)
-    x = library.solve(wide, cons, objective=case.asked(library), on_failure="ignore").x
-    if not open_box(case) or not float(x.abs().max()) > torch.finfo(scores.dtype).max:
+    solution = library.solve(wide, cons, objective=case.asked(library), on_failure="ignore")
+    if not open_box(case) or not float(solution.x.abs().max()) > torch.finfo(scores.dtype).max:
         verdict.find("error", what)
     verdict.statuses["refused"] += int((~case.infeasible).sum())
     verdict.reports["refused"] += int(case.infeasible.sum())
@@ -189,8 +186,9 @@ def open_box(case: Case) -> bool:
     return not (np.isfinite(case.lower).all() and np.isfinite(case.upper).all())
 
 
-def _judge_instance(case: Case, system: int, status: str, x: Array, reported: float, verdict: Verdict) -> None:
-    where = f"system {system}"
+def _judge_instance(case: Case, status: str, x: Array, reported: float, where: str, verdict: Verdict) -> None:
+    """A case of one system."""
+    system = 0
     if not np.isfinite(x).all():
         if status == "converged" or not open_box(case):  # what has no solution may run off where nothing bounds it
             verdict.find("not finite", f"{where}: {status}")
@@ -263,25 +261,26 @@ def _judge_mixed(case: Case, depth: Depth, library: Any, solution: Any, verdict:
     l = len(case.lower)
     scores = scores_of(case).reshape(-1, l)
     if len(good):
-        alone, objective = case.constraints(library, good), case.asked(library)
-        again = library.solve(scores[good], alone, objective=objective, on_failure="ignore")
+        (rest, numbers), objective = case.statement(library, good), case.asked(library, good)
+        again = library.solve(scores[good], rest, objective=objective, on_failure="ignore", **numbers)
         verdict.checks["mixed batches"] += 1
-        short = library.project(scores[good], alone, objective=objective, on_failure="ignore")
+        short = library.project(scores[good], rest, objective=objective, on_failure="ignore", **numbers)
         if not all(_same_answer(x, solution.x.reshape(-1, l)[good]) for x in (again.x, short)):
             verdict.find("batch mates", "feasible instances change when infeasible ones leave the batch")
     if not depth.proof:
         return
     bad = int(np.flatnonzero(case.infeasible)[0])
-    one = case.constraints(library, np.array([bad]))
+    keep = np.array([bad])
+    one, numbers = case.statement(library, keep)
     try:
-        again = library.solve(scores[[bad]], one, objective=case.asked(library), on_failure="raise")
+        again = library.solve(scores[[bad]], one, objective=case.asked(library, keep), on_failure="raise", **numbers)
     except linsat.InfeasibleError as error:
         _judge_refusal(case, depth, error, verdict, bad)
     except linsat.ConvergenceError:
         verdict.checks["infeasible, reported as not converged"] += 1
     else:
-        point = again.x[0].detach().to(torch.float64).numpy()
-        _judge_instance(case, bad, "converged", point, relative_violation(case, bad, point), verdict)
+        point, one = again.x[0].detach().to(torch.float64).numpy(), case.alone(bad)
+        _judge_instance(one, "converged", point, relative_violation(one, 0, point), f"system {bad}", verdict)
 
 
 def _judge_gradient(case: Case, x: torch.Tensor, scores: torch.Tensor, verdict: Verdict) -> None:
@@ -296,30 +295,35 @@ def _judge_gradient(case: Case, x: torch.Tensor, scores: torch.Tensor, verdict: 
     verdict.checks["gradients"] += 1
     weights = torch.linspace(-1, 1, x.shape[-1], dtype=torch.float64)
     (grad,) = torch.autograd.grad((x.to(torch.float64) * weights).sum(), scores)
-    if case.objective == "euclidean":
+    if case.objective in ("kl", "tsallis", "quadratic", "metric"):
+        most = np.inf  # t / tau may be anything
+    elif case.objective == "euclidean":
         most = float(weights.abs().sum()) * (1.0 if case.metric is None else float(np.ptp(np.log(case.metric))) + 1e4)
     else:
-        width = torch.from_numpy(case.upper - case.lower)
-        most = float((weights.abs() * width).sum() * width.max()) / (4 * case.tau)
+        width = torch.from_numpy(
+            np.asarray(case.number("upper") - case.number("lower")).reshape(-1, x.shape[-1]).max(0)
+        )
+        most = float((weights.abs() * width).sum() * width.max()) / (4 * float(np.min(case.number("tau"))))
     may_overflow = most > torch.finfo(scores.dtype).max
     if grad.isnan().any() or (grad.isinf().any() and not may_overflow):
         verdict.find("gradient", "not finite")
 
 
 def _judge_again(
-    case: Case, scores: torch.Tensor, cons: Any, solved: tuple[list[str], Array], library: Any, verdict: Verdict
+    case: Case, scores: torch.Tensor, solved: tuple[list[str], Array], library: Any, verdict: Verdict
 ) -> None:
     """`project`, or the graph of it, where `solve` converged: rows and optimum are judged again."""
     if not scores.numel():
         return
     statuses, duals = solved
+    cons, numbers = case.statement(library)
     try:
         if case.way == "eager":
             on_failure = "raise" if case.shared else "ignore"
-            x = library.project(scores, cons, objective=case.asked(library), on_failure=on_failure)
+            x = library.project(scores, cons, objective=case.asked(library), on_failure=on_failure, **numbers)
         else:
             verdict.checks[case.way] += 1
-            x = through_graph(case.way, scores, cons, case.asked(library))
+            x = through_graph(case.way, scores, case.constraints(library), case.asked(library))
     except (linsat.ConvergenceError, linsat.InfeasibleError):
         return
     points = x.reshape(-1, x.shape[-1])
@@ -328,34 +332,57 @@ def _judge_again(
     if case.way == "eager":
         _judge_gradient(case, points[held], scores, verdict)
     for i in held:
-        point, system = points[i].detach().to(torch.float64).numpy(), 0 if case.shared else i
-        reported = relative_violation(case, system, point) if np.isfinite(point).all() else np.nan
-        _judge_instance(case, system, "converged", point, reported, verdict)
-        if np.isfinite(point).all() and not case.infeasible[system]:
-            _judge_gap(case, system, i, point, duals[i], verdict)
+        point, one = points[i].detach().to(torch.float64).numpy(), alone(case, i)
+        reported = relative_violation(one, 0, point) if np.isfinite(point).all() else np.nan
+        _judge_instance(one, "converged", point, reported, f"system {i}, project", verdict)
+        if np.isfinite(point).all() and not one.infeasible[0]:
+            y = scores.detach().to(torch.float64).reshape(-1, len(point)).numpy()[i]
+            _judge_gap(one, y, point, duals[i], f"system {i}, project", verdict)
 
 
-def _judge_optimum(case: Case, scores: torch.Tensor, x: Array, verdict: Verdict) -> None:
-    """Clarabel on the same program must come to the same point, where it vouches for its own."""
+def _judge_optimum(case: Case, y: Array, x: Array, duals: Array, verdict: Verdict) -> None:
+    """Clarabel on the same program finds nothing better, where it vouches for its answer.
+
+    What its point breaks of the rows is charged at our duals, which is what breaking them is worth. The paper's slack
+    has a value too: there the points are compared.
+    """
     system = _system(case, case.matrix_of(0), case.senses, case.sides[0])
-    y = scores.to(torch.float64).numpy()
-    if case.objective == "euclidean":
-        found = oracles.nearest_point(system, y, 1.0 if case.metric is None else case.metric, case.price)
-    elif case.objective == "slack-free":
-        found = oracles.slack_free_optimum(system, y, case.tau, case.price)
-    else:
-        found = oracles.entropic_optimum(system, y, case.tau, case.price)
-    if found is None:
+    best = _by_clarabel(case, system, y)
+    if best is None:
         verdict.checks["optimum: Clarabel unsure"] += 1
         return
     verdict.checks["optimum"] += 1
-    width = case.upper - case.lower
-    width = np.where(np.isfinite(width) & (width > 0), width, np.maximum(1.0, np.abs(x)))
-    finite = (np.where(np.isfinite(bound), np.abs(bound), np.abs(x)) for bound in (case.lower, case.upper))
-    rounding = torch.finfo(getattr(torch, case.dtype)).eps * np.maximum(*finite)
-    distance = float((np.maximum(np.abs(x - found) - rounding, 0.0) / width).max())
-    if distance > 1e-3:
-        verdict.find("optimum", f"{distance:.1e} of the box away from Clarabel's")
+    eps = torch.finfo(getattr(torch, case.dtype)).eps
+    if case.objective == "entropic":
+        width = np.where(case.upper > case.lower, case.upper - case.lower, 1.0)
+        rounding = eps * np.maximum(np.abs(case.lower), np.abs(case.upper))
+        distance = float((np.maximum(np.abs(x - best) - rounding, 0.0) / width).max())
+        if distance > 1e-3:
+            verdict.find("optimum", f"{distance:.1e} of the box away from Clarabel's")
+        return
+    inside = np.clip(best, case.lower, case.upper)
+    broken = np.where(case.hard, violations(case, 0, inside)[: len(case.senses)], 0.0)
+    ours, theirs = value(case, y, x), value(case, y, inside) - float(np.abs(duals) @ broken)
+    size = 1.0 + np.abs(linear_part(case, y) * x).sum() + abs(ours)
+    worth = np.abs(duals) if case.price is None else np.where(case.hard, np.abs(duals), case.price)
+    own = float(worth @ allowance(case, 0, x)[: len(duals)])  # what rounding x to its dtype is worth
+    verdict.checks["values"] += 1
+    if theirs - ours > (1e-7 + 100 * eps * (case.dtype != "float64")) * size + own:
+        verdict.find("optimum", f"a value of {ours:.9g}, where Clarabel has {theirs:.9g}")
+
+
+def _by_clarabel(case: Case, system: oracles.System, y: Array) -> Array | None:
+    if case.objective in ("quadratic", "metric"):
+        return oracles.quadratic_optimum(system, linear_part(case, y), case.P, case.price)
+    if case.objective == "euclidean":
+        return oracles.nearest_point(system, y, 1.0 if case.metric is None else case.metric, case.price)
+    if case.objective == "kl":
+        return oracles.kl_optimum(system, y, case.tau, case.price, 1.0 if case.prior is None else case.prior)
+    if case.objective == "tsallis":
+        return oracles.tsallis_optimum(system, y, case.tau, case.price, case.alpha)
+    if case.objective == "slack-free":
+        return oracles.slack_free_optimum(system, y, case.tau, case.price)
+    return oracles.entropic_optimum(system, y, case.tau, case.price)
 
 
 def _check_oracle(case: Case, verdict: Verdict) -> None:

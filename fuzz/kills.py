@@ -27,7 +27,6 @@ import numpy as np
 import torch
 
 import linsat
-from linsat.files import save
 
 HALF_WRITTEN = ("*.[0-9]*.part", "*.new")  # what the writers call a file before it is moved into place
 
@@ -74,7 +73,7 @@ def equal(one: Any, other: Any) -> bool:
 
 def bulk(inputs: Path, chunks: int) -> Program:
     """Projection of a file."""
-    save(linsat.constraints.doubly_stochastic(4), inputs / "set.json")
+    linsat.constraints.doubly_stochastic(4).save(inputs / "set.json")
     np.save(inputs / "scores.npy", np.random.default_rng(0).normal(size=(8 * chunks, 16)).astype(np.float32))
     words = ["linsat", "project", "--constraints", str(inputs / "set.json"), "--scores", str(inputs / "scores.npy")]
     words += ["--chunk", "8", "--resume", "--out"]

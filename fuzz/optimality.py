@@ -2,15 +2,16 @@ r"""Is x the optimum? The duality gap of (x, duals), recomputed from the numbers
 
     gap = sum_j [psi_j(u_j) + omega_j(x_j) - u_j x_j]  +  what rows add,      u = linear(y) + A' duals
 
-Every term is at least zero and written so that nothing cancels: a relative entropy for `Entropy`, a product of
-distances for `Euclidean`. A hard row that does not hold with equality, to tolerance, adds |dual (a x - b)|, a soft one
-price * broken + dual (a x - b), an inequality with the paper's entropic slack the relative entropy of its slack share.
-The gap bounds how far the value of x is from the best one, whatever the duals are, so wrong duals can only make it
-larger.
+Every term is at least zero and written so that nothing cancels: a relative entropy for `Entropy` and `KL`, a Bregman
+divergence for `Tsallis`, a product of distances for `Euclidean`. With a full matrix it is the most that the slope
+z = P x - u gains over the box, sum_j max z_j (x_j - x'_j). A hard row that does not hold with equality, to tolerance,
+adds |dual (a x - b)|, a soft one price * broken + dual (a x - b), an inequality with the paper's entropic slack the
+relative entropy of its slack share. The gap bounds how far the value of x is from the best one, whatever the duals are,
+so wrong duals can only make it larger.
 
-The Euclidean objective has finite duals always. The entropic one needs infinite ones where rows force a variable to a
-bound, or an inequality to be tight at every feasible point. Where the gap is not small, such variables and rows are
-left out of it and put to HiGHS instead: can any of them move?
+`Euclidean`, `Tsallis` and quadratics have finite duals always. Entropies need infinite ones where rows force a variable
+to a bound, or an inequality to be tight at every feasible point. Where the gap is not small, such variables and rows
+are left out of it and put to HiGHS instead: can any of them move?
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 from scipy.optimize import linprog
 
 from fuzz.families import Array
-from fuzz.measure import evaluation_rounding, row_size, signed_gap, spacing
+from fuzz.measure import evaluation_rounding, row_size, signed_gap, spacing, violations
 from fuzz.systems import Case
 
 ROWS_HOLD = 1e-9  # violation of a row that holds, relative to its size
@@ -45,16 +46,20 @@ def duality_gap(case: Case, system: int, y: Array, x: Array, duals: Array) -> Ga
     """At scores y, a point x and duals in the order of the rows of the case."""
     A = case.matrix_of(system)
     mu = duals.astype(np.longdouble)
-    linear = y if case.metric is None else case.metric * y
+    linear = linear_part(case, y)
     u = linear + A.T.astype(np.longdouble) @ mu
     weight = np.abs(linear) + np.abs(A).T @ np.abs(duals)  # the size of the terms of u
-    terms, size, ends = _euclidean(case, u, x) if case.objective == "euclidean" else _entropic(case, u, x)
-    loss = spacing(case, x) * (8 * weight + (np.abs(x) if case.metric is None else case.metric * np.abs(x)))
+    terms, size, ends = _TERMS[case.objective](case, u, x)
+    curved = np.abs(x) if case.metric is None else case.metric * np.abs(x)
+    loss = spacing(case, x) * (8 * weight + (curved if case.P is None else np.abs(case.P) @ np.abs(x)))
+    if case.P is not None:  # rounding of x turns the slope, which counts over the whole box
+        apart = np.maximum(spacing(case, x), 8 * np.finfo(np.float64).eps * np.abs(x))
+        loss = loss + (np.abs(case.P) @ apart + 8 * np.finfo(np.float64).eps * weight) * _reach(case, x)
     total = 1.0 + np.abs(linear * x).sum() + size
     of_rows, loss_rows, tight = _of_rows(case, system, x, duals)
     wrong = _wrong_signs(case, duals)
     whole = float((terms.sum() + of_rows.sum() - loss.sum() - loss_rows.sum()) / total)
-    if case.objective == "euclidean" or (whole <= TOLERANCE and not wrong.any()):  # nothing has to be left out
+    if case.objective not in _TENDS or (whole <= TOLERANCE and not wrong.any()):  # nothing has to be left out
         return Gap(whole, np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.flatnonzero(wrong))
     odd = ends & (terms > 0.1 * TOLERANCE * total + loss)
     held = ~case.hard | (
@@ -86,6 +91,93 @@ def _wrong_signs(case: Case, duals: Array) -> Array:
     return beyond | (signed & (((senses == "<=") & (duals > 0)) | ((senses == ">=") & (duals < 0))))
 
 
+def linear_part(case: Case, y: Array) -> Array:
+    """What multiplies x in the objective."""
+    if case.objective == "metric":
+        return case.P @ y
+    return y if case.metric is None else case.metric * y
+
+
+def value(case: Case, y: Array, x: Array) -> float:
+    """<y, x> - Omega(x) less what soft rows cost, in extended precision; x is taken into the box.
+
+    Not of the paper's slack, which has a value too.
+    """
+    x = np.clip(x, case.lower, case.upper).astype(np.longdouble)
+    gain = linear_part(case, y) @ x
+    t, tau = x - case.lower, case.tau
+    if case.objective in ("quadratic", "metric"):
+        cost = x @ case.P @ x / 2
+    elif case.objective == "euclidean":
+        cost = ((1.0 if case.metric is None else case.metric) * x * x).sum() / 2
+    elif case.objective == "kl":
+        prior = np.ones(len(x)) if case.prior is None else case.prior
+        cost = tau * (_xlogx(t) - t * np.log(prior) - t + prior).sum()
+    elif case.objective == "tsallis":
+        cost = tau * (t**case.alpha - t).sum() / (case.alpha * (case.alpha - 1))
+    else:
+        width = case.upper - case.lower
+        cost = -tau * _entropy(np.where(width > 0, t / np.where(width > 0, width, 1.0), 0.0)).sum()
+    broken = violations(case, 0, x.astype(np.float64))[: len(case.senses)]
+    price = np.zeros(len(broken)) if case.price is None else np.where(case.hard, 0.0, case.price)
+    return float(gain - cost - price @ broken)
+
+
+def _reach(case: Case, x: Array) -> Array:
+    """How far each variable can go; as far as it is from 0, and 1, where nothing bounds it."""
+    width = case.upper - case.lower
+    return np.where(np.isfinite(width), width, 1.0 + np.abs(x))
+
+
+def _quadratic(case: Case, u: Array, x: Array) -> tuple[Array, float, Array]:
+    """The slope z = P x - u can gain z_j (x_j - lower_j) where it is positive, and likewise upwards."""
+    z = case.P.astype(np.longdouble) @ x - u
+    away = 1.0 + np.abs(x)
+    down = np.where(np.isfinite(case.lower), x - case.lower, away)
+    up = np.where(np.isfinite(case.upper), case.upper - x, away)
+    terms = np.where(z > 0, z * np.maximum(down, 0.0), -z * np.maximum(up, 0.0)).astype(np.float64)
+    return terms, float(abs(x @ case.P @ x)) / 2, np.zeros(len(x), dtype=bool)
+
+
+def _kl(case: Case, u: Array, x: Array) -> tuple[Array, float, Array]:
+    """tau [t log(t / s) - t + s] for the s that u asks for, cut at the width, and what u asks beyond it."""
+    width = case.upper - case.lower
+    t, free = np.maximum(x - case.lower, 0.0).astype(np.longdouble), width > 0
+    prior = np.ones(len(x)) if case.prior is None else case.prior
+    power = u / case.tau + np.log(prior)
+    end = np.log(np.where(free, width, 1.0).astype(np.longdouble))  # infinite where the bound is
+    width = np.minimum(width, 1e300)
+    s = np.exp(np.minimum(power, end))
+    t = np.clip(np.clip(s, t - spacing(case, x), t + spacing(case, x)), 0.0, None)
+    floor = 1e-4000 if np.finfo(np.longdouble).max > 1e4000 else 1e-300
+    ratio = np.log(np.maximum(t, floor)) - np.minimum(power, end)
+    beyond = np.where(power > end, (power - np.minimum(power, end)) * np.maximum(width - t, 0.0), 0.0)
+    terms = t * ratio - t + s + beyond
+    size = case.tau * (np.abs(_xlogx(t)) + t * np.abs(np.log(prior)) + t + prior).sum()
+    near = _AT_END * np.where(np.isfinite(width), width, 1.0) + spacing(case, x)
+    return (
+        np.where(free, case.tau * np.maximum(terms, 0.0), 0.0).astype(np.float64),
+        float(size),
+        (x - case.lower <= near) | (case.upper - x <= near),
+    )
+
+
+def _tsallis(case: Case, u: Array, x: Array) -> tuple[Array, float, Array]:
+    """omega(t) - omega(s) - omega'(s) (t - s) for the s that u asks for, and (omega'(s) - u)(t - s) where s is cut."""
+    a, width = case.alpha, case.upper - case.lower
+    t = np.maximum(x - case.lower, 0.0).astype(np.longdouble)
+    v = (a - 1) * u / case.tau + 1 / a
+    s = np.minimum(np.maximum(v, 0.0) ** (1 / np.longdouble(a - 1)), width)
+    t = np.clip(np.clip(s, t - spacing(case, x), t + spacing(case, x)), 0.0, None)
+    factor = case.tau / (a * (a - 1))
+    parts = np.abs(t**a) + np.abs(s**a) + a * s ** (a - 1) * (t + s)
+    bent = t**a - s**a - a * s ** (a - 1) * (t - s) - 8 * np.finfo(np.longdouble).eps * parts
+    slope = case.tau / (a - 1) * (s ** (a - 1) - v)
+    terms = factor * np.maximum(bent, 0.0) + np.maximum(slope * (t - s), 0.0)
+    size = float(factor * np.abs(t**a - t).sum())
+    return np.where(width > 0, terms, 0.0).astype(np.float64), size, np.zeros(len(x), dtype=bool)
+
+
 def _euclidean(case: Case, u: Array, x: Array) -> tuple[Array, float, Array]:
     """With c = clip(u / q), psi(u) - u x + q x^2 / 2 is q (x - c)(x + c - 2 u / q) / 2."""
     q = np.ones(len(x)) if case.metric is None else case.metric
@@ -108,6 +200,18 @@ def _entropic(case: Case, u: Array, x: Array) -> tuple[Array, float, Array]:
     near = _AT_END + apart
     ends = (p <= near) | (p >= 1 - near)
     return terms, case.tau * float(np.where(free, _entropy(p), 0.0).sum()), ends
+
+
+_TERMS = {
+    "entropic": _entropic,
+    "slack-free": _entropic,
+    "euclidean": _euclidean,
+    "kl": _kl,
+    "tsallis": _tsallis,
+    "quadratic": _quadratic,
+    "metric": _quadratic,
+}
+_TENDS = ("entropic", "slack-free", "kl")  # to a bound, which they reach with infinite duals only
 
 
 def _relative_entropy(p: Array, v: Array) -> Array:
@@ -187,15 +291,16 @@ def moves(case: Case, system: int, gap: Gap, x: Array) -> float:
     """
     A, side = case.matrix_of(system)[case.hard], case.sides[system][case.hard]
     senses = np.array(case.senses)[case.hard]
-    width = np.where(case.upper > case.lower, case.upper - case.lower, 1.0)
+    bounded = np.isfinite(case.upper)
+    width = np.where((case.upper > case.lower) & bounded, case.upper - case.lower, 1.0)
     scale = np.maximum((np.abs(A) * width).max(1), 1e-300)
     M, b = A * width / scale[:, None], (side - A @ case.lower) / scale
     sign = np.where(senses == ">=", -1.0, 1.0)
     equal = senses == "=="
     share = (x - case.lower) / width
     cost = np.zeros(len(x))
-    cost[gap.variables] = np.where(share[gap.variables] < 0.5, 1.0, -1.0)
-    start = float(cost @ np.clip(share, 0, 1))
+    cost[gap.variables] = np.where((share[gap.variables] < 0.5) | ~bounded[gap.variables], 1.0, -1.0)
+    start = float(cost @ np.clip(share, 0, np.where(bounded, 1.0, np.inf)))
     position = np.cumsum(case.hard) - 1
     for i in gap.rows:
         if case.senses[i] != "==":
@@ -209,7 +314,7 @@ def moves(case: Case, system: int, gap: Gap, x: Array) -> float:
             b_ub=(b * sign)[~equal] if (~equal).any() else None,
             A_eq=M[equal] if equal.any() else None,
             b_eq=b[equal] if equal.any() else None,
-            bounds=[(0.0, 1.0 if w else 0.0) for w in case.upper > case.lower],
+            bounds=list(zip(np.zeros(len(x)), np.where(bounded, case.upper > case.lower, np.inf), strict=True)),
             method="highs",
         )
         for way in (1.0, -1.0)

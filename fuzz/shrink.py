@@ -43,16 +43,17 @@ def is_true(case: Case) -> bool:
     sign = np.array([{"<=": 1.0, ">=": -1.0, "==": 0.0}[s] for s in senses])
     for i, point in enumerate(case.points):
         matrix, side = case.matrix_of(i)[hard], case.sides[i][hard]
+        lower, upper = (case.each[n][i] if n in case.each else getattr(case, n) for n in ("lower", "upper"))
         if point is None:
             if case.weights is None or case.weights[~hard].any():
                 return False
-            if exact_gap(matrix, side, senses, (case.lower, case.upper), case.weights[hard]) <= 0:
+            if exact_gap(matrix, side, senses, (lower, upper), case.weights[hard]) <= 0:
                 return False
             continue
         gap = matrix @ point - side
         over = np.where(sign == 0, np.abs(gap), sign * gap)
-        sums = np.abs(matrix) @ np.maximum(np.abs(point), _finite(case.lower, case.upper)) + np.abs(side)
-        if (over > 1e-15 * sums).any() or (point < case.lower).any() or (point > case.upper).any():
+        sums = np.abs(matrix) @ np.maximum(np.abs(point), _finite(lower, upper)) + np.abs(side)
+        if (over > 1e-15 * sums).any() or (point < lower).any() or (point > upper).any():
             return False
     return True
 
@@ -77,13 +78,20 @@ def _candidates(case: Case) -> Iterator[Case]:
         yield _only_rows(case, keep)
     for keep in _subsets(variables):
         yield _only_variables(case, keep)
-    plain = {"dtype": "float64", "layout": "contiguous", "sparse": False, "way": "eager"}
+    plain = {"dtype": "float64", "layout": "contiguous", "sparse": False, "way": "eager", "call": False}
     for name, value in plain.items():
         if getattr(case, name) != value:
             yield replace(case, **{name: value})
-    for name in ("metric", "price"):
+    for name in ("metric", "price", "prior"):
         if getattr(case, name) is not None:
-            yield replace(case, **{name: None})
+            rest = {key: values for key, values in case.each.items() if key != name}
+            yield replace(case, **{name: None}, each=rest)
+    if case.P is not None:
+        for simple in (np.diag(np.diag(case.P)), np.eye(len(case.P))):
+            if (simple != case.P).any():
+                yield replace(case, P=simple, each={k: v for k, v in case.each.items() if k != "P"})
+    if case.each and systems == 1:
+        yield case.alone(0)
     if case.own is not None and systems == 1:
         yield replace(case, matrix=case.own[0], own=None)
     for digits in (1, 3):
@@ -108,20 +116,26 @@ def _only_systems(case: Case, keep: list[int]) -> Case:
     scores = case.scores.reshape(-1, case.matrix.shape[1])[keep]
     points = [case.points[i] for i in keep]
     own = None if case.own is None else case.own[keep]
-    return replace(case, sides=case.sides[keep], scores=scores, batch=(len(keep),), points=points, own=own)
+    each = {name: values[keep] for name, values in case.each.items()}
+    return replace(case, sides=case.sides[keep], scores=scores, batch=(len(keep),), points=points, own=own, each=each)
 
 
 def _only_rows(case: Case, keep: list[int]) -> Case:
     picked = {name: None if (v := getattr(case, name)) is None else v[keep] for name in ("weights", "price")}
     own = None if case.own is None else case.own[:, keep]
     senses = [case.senses[i] for i in keep]
-    return replace(case, matrix=case.matrix[keep], senses=senses, sides=case.sides[:, keep], own=own, **picked)
+    each = {name: values[:, keep] if name == "price" else values for name, values in case.each.items()}
+    whole = {"own": own, "each": each, **picked}
+    return replace(case, matrix=case.matrix[keep], senses=senses, sides=case.sides[:, keep], **whole)
 
 
 def _only_variables(case: Case, keep: list[int]) -> Case:
     """The dropped variables stay where the known point has them (infeasible systems: at their lower bound)."""
     gone = [j for j in range(case.matrix.shape[1]) if j not in keep]
     at = np.where(np.isfinite(case.lower), case.lower, 0.0)
+    picked = {name: None if (v := getattr(case, name)) is None else v[keep] for name in ("metric", "prior")}
+    cuts = {"P": np.ix_(range(len(case.sides)), keep, keep)}
+    cuts |= {name: np.ix_(range(len(case.sides)), keep) for name in ("lower", "upper", "metric", "prior")}
     taken = [case.matrix_of(i)[:, gone] @ (at if point is None else point)[gone] for i, point in enumerate(case.points)]
     return replace(
         case,
@@ -131,8 +145,10 @@ def _only_variables(case: Case, keep: list[int]) -> Case:
         upper=case.upper[keep],
         scores=case.scores[..., keep],
         points=[None if point is None else point[keep] for point in case.points],
-        metric=None if case.metric is None else case.metric[keep],
+        P=None if case.P is None else case.P[np.ix_(keep, keep)],
         own=None if case.own is None else case.own[:, :, keep],
+        each={name: values[cuts[name]] if name in cuts else values for name, values in case.each.items()},
+        **picked,
     )
 
 
@@ -160,6 +176,7 @@ def save(case: Case, name: str, finding: str, folder: Path = FAILURES) -> Path:
 
     body = {key: plain(value) for key, value in asdict(case).items()}
     body["points"] = [plain(point) for point in case.points]
+    body["each"] = {key: plain(value) for key, value in case.each.items()}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     path.write_text(json.dumps({"finding": finding, **body}) + "\n")
@@ -172,7 +189,8 @@ def load(path: Path) -> Case:
     values = {f.name: body[f.name] for f in fields(Case) if f.name in body}  # older files have fewer options
     for name in ("matrix", "sides", "lower", "upper", "scores"):
         values[name] = np.array(values[name], dtype=np.float64)
-    for name in ("weights", "metric", "price", "own"):
+    values["each"] = {key: np.array(each) for key, each in values.get("each", {}).items()}
+    for name in ("weights", "metric", "price", "own", "prior", "P"):
         values[name] = None if values.get(name) is None else np.array(values[name])
     values["points"] = [None if point is None else np.array(point) for point in values["points"]]
     values["batch"] = tuple(values["batch"])

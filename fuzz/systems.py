@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,13 @@ from fuzz.structured import STRUCTURED
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 LAYOUTS = ("contiguous", "strided", "transposed")
-OBJECTIVES = ("entropic", "slack-free", "euclidean")
+OBJECTIVES = ("entropic", "slack-free", "euclidean", "kl", "tsallis", "quadratic", "metric")
+BOUNDLESS = ("euclidean", "quadratic", "metric")  # need no finite bound
+ABOVE_LOWER = ("kl", "tsallis")  # need a finite lower bound
 _MOST_SIDES = 48  # right-hand sides of one case
 _SHARED_BATCHES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 1), (1, 2, 1), (5,), (0,))
+_HEAVY = {"many rows": 24, "tiny": 12}  # families of which only one turn in so many is taken
+_TINY_SIDES = 400  # of the family whose systems fill the lanes of vectors
 _GRAPH_EVERY = 150  # cases between two that are compiled, and between two that are exported: seconds each
 
 
@@ -30,7 +34,7 @@ class Case:
     matrix: Array  # (rows, variables)
     senses: list[str]
     sides: Array  # (systems, rows)
-    lower: Array  # (variables,), may be infinite under the Euclidean objective
+    lower: Array  # (variables,), may be infinite where the objective allows it
     upper: Array
     scores: Array  # (batch..., variables) float64, rounded to the dtype by the caller
     batch: tuple[int, ...]
@@ -48,6 +52,11 @@ class Case:
     own: Array | None = None  # (systems, rows, variables) coefficients of each system, in place of ``matrix``
     way: str = "eager"  # or through a graph: "compiled", "exported"
     wide: bool = False  # the box is far wider than what the rows leave of it
+    prior: Array | None = None  # (variables,) of KL
+    alpha: float = 1.5  # of Tsallis
+    P: Array | None = None  # (variables, variables) of the quadratic objective and the metric
+    each: dict[str, Array] = field(default_factory=dict)  # (systems, ...) in place of numbers above
+    call: bool = False  # all numbers come with the call, in place of others that the set has
 
     @property
     def infeasible(self) -> Array:
@@ -63,33 +72,73 @@ class Case:
         """The coefficients of one system, (rows, variables)."""
         return self.matrix if self.own is None else self.own[system]
 
+    def alone(self, system: int) -> Case:
+        """One system as a case without numbers of each: what formulas are about."""
+        numbers = {name: values[system] for name, values in self.each.items()}
+        sides, points = self.sides[[system]], [self.points[system]]
+        return replace(self, matrix=self.matrix_of(system), sides=sides, points=points, own=None, each={}, **numbers)
+
     def arguments(self, keep: Array | None = None) -> dict[str, Any]:
         """Keyword arguments of linsat.Constraints; with ``keep``, those of some systems as a batch of one dimension."""
-        pick = slice(None) if keep is None else keep
-        batch = self.batch if keep is None else (len(keep),)
-        sides = self.sides[0] if self.shared and keep is None else self.sides[pick].reshape(*batch, -1)
-        own = None if self.own is None else self.own[pick].reshape(*batch, *self.own.shape[1:])
-        found: dict[str, Any] = {"lower": self.lower, "upper": self.upper}
+        sides = self.sides[0] if self.shared and keep is None else self._batched(self.sides, keep)
+        own = None if self.own is None else self._batched(self.own, keep)
+        made: dict[str, Any] = {"lower": self.number("lower", keep), "upper": self.number("upper", keep)}
         for sense, matrix, side in (("<=", "A", "b"), (">=", "C", "d"), ("==", "E", "f")):
             rows = [i for i, s in enumerate(self.senses) if s == sense]
             if rows:
-                found |= {matrix: self._block(rows) if own is None else own[..., rows, :], side: sides[..., rows]}
-        return found
+                made |= {matrix: self._block(rows) if own is None else own[..., rows, :], side: sides[..., rows]}
+        return made
+
+    def number(self, name: str, keep: Array | None = None) -> Any:
+        """One for all systems, or in their batch shape."""
+        return self._batched(self.each[name], keep) if name in self.each else getattr(self, name)
+
+    def _batched(self, values: Array, keep: Array | None) -> Array:
+        batch = self.batch if keep is None else (len(keep),)
+        return values[slice(None) if keep is None else keep].reshape(*batch, *values.shape[1:])
+
+    def statement(self, library: Any, keep: Array | None = None) -> tuple[Any, dict[str, Any]]:
+        """The set, soft rows included, and the numbers that come with the call."""
+        arguments = self.arguments(keep)
+        prices = self._soft_prices(keep)
+        if not self.call:
+            return _softened(library.Constraints(**arguments), *prices), {}
+        first = self.alone(0)
+        base = _softened(library.Constraints(**first.arguments(np.zeros(1, dtype=int))), *first._soft_prices(None))
+        return base, arguments | ({"price": prices[1]} if len(prices[0]) else {})
 
     def constraints(self, library: Any, keep: Array | None = None) -> Any:
-        """The set, soft rows included."""
-        made = library.Constraints(**self.arguments(keep))
-        if self.price is None:
-            return made
-        price = self.price[self.order()]
-        soft = np.flatnonzero(np.isfinite(price))
-        return made.soften(soft.tolist(), price=price[soft])
+        """The set as it is after all numbers are in their places."""
+        made, numbers = self.statement(library, keep)
+        price = numbers.pop("price", None)
+        made = made.with_numbers(**numbers) if numbers else made
+        return made if price is None else made.with_price(price)
 
-    def asked(self, library: Any) -> Any:
+    def _soft_prices(self, keep: Array | None) -> tuple[list[int], Any]:
+        """Which rows of the set are soft, and their prices."""
+        if self.price is None:
+            return [], None
+        price = self.number("price", keep)[..., self.order()]
+        soft = np.flatnonzero(np.isfinite(self.price[self.order()]))
+        return soft.tolist(), price[..., soft]
+
+    def asked(self, library: Any, keep: Array | None = None) -> Any:
         """The objective."""
+        tau = self.number("tau", keep)
         if self.objective == "euclidean":
-            return library.Euclidean(self.metric)
-        return library.Entropy(self.tau, slack="none" if self.objective == "slack-free" else "entropic")
+            return library.Euclidean(self.number("metric", keep))
+        if self.objective in ("quadratic", "metric"):
+            P = self.number("P", keep)
+            if self.sparse and P.ndim == 2:
+                from scipy.sparse import csr_array
+
+                P = csr_array(P)
+            return library.Quadratic(P) if self.objective == "quadratic" else library.Euclidean(weights=P)
+        if self.objective == "kl":
+            return library.KL(tau, self.number("prior", keep))
+        if self.objective == "tsallis":
+            return library.Tsallis(self.number("alpha", keep), tau)
+        return library.Entropy(tau, slack="none" if self.objective == "slack-free" else "entropic")
 
     def order(self) -> list[int]:
         """Position in ``matrix`` of every row of the constraint set, which lists <=, then >=, then ==."""
@@ -103,13 +152,17 @@ class Case:
         return csr_array(self.matrix[pick])
 
 
+def _softened(constraints: Any, rows: list[int], price: Any) -> Any:
+    return constraints.soften(rows, price=price) if rows else constraints
+
+
 def draw(seed: int, number: int) -> Case:
     """The random feasible case ``number`` of the run ``seed``: always the same."""
     rng = np.random.default_rng([seed, number, 1])
     names = list(FAMILIES)
     family = names[number % len(names)]
-    if family == "many rows" and (number // len(names)) % 24:
-        family = "signed"  # a hundred times the work of the others: one in 24 of its turns
+    if family in _HEAVY and (number // len(names)) % _HEAVY[family]:
+        family = "signed"  # many times the work of the others
     return _feasible(rng, family, FAMILIES[family](rng), number, many=family != "many rows")
 
 
@@ -122,7 +175,8 @@ def draw_structured(seed: int, number: int) -> Case:
 
 def _feasible(rng: Rng, family: str, rows: Rows, number: int, *, many: bool) -> Case:
     shared = bool(rng.random() < 0.4)
-    systems = 1 if shared or not many else int(rng.integers(2, _MOST_SIDES + 1))
+    most = _TINY_SIDES if family == "tiny" else _MOST_SIDES
+    systems = 1 if shared or not many else int(rng.integers(2, most + 1))
     own = None
     if many and not shared and not rows.exact and rng.random() < 0.15:
         own = rows.matrix * (1 + 0.2 * rng.uniform(-1, 1, (systems, *rows.matrix.shape)))
@@ -136,9 +190,37 @@ def _feasible(rng: Rng, family: str, rows: Rows, number: int, *, many: bool) -> 
     case.own, case.sparse, case.wide = own, case.sparse and own is None, wide
     if rng.random() < 0.25:
         soften(rng, case)
+    if not shared and rng.random() < 0.35:
+        differ(rng, case)
+    case.call = not case.sparse and bool(rng.random() < 0.2)
     if number % _GRAPH_EVERY in (60, 110) and shared and case.scores.size:
         case.way = "compiled" if number % _GRAPH_EVERY == 60 else "exported"
     return case
+
+
+def differ(rng: Rng, case: Case) -> None:
+    """Give each system its own numbers of some kinds; known points stay in the box."""
+    count, l = len(case.sides), len(case.lower)
+
+    def some(name: str) -> bool:
+        return getattr(case, name) is not None and bool(rng.random() < 0.6)
+
+    def near(value: Any) -> Array:
+        shape = (count, *np.shape(value))
+        return value * np.exp(rng.uniform(-1, 1, shape))
+
+    if case.objective in ("entropic", "slack-free", "kl", "tsallis") and some("tau"):
+        case.each["tau"] = near(case.tau)
+    if case.objective == "tsallis" and some("alpha"):
+        case.each["alpha"] = rng.uniform(1.1, 3.0, count)
+    case.each |= {name: near(getattr(case, name)) for name in ("metric", "prior", "price") if some(name)}
+    if case.P is not None and rng.random() < 0.6:
+        scale = np.exp(rng.uniform(-1, 1, (count, l, 1)))
+        case.each["P"] = case.P * scale * scale.transpose(0, 2, 1)
+    if rng.random() < 0.5:
+        width = np.where(np.isfinite(case.upper - case.lower), case.upper - case.lower, 1.0)
+        case.each["lower"] = case.lower - rng.uniform(0, 0.3, (count, l)) * width
+        case.each["upper"] = case.upper + rng.uniform(0, 0.3, (count, l)) * width
 
 
 def soften(rng: Rng, case: Case) -> None:
@@ -168,11 +250,17 @@ def dress(rng: Rng, family: str, rows: Rows, points: list[Array | None], sides: 
     if rows.pull is not None and rng.random() < 0.7:
         direction = rows.pull + 1e-3 * rng.choice([0.0, 1.0]) * direction
     scores = spread * direction + (rng.normal() if rng.random() < 0.5 else 0.0)
-    objective = str(rng.choice(OBJECTIVES, p=[0.4, 0.25, 0.35]))
+    objective = str(rng.choice(OBJECTIVES, p=[0.25, 0.15, 0.2, 0.15, 0.1, 0.1, 0.05]))
+    tau = float(10.0 ** rng.uniform(-3, 2))
     lower, upper = rows.lower, rows.upper
-    if objective == "euclidean" and rng.random() < 0.4:
-        lower, upper = open_box(rng, lower, upper)
+    P, singular = _matrix(rng, l, objective) if objective in ("quadratic", "metric") else (None, False)
+    if objective in (*BOUNDLESS, *ABOVE_LOWER) and not singular and rng.random() < 0.4:
+        low, high = open_box(rng, lower, upper)
+        lower, upper = lower if objective in ABOVE_LOWER else low, high
+        if objective == "kl":  # what no row and no bound holds is exp(y / tau)
+            tau = max(tau, float(np.abs(scores).max(initial=0.0)) / 100.0)
     weighted = objective == "euclidean" and rng.random() < 0.4
+    prior = 10.0 ** rng.uniform(-3, 2, l) if objective == "kl" and rng.random() < 0.5 else None
     return Case(
         family=family,
         matrix=rows.matrix,
@@ -183,14 +271,28 @@ def dress(rng: Rng, family: str, rows: Rows, points: list[Array | None], sides: 
         scores=scores,
         batch=batch,
         shared=shared,
-        tau=float(10.0 ** rng.uniform(-3, 2)),
+        tau=tau,
         dtype=dtype,
         layout=str(rng.choice(LAYOUTS)),
         sparse=bool(rng.random() < 0.2),
         points=points,
         objective=objective,
         metric=10.0 ** rng.uniform(-2, 2, l) if weighted else None,
+        prior=prior,
+        alpha=float(rng.choice([1.1, 1.3, 1.5, 2.0, 3.0])),
+        P=P,
     )
+
+
+def _matrix(rng: Rng, l: int, objective: str) -> tuple[Array, bool]:
+    """A matrix of a quadratic form, and whether it is singular: full, sparse, or of low rank."""
+    size = float(10.0 ** rng.uniform(-2, 2))
+    kind = rng.random()
+    if kind < 0.3 and objective == "quadratic":
+        factor = rng.normal(size=(l, int(rng.integers(0, l))))
+        return size * (factor @ factor.T) / max(l, 1), True
+    factor = rng.normal(size=(l, l)) * (rng.random((l, l)) < (0.2 if kind < 0.5 else 1.0))
+    return size * (factor @ factor.T / l + rng.uniform(0.01, 1.0) * np.eye(l)), False
 
 
 def widen(rng: Rng, lower: Array, upper: Array) -> tuple[Array, Array]:

@@ -45,6 +45,8 @@ def feasible_text(record: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for family in [*FAMILIES, *STRUCTURED]:
+        if family not in record["statuses"]:
+            continue
         worst = f"{record['worst'][family]:.0e}", f"{record['gap'][family]:.0e}"
         lines.append(_row(family, record["statuses"][family], *worst))
     lines += [
@@ -67,7 +69,7 @@ def _row(name: str, counts: dict[str, int], *more: str) -> str:
 
 def _share(record: dict[str, Any], families: Iterable[str]) -> str:
     """Reported failures among the systems of some families, which are known to be feasible."""
-    counts = [record["statuses"][family] for family in families]
+    counts = [record["statuses"].get(family, {}) for family in families]
     failed = sum(c.get("step_limit", 0) + c.get("stalled", 0) for c in counts)
     return f"{failed:,} ({100 * failed / sum(sum(c.values()) for c in counts):.3f} %)"
 

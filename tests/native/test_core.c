@@ -4,7 +4,7 @@
  *     test_core --plain       the same without AVX2; --avx2: without AVX-512
  *     test_core --no-fork     the same without a child process, which emulators do not let start threads
  *     test_core --answers     answers and gradients of a fixed list of problems, to compare machines
- *     test_core --constants   the constants of the iteration
+ *     test_core --fuzz CALLS SEED   random and hostile calls (fuzz_core.c)
  */
 #include <stdlib.h>
 #ifndef _WIN32
@@ -14,6 +14,8 @@
 
 #include "call.h"
 #include "check.h"
+
+int fuzz(uint64_t calls, uint64_t seed); /* fuzz_core.c */
 
 enum { MOST = 256 };
 
@@ -606,6 +608,7 @@ int main(int count, char **arguments) {
         if (!strcmp(arguments[i], "--plain")) limit_instructions(0);
         if (!strcmp(arguments[i], "--avx2")) limit_instructions(1);
     }
+    if (!strcmp(wanted, "--fuzz") && count > 3) return fuzz(strtoull(arguments[2], NULL, 10), strtoull(arguments[3], NULL, 10));
     if (!strcmp(wanted, "--answers")) {
         print_answers();
         return 0;

@@ -23,7 +23,8 @@ from fuzz import judge as judging
 from fuzz.systems import Case
 
 FOLDER = Path(__file__).parents[2] / "fuzz"
-OBJECTIVES = ("entropic", "slack-free", "euclidean", "euclidean, weighted")
+OBJECTIVES = ("entropic", "slack-free", "euclidean", "euclidean, weighted", "euclidean, metric")
+OBJECTIVES += ("KL", "Tsallis", "full quadratic")
 
 NOTHING_ELSE = {name: getattr(linsat, name) for name in ("Constraints", "solve", "project", "Entropy", "Euclidean")}
 
@@ -235,7 +236,7 @@ class TestLiarsAreCaught:
         assert any("not forced" in text for text in found.findings)
 
     def test_feasible_rows_called_infeasible(self) -> None:
-        lie = changed(lambda s: {"codes": torch.full_like(s.codes, linsat.Status.INFEASIBLE.code)})
+        lie = changed(lambda s: {"codes": torch.full_like(s.codes, linsat.status.Status.INFEASIBLE.code)})
         assert kinds(simple_case(), solve=lie) == {"false infeasible"}
 
     def test_feasible_rows_refused(self) -> None:
@@ -321,17 +322,19 @@ class TestTheCases:
     def test_cover_every_family_dtype_layout_and_excess(self) -> None:
         drawn = [systems.draw(6, number) for number in range(240)]
         assert {case.family for case in drawn} == set(families.FAMILIES)
-        assert {systems.draw_structured(6, n).family for n in range(7)} == set(structured.STRUCTURED)
+        assert {systems.draw_structured(6, n).family for n in range(len(structured.STRUCTURED))} == set(
+            structured.STRUCTURED
+        )
         assert {case.dtype for case in drawn} == set(systems.DTYPES)
         assert {case.layout for case in drawn} == set(systems.LAYOUTS)
         assert {len(case.batch) for case in drawn} == {0, 1, 2, 3}
-        wrong = [conflicts.draw_infeasible(6, number) for number in range(112)]
+        wrong = [conflicts.draw_infeasible(6, number) for number in range(224)]
         assert {case.excess for case in wrong} == set(conflicts.EXCESSES)
         options = {option for case in drawn for option in campaign.options_of(case)}
         options |= {option for n in range(1000) for option in campaign.options_of(systems.draw_structured(6, n))}
         assert options == {
             *OBJECTIVES, "unbounded box", "very wide box", "soft rows", "per-instance coefficients", "half precision",
-            "compiled graph", "exported graph",
+            "compiled graph", "exported graph", "numbers of each instance", "numbers with the call",
         }  # fmt: skip
         told = {option for case in wrong for option in campaign.options_of(case)}
         assert told >= {"unbounded box", "soft rows"}

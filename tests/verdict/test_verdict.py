@@ -249,7 +249,7 @@ class TestConstraints:
     def test_compiling_asks_for_finite_bounds(self):
         cons = linsat.Constraints(A=[[1.0, 1]], b=1.0, upper=[1.0, INF])
         with pytest.raises(linsat.ConstraintError, match=r"variable x\[1\] lies between 0 and inf.*Euclidean"):
-            cons.require_finite_box()
+            cons._require_finite_box()
         with pytest.raises(linsat.ConstraintError, match=r"Fix: .*Euclidean"):
             linsat.LinSAT(cons)
 
@@ -262,8 +262,8 @@ class TestConstraints:
     def test_infinite_bounds_survive_files(self, tmp_path):
         cons = linsat.Constraints(A=[[1.0, 1]], b=1.0, lower=[-INF, 0], upper=[2.0, INF])
         for ending in ("json", "npz"):
-            linsat.save(cons, tmp_path / f"set.{ending}")
-            found = linsat.load(tmp_path / f"set.{ending}")
+            cons.save(tmp_path / f"set.{ending}")
+            found = linsat.Constraints.load(tmp_path / f"set.{ending}")
             assert (found.lower.tolist(), found.upper.tolist()) == ([-INF, 0], [2, INF])
 
 
@@ -285,7 +285,7 @@ class TestSourcesOfBounds:
     def test_rows_and_box_that_became_bounds_are_named(self, tmp_path):
         pytest.importorskip("highspy")
         (tmp_path / "m.lp").write_text(LP)
-        cons = linsat.load(tmp_path / "m.lp", box=(-50, 50))
+        cons = linsat.Constraints.load(tmp_path / "m.lp", box=(-50, 50))
         assert cons.names == ("idle", "need")
         with pytest.raises(linsat.InfeasibleError) as caught:
             cons.check()
@@ -299,14 +299,14 @@ class TestSourcesOfBounds:
     def test_without_a_box_the_rows_stay_rows(self, tmp_path):
         pytest.importorskip("highspy")
         (tmp_path / "m.lp").write_text(LP)
-        cons = linsat.load(tmp_path / "m.lp")
+        cons = linsat.Constraints.load(tmp_path / "m.lp")
         assert set(cons.names) == {"need", "cap", "roof", "idle"}
         assert cons.check() is cons  # z is free
 
     def test_sources_follow_the_set(self, tmp_path):
         pytest.importorskip("highspy")
         (tmp_path / "m.lp").write_text(LP)
-        cons = linsat.load(tmp_path / "m.lp", box=(-50, 50))
+        cons = linsat.Constraints.load(tmp_path / "m.lp", box=(-50, 50))
         with pytest.raises(linsat.InfeasibleError, match="from the box"):
             (cons & linsat.Constraints(A=[[0.0, 0, 1]], b=60.0, lower=-INF, upper=INF)).check()
         with pytest.raises(linsat.InfeasibleError) as caught:
@@ -333,7 +333,7 @@ class TestPublicSets:
             assert time.monotonic() - start < 20, path.name
             error = caught.value
             assert error.minimal, path.name
-            numbers = cons.numbers()
+            numbers = cons._numbers()
             matrix = sp.csr_array(cons.matrix.to_dense().numpy())
             senses, side = np.array(cons.senses), cons.rhs.numpy()
             low, high = np.where(senses == "<=", -INF, side), np.where(senses == ">=", INF, side)

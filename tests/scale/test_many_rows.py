@@ -15,9 +15,8 @@ import linsat
 from linsat.backends import arrays
 from linsat.backends.arrays import Setting, _Loop, first_state, step
 from linsat.compile.rows import RowPattern
-from linsat.solvers import linear_solve
-from linsat.solvers.linear_algebra import conjugate_gradients
-from linsat.solvers.linear_solve import MOST_DENSE_ROWS
+from linsat.solvers import linear_algebra
+from linsat.solvers.linear_algebra import MOST_DENSE_ROWS, conjugate_gradients
 from tests.helpers.oracles import random_system
 from tests.helpers.statements import problem_of
 
@@ -77,7 +76,7 @@ def test_gradients_of_first_and_second_order_with_thousands_of_rows(many_rows):
 @pytest.fixture
 def few_are_many(monkeypatch):
     """Three rows count as too many for a dense Hessian."""
-    monkeypatch.setattr(linear_solve, "MOST_DENSE_ROWS", 2)
+    monkeypatch.setattr(linear_algebra, "MOST_DENSE_ROWS", 2)
     return linsat.constraints.matching(3, 2), linsat.Newton(backend="arrays")
 
 
@@ -176,7 +175,7 @@ def test_a_column_in_every_row_does_not_ask_for_a_full_matrix():
     """A D A' of 100,000 rows would have 1e10 entries, though A has 3 in a row; the address space ends long before."""
     code = (
         "import resource; import numpy as np; import linsat\n"
-        "from tests.core.test_many_rows import chain_with_a_full_column\n"
+        "from tests.scale.test_many_rows import chain_with_a_full_column\n"
         "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
         "cons = linsat.Constraints(A=chain_with_a_full_column(100_000), b=0.1)\n"
         "y = np.random.default_rng(0).normal(size=cons.num_variables)\n"
