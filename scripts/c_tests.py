@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "src" / "linsat" / "native"
 FOLDER = ROOT / "tests" / "native"
-SOURCES = [FOLDER / "test_core.c", FOLDER / "call.c"]
+SOURCES = [FOLDER / name for name in ("test_core.c", "call.c", "fuzz_core.c")]
 FLAGS = ["-O1", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-psabi"]
 VARIANTS = [["--avx2"], ["--plain"]]  # of the core, besides the one with all instructions of the processor
 LIBRARIES = ["-lm", "-lpthread"]

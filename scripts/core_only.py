@@ -33,10 +33,8 @@ def missing(package: str, extra: str) -> Callable[[Callable[[], object]], Callab
 
 @missing("highspy", "highs")
 def _highs() -> object:
-    from linsat.files import save
-
     with tempfile.TemporaryDirectory() as folder:
-        save(linsat.constraints.simplex(2), Path(folder) / "set.lp")
+        linsat.constraints.simplex(2).save(Path(folder) / "set.lp")
     return None
 
 
@@ -60,12 +58,10 @@ def project() -> None:
     assert torch.allclose(x.detach(), slow, atol=1e-8)
     layer = linsat.LinSAT(linsat.constraints.top_k(4, 2))
     assert abs(float(layer(torch.zeros(4)).sum()) - 2) < 1e-5
-    from linsat.files import load, save
-
     with tempfile.TemporaryDirectory() as folder:
         for ending in ("json", "npz"):
-            save(cons, Path(folder) / f"set.{ending}")
-            assert len(load(Path(folder) / f"set.{ending}")) == 6
+            cons.save(Path(folder) / f"set.{ending}")
+            assert len(linsat.Constraints.load(Path(folder) / f"set.{ending}")) == 6
 
 
 def messages() -> int:

@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 # None of these is inherited from the caller.
 VARIABLES = sorted({name for setting in SETTINGS.values() for name in setting})
-TESTS = ["tests/core", "tests/verdict", "tools/tests/test_cli_project.py"]
+TESTS = ["tests/core", "tests/scale", "tests/verdict", "tools/tests/test_cli_project.py"]
 DOORS = ("bad_calls", "concurrency", "forward_mode", "graphs", "layers_cases", "transforms")
 TESTS += [f"tests/doors/test_{name}.py" for name in DOORS]
 TESTS += ["studies/tests/test_training.py", "studies/tests/tsp/test_tsp_model.py"]

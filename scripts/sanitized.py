@@ -40,6 +40,7 @@ LEFT_OUT = "not first_call_of_a_fresh_process and not batch_that_does_not_fit an
 MEMORY = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
 # Tests fork while worker threads sleep, and the kernel hires new ones in the child: forbidden unless told otherwise.
 THREAD = {"TSAN_OPTIONS": "die_after_fork=0 ignore_noninstrumented_modules=1"}
+FUZZ = ["--fuzz", "20000", "1"]  # calls, seed
 FORKS = " and not fork and not data_loader"
 # A thread sleeps, the process forks, and the child starts a thread.
 PROBE = """
@@ -92,7 +93,8 @@ def test_in_c(compiler: str, kind: str, folder: Path) -> bool:
     env = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1", **THREAD}
     print(f"\n== {kind}, in C, {compiler}", flush=True)
     codes = [
-        subprocess.run([str(program), *options], env=env, check=False).returncode for options in ([], *c_tests.VARIANTS)
+        subprocess.run([str(program), *options], env=env, check=False).returncode
+        for options in ([], *c_tests.VARIANTS, FUZZ)
     ]
     print(f"{kind}, in C: {'FAILED' if any(codes) else 'passed'}", flush=True)
     return not any(codes)

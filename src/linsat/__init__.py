@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING, Any
 from linsat._registration import register_operators
 
 if TYPE_CHECKING:
-    from linsat import constraints, decode, losses
+    from linsat import constraints, decode
     from linsat import jax as jax
+    from linsat import losses as losses
     from linsat.constraints import Constraints, Variable, maximum, minimum, norm, subject_to
-    from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATError, LinSATWarning
-    from linsat.exact import argmax, regret
-    from linsat.files import load, save
+    from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATWarning
+    from linsat.exact import argmax
     from linsat.interop.linsatnet import init_constraints, linsat_layer
     from linsat.layer import LinSAT
     from linsat.losses import fenchel_young_loss
-    from linsat.marginals import multi_set_sinkhorn, sinkhorn
     from linsat.objectives import KL, Entropy, Euclidean, Objective, Quadratic, Tsallis
     from linsat.projection import project, project_each, solve
     from linsat.solution import Solution
     from linsat.solvers import Newton, Sinkhorn
-    from linsat.status import Status
 
 __version__ = "0.1.0"
 
@@ -35,20 +33,26 @@ __version__ = "0.1.0"
 _HOMES = {
     "linsat.interop.linsatnet": ("init_constraints", "linsat_layer"),
     "linsat.constraints": ("Constraints", "Variable", "maximum", "minimum", "norm", "subject_to"),
-    "linsat.errors": ("ConstraintError", "ConvergenceError", "InfeasibleError", "LinSATError", "LinSATWarning"),
-    "linsat.exact": ("argmax", "regret"),
-    "linsat.files": ("load", "save"),
+    "linsat.errors": ("ConstraintError", "ConvergenceError", "InfeasibleError", "LinSATWarning"),
+    "linsat.exact": ("argmax",),
     "linsat.layer": ("LinSAT",),
     "linsat.losses": ("fenchel_young_loss",),
-    "linsat.marginals": ("multi_set_sinkhorn", "sinkhorn"),
     "linsat.objectives": ("KL", "Entropy", "Euclidean", "Objective", "Quadratic", "Tsallis"),
     "linsat.projection": ("project", "project_each", "solve"),
     "linsat.solution": ("Solution",),
     "linsat.solvers": ("Newton", "Sinkhorn"),
-    "linsat.status": ("Status",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("constraints", "decode", "jax", "losses")
+_MOVED = {
+    "LinSATError": "linsat.errors.LinSATError",
+    "Status": "linsat.status.Status",
+    "load": "linsat.Constraints.load",
+    "multi_set_sinkhorn": "linsat.interop.linsatnet.multi_set_sinkhorn",
+    "regret": "linsat.exact.regret",
+    "save": "linsat.Constraints.save",
+    "sinkhorn": "linsat.interop.linsatnet.sinkhorn",
+}
 
 __all__ = [
     "KL",
@@ -59,14 +63,12 @@ __all__ = [
     "Euclidean",
     "InfeasibleError",
     "LinSAT",
-    "LinSATError",
     "LinSATWarning",
     "Newton",
     "Objective",
     "Quadratic",
     "Sinkhorn",
     "Solution",
-    "Status",
     "Tsallis",
     "Variable",
     "argmax",
@@ -74,18 +76,13 @@ __all__ = [
     "decode",
     "fenchel_young_loss",
     "init_constraints",
+    "jax",
     "linsat_layer",
-    "load",
-    "losses",
     "maximum",
     "minimum",
-    "multi_set_sinkhorn",
     "norm",
     "project",
     "project_each",
-    "regret",
-    "save",
-    "sinkhorn",
     "solve",
     "subject_to",
 ]
@@ -97,15 +94,16 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and no other name
         if name in _MODULES:
             return importlib.import_module(f"linsat.{name}")
         if name not in _HOME_OF:
-            raise AttributeError(f"module 'linsat' has no attribute {name!r}")
+            moved = f". Fix: {_MOVED[name]}" if name in _MOVED else ""
+            raise AttributeError(f"module 'linsat' has no attribute {name!r}{moved}")
         try:
-            found = getattr(importlib.import_module(_HOME_OF[name]), name)
+            value = getattr(importlib.import_module(_HOME_OF[name]), name)
         except ImportError as error:
             if error.name != "torch":
                 raise
             raise ImportError(f'linsat.{name} needs torch. Fix: pip install "linsat[torch]"', name="torch") from None
-        globals()[name] = found
-        return found
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -20,11 +20,11 @@ def namespace(*arrays: Any) -> Any:
     """The operations for these arrays: torch's or JAX's where one of them is of that library, else numpy's."""
     torch = sys.modules.get("torch")
     if torch is not None and any(isinstance(array, torch.Tensor) for array in arrays):
-        return _torch()
+        return _made_once(_Torch)
     jax = sys.modules.get("jax")
     if jax is not None and any(isinstance(array, jax.Array) for array in arrays):
-        return _jax()
-    return _numpy()
+        return _made_once(_Jax)
+    return _made_once(_Arrays)
 
 
 def to_numpy(array: Any) -> np.ndarray:
@@ -42,7 +42,7 @@ def to_numpy(array: Any) -> np.ndarray:
 class _Arrays:
     """numpy, and what jax.numpy has in common with it."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any = np) -> None:
         self.where, self.minimum, self.maximum, self.clip = module.where, module.minimum, module.maximum, module.clip
         self.zeros_like, self.ones_like, self.full_like = module.zeros_like, module.ones_like, module.full_like
         self.isfinite, self.isposinf, self.isneginf = module.isfinite, module.isposinf, module.isneginf
@@ -244,19 +244,7 @@ class _Torch:
 _made: dict[str, Any] = {}
 
 
-def _torch() -> Any:
-    if "torch" not in _made:
-        _made["torch"] = _Torch()
-    return _made["torch"]
-
-
-def _jax() -> Any:
-    if "jax" not in _made:
-        _made["jax"] = _Jax()
-    return _made["jax"]
-
-
-def _numpy() -> Any:
-    if "numpy" not in _made:
-        _made["numpy"] = _Arrays(np)
-    return _made["numpy"]
+def _made_once(library: type) -> Any:
+    if library.__name__ not in _made:
+        _made[library.__name__] = library()
+    return _made[library.__name__]

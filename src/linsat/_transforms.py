@@ -165,21 +165,20 @@ def transforming(tensor: torch.Tensor | None = None) -> bool:
 
 def forward_mode() -> bool:
     """Whether tensors may carry tangents: inside forward_ad.dual_level, torch.func.jvp, jacfwd, hessian."""
-    from torch.autograd import forward_ad
+    import torch
 
-    return forward_ad._current_level >= 0
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 def has_tangent(tensor: torch.Tensor) -> bool:
     """Whether the tensor carries a tangent of forward mode."""
     import torch
-    from torch.autograd import forward_ad
 
     if not forward_mode() or tensor.layout != torch.strided:
         return False
     while torch._C._functorch.is_batchedtensor(tensor):  # vmap cannot look
         tensor = torch._C._functorch.get_unwrapped(tensor)
-    return forward_ad.unpack_dual(tensor).tangent is not None
+    return torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
 
 
 @constant_in_graphs

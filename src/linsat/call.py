@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import numpy as np
 
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 
 # Which number of a statement (`Numbers`) an argument is, where the set has no other rows.
 SLOT_OF = {"A": 0, "C": 0, "E": 0, "b": 1, "d": 1, "f": 1, "lower": 2, "upper": 3, "price": 4}
+_RECENT = 64  # calls of one set that are kept
 DEFAULT = Newton()
 DEFAULT_TAU = 0.1
 OnFailure = Literal["raise", "warn", "nan", "ignore"]
+Given = Mapping[str, Any]  # numbers that come with a call, by their names
 ON_FAILURE: tuple[str, ...] = get_args(OnFailure)
 
 
@@ -63,11 +65,43 @@ def read_objective(objective: Any, tau: Any) -> Objective:
     return objective
 
 
+class GivenNumbers(TypedDict, total=False):
+    """Numbers that come with a call in place of the set's own; `linsat.project` says what they are."""
+
+    A: Any
+    C: Any
+    E: Any
+    b: Any
+    d: Any
+    f: Any
+    lower: Any
+    upper: Any
+    price: Any
+    T: Any
+    t: Any
+    rhs: Mapping[str, Any] | None
+
+
+_GIVEN = frozenset(GivenNumbers.__annotations__)
+
+
+def read_given(numbers: GivenNumbers) -> dict[str, Any]:
+    """The numbers of a call without those that are None.
+
+    Raises:
+        TypeError: there is no such argument.
+    """
+    if not _GIVEN.issuperset(numbers):
+        unknown = next(name for name in numbers if name not in _GIVEN)
+        raise TypeError(f"got an unexpected keyword argument {unknown!r}; expected numbers {', '.join(sorted(_GIVEN))}")
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
 def with_numbers(constraints: Constraints, given: Mapping[str, Any]) -> Constraints:
     """The set with the numbers of a call; ``rhs`` are right-hand sides by the names of rows."""
     numbers = {name: value for name, value in given.items() if name not in ("rhs", "price")}
     if numbers:
-        constraints = constraints.with_numbers(**numbers)
+        constraints = constraints._with_numbers(**numbers)
     if "rhs" in given:
         constraints = constraints.with_rhs(given["rhs"])
     return constraints.with_price(given["price"]) if "price" in given else constraints
@@ -114,7 +148,7 @@ def read_start(start: Any, shape: tuple[int, ...], read: Callable[[Any], Array],
 
 def check_range(dtype: Any, largest: float, constraints: Constraints) -> None:
     """Reject bounds that the answer, which has the dtype of the scores, could not hold."""
-    reach = constraints.reach
+    reach = constraints._reach
     if reach > largest:
         raise ConstraintError(
             f"The bounds reach {reach:g} but y has dtype {dtype}, which ends at {largest:g}. "
@@ -122,16 +156,16 @@ def check_range(dtype: Any, largest: float, constraints: Constraints) -> None:
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Call:
     """Plan, numbers and objective over one flattened batch of N instances.
 
     One whose plan is constant serves every later call with scores of the same shape; one with numbers of its own makes
-    those with others, `with_given`.
+    those with others, `template` and `with_given`.
     """
 
     plan: Plan
-    numbers: Numbers
+    stated: Numbers
     objective: Objective  # its numbers spread over the batch
     on_failure: str
     start: Array | None  # (N, k)
@@ -139,6 +173,15 @@ class Call:
     arrangement: Arrangement  # of the scores, and so of the answer
     owner: Callable[[], Constraints]  # the set with the numbers of this call, for messages
     statement: Statement | None  # where the native core solves it
+    given: Mapping[int, Array] = field(default_factory=dict)  # by slot, as they came, in place of what is stated
+
+    @property
+    def numbers(self) -> Numbers:
+        """(1 or N, .) each."""
+        if not self.given:
+            return self.stated
+        own = {slot: array.reshape(self.stated[slot].shape) for slot, array in self.given.items()}
+        return Numbers(*(own.get(slot, array) for slot, array in enumerate(self.stated)))
 
     @property
     def constraints(self) -> Constraints:
@@ -148,23 +191,37 @@ class Call:
     def count(self) -> int:
         return math.prod(self.batch_shape)
 
-    def with_given(self, constraints: Constraints, given: Mapping[str, Any]) -> Call:
-        """The same call with other numbers, of the shapes and dtypes of those it was made with.
+    def template(self, constraints: Constraints, given: Mapping[str, Any]) -> Call | None:
+        """A call that makes others with numbers of the same shapes and dtypes, `with_given`; it keeps none of them.
 
-        Each of them must be all of its slot, see `takes_given`.
+        None where numbers would have to be joined or converted: each must be all of its slot.
         """
+        slots = {SLOT_OF[name]: array for name, array in given.items() if name in SLOT_OF}
+        alone = len(constraints._matrices) == 1 or slots.keys().isdisjoint((0, 1))
+        whole = all(math.prod(array.shape) == math.prod(self.stated[slot].shape) for slot, array in slots.items())
+        exact = "f" not in given or str(given["f"].dtype).endswith("float64")  # shorter ones may contradict by rounding
+        hard = "price" in given and not constraints._soft_mask().all()  # whose price is not the one given
+        if self.statement is None or len(slots) < len(given) or hard or not (alone and whole and exact):
+            return None
+        shapes = {slot: np.broadcast_to(np.nan, self.stated[slot].shape) for slot in slots}
+        stated = Numbers(*(shapes.get(slot, array) for slot, array in enumerate(self.stated)))
+        return replace(self, stated=stated, statement=self.statement.without(slots))
+
+    def with_given(self, constraints: Constraints, given: Mapping[str, Any]) -> Call:
+        """The call with these numbers, from its `template`."""
         assert self.statement is not None
-        numbers, places = list(self.numbers), {}
-        for name, array in given.items():
-            slot = SLOT_OF[name]
-            numbers[slot] = array = array.reshape(numbers[slot].shape)
-            places[slot] = array
+        arrays = {SLOT_OF[name]: array for name, array in given.items()}
         made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made.numbers = Numbers._make(numbers)
-        made.statement = self.statement.with_arrays(places)
+        made.__dict__ |= self.__dict__
+        made.given = arrays
+        made.statement = self.statement.with_arrays({slot: self.dense(array) for slot, array in arrays.items()})
         made.owner = functools.partial(with_numbers, constraints, given)
         return made
+
+    @staticmethod
+    def dense(array: Array) -> Array:
+        """An array as the core reads it."""
+        return np.ascontiguousarray(array)
 
     def solve(self, scores: Array, x: Array) -> Answer:
         """Scores (N, l) solved into x by the native core; failures become what the caller asked for.
@@ -300,13 +357,13 @@ class Call:
         return own_instance(instance, self.batch_shape, self.constraints.batch_shape)
 
 
-def takes_given(call: Call, constraints: Constraints, given: Mapping[str, Any]) -> bool:
-    """Whether `Call.with_given` can make calls with other numbers of these shapes: nothing is joined or converted."""
-    slots = [SLOT_OF[name] for name in given]
-    alone = len(constraints.blocks) == 1 or not {0, 1}.intersection(slots)
-    whole = all(math.prod(given[name].shape) == math.prod(call.numbers[SLOT_OF[name]].shape) for name in given)
-    exact = "f" not in given or str(given["f"].dtype).endswith("float64")  # shorter sides may contradict by rounding
-    return call.statement is not None and alone and whole and exact
+def keep(constraints: Constraints, key: Hashable, call: Call, given: Mapping[str, Any]) -> None:
+    """Have later calls with this key need no reading, if this one can serve them."""
+    kept = call.template(constraints, given) if given else call if call.plan.constant else None
+    if kept is not None:
+        if len(constraints._calls) >= _RECENT:
+            constraints._calls.clear()
+        constraints._calls[key] = kept
 
 
 def own_instance(instance: int, batch: tuple[int, ...], own: tuple[int, ...]) -> int:

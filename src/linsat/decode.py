@@ -1,4 +1,4 @@
-"""From a relaxed point x to a discrete one: rounding, Hungarian, top-k and greedy repair.
+"""From a relaxed point x to a discrete one: rounding, top-k, matchings, k for each item within capacities, repair.
 
 Every decoder puts each variable on one of the two ends of its box, keeps the batch dimensions, library, dtype
 and device of x, and says per instance whether the rows of the constraint set hold. Nothing here has a
@@ -24,6 +24,7 @@ from linsat.constraints.structure import EQUAL, GREATER
 from linsat.errors import ConstraintError
 
 Array = np.ndarray
+_ROUNDS = 40  # of prices, before single moves
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,7 @@ def hungarian(
     from scipy.optimize import linear_sum_assignment  # half a second to import, and only this decoder needs it
 
     point, form = _read_point(x, cons, tol, optional=True)
-    if shape is None and cons is not None and cons.layout is not None and len(cons.layout.shape or ()) == 2:
-        shape = cons.layout.shape  # type: ignore[assignment]
-    n1, n2 = _read_shape(shape, point)
+    n1, n2 = _read_shape(shape, point, cons)
     most = min(n1, n2)
     count = _read_counts("keep", most if keep is None else keep, point, most=most)
     scores = point.reshape(-1, n1, n2)
@@ -111,6 +110,42 @@ def hungarian(
         chosen[instance, row[best] * n2 + col[best]] = True
     lower, upper = _box(point, cons)
     return form.decoded(np.where(chosen.reshape(point.shape), upper, lower), cons, tol)
+
+
+def assign(
+    x: Any,
+    cons: Constraints | None = None,
+    *,
+    k: Any,
+    capacity: Any,
+    shape: tuple[int, int] | None = None,
+    tol: float = 1e-6,
+) -> Decoded:
+    """k of n2 places for each of n1 items, at most ``capacity`` items in each: a router's tokens and experts.
+
+    The pairs of the largest total score go to the upper end, the rest down: a minimum-cost flow, by prices for places
+    and then shortest chains of moves between them. Meant for many items and few places.
+
+    Args:
+        x: scores of all pairs, (..., n1, n2) where the set's variable has that shape, else (..., n1 * n2), row by row.
+        cons: the constraint set; without it the box is [0, 1] and no verdict is given. Pairs whose box is a single
+            point are not chosen.
+        k: places for each item, an int or (..., n1).
+        capacity: most items in each place, an int or (..., n2).
+        shape: (n1, n2). Default: the shape of the set's variable.
+        tol: a row holds when violated by at most this, in units of its mean |coefficient|.
+
+    Raises:
+        ConstraintError: capacities that do not hold all items.
+    """
+    point, form = _read_point(x, cons, tol, optional=True)
+    n1, n2 = _read_shape(shape, point, cons)
+    batch, (lower, upper) = point.shape[:-1], _box(point, cons)
+    wanted = _read_counts("k", k, point, most=n2, each=n1).reshape(-1, n1)
+    places = _read_counts("capacity", capacity, point, most=2**31, each=n2).reshape(-1, n2)
+    scores = np.where(upper > lower, point, -np.inf).reshape(-1, n1, n2)
+    chosen = [_assigned(*one) for one in zip(scores, wanted, np.minimum(places, n1), strict=True)]
+    return form.decoded(np.where(np.reshape(chosen, (*batch, n1 * n2)), upper, lower), cons, tol)
 
 
 def greedy_repair(x: Any, cons: Constraints, *, max_flips: int | None = None, tol: float = 1e-6) -> Decoded:
@@ -138,6 +173,116 @@ def greedy_repair(x: Any, cons: Constraints, *, max_flips: int | None = None, to
     return form.decoded(starts.reshape(point.shape), cons, tol)
 
 
+# ---------------------------------------------------------------------- k for each item, within capacities
+
+
+def _assigned(scores: Array, k: Array, capacity: Array) -> Array:
+    """(n1, n2) bool: the choice for one instance; ``-inf`` scores are not to be chosen.
+
+    With a price for each place, every item takes the k places of the largest ``score - price``. That is the best
+    choice among all with its loads, and the best within the capacities where the loads are these; what is free is
+    held by fillers, which stand where it is cheapest. Prices that almost balance the loads come first, then moves.
+    """
+    allowed, items = np.isfinite(scores), np.arange(len(scores))
+    short = np.flatnonzero(allowed.sum(1) < k)
+    if len(short):
+        raise ConstraintError(
+            f"k is {k[short[0]]} for item {short[0]}, which may take {allowed[short[0]].sum()} places. Fix: a smaller "
+            f"k, or more variables that the box leaves free."
+        )
+    spare = int(capacity.sum() - k.sum())
+    price = _prices(scores, k, capacity)
+    order = np.argsort(price - scores, axis=-1, kind="stable")
+    chosen = np.zeros(scores.shape, dtype=bool)
+    chosen[items[:, None], order] = np.arange(scores.shape[1]) < k[:, None]
+    if spare < 0 or not _balance(chosen, scores, capacity, price, spare):
+        raise ConstraintError(
+            f"capacity has {int(capacity.sum())} places and k asks for {int(k.sum())}, each item's in different ones; "
+            f"they do not fit. Fix: larger capacities, a smaller k, or more variables that the box leaves free."
+        )
+    return chosen
+
+
+def _prices(scores: Array, k: Array, capacity: Array) -> Array:
+    """(n2,) prices, at least 0, at which the loads are almost within the capacities.
+
+    In each round a place asks what would fill it if all others kept their prices: an item bids what the place is worth
+    to it beyond its best choice elsewhere, and the price becomes the first bid without room.
+    """
+    n1, n2 = scores.shape
+    finite = scores[np.isfinite(scores)]
+    least = 2 * finite.min(initial=0.0) - finite.max(initial=0.0) - 1.0
+    scores, price = np.maximum(scores, least), np.zeros(n2)
+    full = np.flatnonzero(capacity < n1)
+    if not n1 or not len(full):
+        return price
+    ranks = (
+        np.minimum(n2 - k, n2 - 1),
+        np.maximum(n2 - k - 1, 0),
+    )  # of the last place taken, and of the next, from below
+    kth, last = np.unique(ranks), n1 - 1 - capacity[full]
+    for _ in range(_ROUNDS):
+        worth = scores - price
+        ordered = np.partition(worth, kth, axis=-1)
+        inside, outside = (np.take_along_axis(ordered, at[:, None], -1) for at in ranks)
+        bids = scores - np.where(worth >= inside, outside, inside)
+        bids = np.where(k[:, None] == n2, scores - least, np.where(k[:, None] == 0, -np.inf, bids))
+        first = np.partition(bids[:, full].T, np.unique(last), axis=-1)[np.arange(len(full)), last]
+        if np.maximum((worth >= inside).sum(0) - capacity, 0).sum() <= n2:
+            break
+        price[full] = np.maximum(first, 0.0)
+    return price
+
+
+def _balance(chosen: Array, scores: Array, capacity: Array, price: Array, spare: int) -> bool:
+    """Bring the loads to the capacities, in place, each time along the cheapest chain of moves; False: there is none.
+
+    ``cost[a, b]`` is the least that moving one item, or filler, from place a to b takes from the total, and
+    ``cost - price[a] + price[b]`` is at least 0 where the choice is the best for its loads. A move along a shortest
+    chain leaves it so, with prices lowered by the distances.
+    """
+    n2 = scores.shape[1]
+    places = np.arange(n2)
+    fillers = np.where(places == price.argmin(), spare, 0)
+    load = chosen.sum(0) + fillers
+    cost, mover = np.empty((n2, n2)), np.empty((n2, n2), dtype=np.int64)
+    stale = set(range(n2))
+    while (load > capacity).any():
+        for a in stale:
+            members = np.flatnonzero(chosen[:, a])
+            loss = np.where(chosen[members], np.inf, scores[members, a, None] - scores[members])
+            loss, members = np.vstack([loss, np.full(n2, 0.0 if fillers[a] else np.inf)]), np.append(members, -1)
+            at = loss.argmin(0)
+            cost[a], mover[a] = loss[at, places], members[at]
+        step = np.maximum(cost - price[:, None] + price, 0.0)
+        distance, before = np.where(load > capacity, 0.0, np.inf), np.full(n2, -1)
+        while True:
+            through = distance[:, None] + step
+            nearest = through.argmin(0)
+            better = through[nearest, places] < distance
+            if not better.any():
+                break
+            distance, before = np.where(better, through[nearest, places], distance), np.where(better, nearest, before)
+        room = np.where(load < capacity, distance, np.inf)
+        place = int(room.argmin())
+        if not np.isfinite(room[place]):
+            return False
+        price = price - np.minimum(distance, room[place])
+        load[place] += 1
+        stale = {place}
+        while before[place] >= 0:
+            origin, item = int(before[place]), mover[before[place], place]
+            if item < 0:
+                fillers[origin], fillers[place] = fillers[origin] - 1, fillers[place] + 1
+            else:
+                stale.update(np.flatnonzero(chosen[item]).tolist())
+                chosen[item, origin], chosen[item, place] = False, True
+            stale.add(origin)
+            place = origin
+        load[place] -= 1
+    return True
+
+
 # ---------------------------------------------------------------------- the repair of one instance
 
 
@@ -154,8 +299,8 @@ class _Rows:
     @staticmethod
     def of(cons: Constraints, batch: tuple[int, ...]) -> Iterator[_Rows]:
         """The rows of each instance of a batch."""
-        cons.require_linear("linsat.decode.greedy_repair")
-        structure, numbers = cons.structure, present(cons)
+        cons._require_linear("linsat.decode.greedy_repair")
+        structure, numbers = cons._structure, present(cons)
         scale = _row_scale(cons)
         parts = (numbers.values / scale[..., structure.row], numbers.rhs / scale)
         spread = [np.broadcast_to(part, (*batch, part.shape[-1])) for part in parts]
@@ -219,7 +364,7 @@ def _round(point: Array, cons: Constraints) -> tuple[Array, Array, Array]:
 
 def _row_scale(cons: Constraints) -> Array:
     """(batch..., rows) mean |coefficient| over the non-zeros of each row; 1 for a row without any."""
-    values, row = np.abs(present(cons).values), cons.structure.row
+    values, row = np.abs(present(cons).values), cons._structure.row
     flat = values.reshape(math.prod(values.shape[:-1]), values.shape[-1])
     total = np.array([np.bincount(row, one, minlength=len(cons)) for one in flat])
     count = np.array([np.bincount(row, one != 0, minlength=len(cons)) for one in flat])
@@ -245,7 +390,7 @@ class _Form:
 
                 parts = (torch.from_numpy(np.asarray(part)).to(x.device) for part in parts)
             feasible, violation = parts
-            x = x if cons.layout is None else cons.layout.restored(x, self.arrangement)
+            x = x if cons._layout is None else cons._layout.restored(x, self.arrangement)
         return Decoded(x, feasible, violation)
 
     def _as_given(self, point: Array) -> Any:
@@ -270,7 +415,7 @@ def _read_point(x: Any, cons: Constraints | None, tol: float, *, optional: bool 
         raise ConstraintError(f"cons is of type {type(cons).__name__}. Fix: pass linsat.Constraints.")
     if not (math.isfinite(tol) and tol >= 0):
         raise ConstraintError(f"tol is {tol}; expected a finite number >= 0. Fix: pass 1e-6, for example.")
-    layout, width = (None, None) if cons is None else (cons.layout, cons.num_variables)
+    layout, width = (None, None) if cons is None else (cons._layout, cons.num_variables)
     given, arrangement = flatten("x", x, layout, width, _read_array)
     point = _in_double(given)
     bad = np.argwhere(~np.isfinite(point))
@@ -301,8 +446,8 @@ def _fit_to_set(point: Array, cons: Constraints) -> Array:
     return np.broadcast_to(point, (*batch, point.shape[-1]))
 
 
-def _read_counts(name: str, value: Any, point: Array, *, most: int) -> Array:
-    """A number of variables or pairs per instance, (...) int64."""
+def _read_counts(name: str, value: Any, point: Array, *, most: int, each: int | None = None) -> Array:
+    """A number of variables or pairs for each instance, (...) int64; with ``each`` for each item, (..., each)."""
     counts = to_numpy(read_numbers(name, value))
     bad = ~((counts >= 0) & (counts <= most) & (counts == np.floor(counts)))
     if bad.any():
@@ -311,16 +456,19 @@ def _read_counts(name: str, value: Any, point: Array, *, most: int) -> Array:
         raise ConstraintError(
             f"{where} is {float(counts[at]):g}; expected an integer from 0 to {most}. Fix: stay in range."
         )
+    whole = point.shape[:-1] if each is None else (*point.shape[:-1], each)
     try:
-        return np.broadcast_to(counts.astype(np.int64), point.shape[:-1])
+        return np.broadcast_to(counts.astype(np.int64), whole)
     except ValueError:
         raise ConstraintError(
-            f"{name} has shape {tuple(counts.shape)}; expected an int or one per instance, "
-            f"{tuple(point.shape[:-1])}. Fix: match the leading dimensions of x."
+            f"{name} has shape {tuple(counts.shape)}; expected an int or one per {'item' if each else 'instance'}, "
+            f"{whole}. Fix: match the leading dimensions of x."
         ) from None
 
 
-def _read_shape(shape: tuple[int, int] | None, point: Array) -> tuple[int, int]:
+def _read_shape(shape: tuple[int, int] | None, point: Array, cons: Constraints | None) -> tuple[int, int]:
+    if shape is None and cons is not None and cons._layout is not None and len(cons._layout.shape or ()) == 2:
+        return cons._layout.shape  # type: ignore[return-value]
     if shape is None:
         raise ConstraintError(
             "shape is missing, and no variable of a constraint set has two axes. Fix: shape=(n1, n2)."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,10 +12,11 @@ from linsat._array_namespace import namespace, to_numpy
 from linsat._optional import is_tensor
 from linsat._transforms import outside_graphs
 from linsat.call import joint_batch, own_instance
+from linsat.compile.diagnosis import linear_system
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
 from linsat.constraints.modelling import not_a_set
-from linsat.constraints.numbers import present
+from linsat.constraints.numbers import of_instance, present
 from linsat.errors import ConstraintError, ConvergenceError
 from linsat.failures import check_lower, reject_instance
 from linsat.numpy_door import read_scores
@@ -48,7 +48,7 @@ def argmax(y: Scores, constraints: Constraints) -> Scores:
     """
     if not isinstance(constraints, Constraints):
         raise not_a_set(constraints)
-    constraints.require_linear("linsat.argmax")
+    constraints._require_linear("linsat.argmax")
     given, scores, arrangement = _read(y, constraints)
     held = np.isneginf(scores)
     numbers = present(constraints)
@@ -62,7 +62,7 @@ def argmax(y: Scores, constraints: Constraints) -> Scores:
         instance, variable = np.argwhere(wrong)[0]
         raise ConstraintError(
             f"y holds {scores[instance, variable]} (instance {instance}, variable "
-            f"{constraints.variable_name(int(variable))}); expected finite scores, or -inf to keep a variable at its "
+            f"{constraints._variable_name(int(variable))}); expected finite scores, or -inf to keep a variable at its "
             f"lower bound. Fix: find out where it comes from."
         )
     best = np.empty_like(scores)
@@ -90,7 +90,7 @@ def _read(y: Any, constraints: Constraints) -> tuple[Any, np.ndarray, Arrangemen
 
         return read_tensor(name, value)
 
-    given, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read)
+    given, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, read)
     scores = to_numpy(given.cpu() if is_tensor(given) else given).astype(np.float64)
     batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
     return given, np.broadcast_to(scores, (*batch, scores.shape[-1])), arrangement
@@ -100,7 +100,7 @@ def _like(given: Any, x: np.ndarray, constraints: Constraints, arrangement: Arra
     """x in the library, dtype and shape in which the scores came."""
     answer: Any = x.astype(given.dtype) if isinstance(given, np.ndarray) else namespace(given).from_numpy(x, given)
     answer = answer if isinstance(given, np.ndarray) else answer.to(given.dtype)
-    layout = constraints.layout
+    layout = constraints._layout
     return answer if layout is None or arrangement == "flat" else layout.restored(answer, arrangement)
 
 
@@ -148,12 +148,7 @@ def _flat(name: str, value: Any, constraints: Constraints) -> np.ndarray:
     def read(name: str, part: Any) -> np.ndarray:
         return read_scores(name, to_numpy(part.cpu()) if is_tensor(part) else part).astype(np.float64)
 
-    return flatten(name, value, constraints.layout, constraints.num_variables, read)[0]
-
-
-def _scipy_optimize() -> Any:
-    """Imported when first needed: it takes a while."""
-    return importlib.import_module("scipy.optimize")
+    return flatten(name, value, constraints._layout, constraints.num_variables, read)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,37 +162,30 @@ class _Program:
     @classmethod
     def of(cls, constraints: Constraints, instance: int, held: np.ndarray) -> _Program:
         """The program of an instance; ``held`` variables stay at their lower bounds."""
-        optimize, width = _scipy_optimize(), len(held)
+        from scipy import optimize  # takes a while to import
 
-        def own(numbers: np.ndarray, size: int) -> np.ndarray:
-            """The numbers of one instance."""
-            return np.broadcast_to(numbers, (*constraints.batch_shape, size)).reshape(-1, size)[instance]
-
-        numbers, structure = present(constraints), constraints.structure
-        row, col = structure.row, structure.col
-        lower, upper = own(numbers.lower, width), own(numbers.upper, width)
-        upper = np.where(held, lower, upper)
-        if not len(constraints):
-            return cls((), optimize.Bounds(lower, upper), np.zeros(0))
-        price = np.array(np.inf) if numbers.price is None else numbers.price
-        side, price = own(numbers.rhs, len(constraints)), own(price, len(constraints))
-        senses = np.array(constraints.senses, dtype=np.str_)
-        matrix = sp.csr_array((own(numbers.values, len(row)), (row, col)), shape=(len(constraints), width))
+        box: Any = optimize.Bounds  # whose ends may be arrays, which the types of scipy do not know
+        count = len(constraints)
+        system = linear_system(constraints, instance, width=len(held), all_hard=True)
+        upper, price = np.where(held, system.lower, system.upper), present(constraints).price
+        if not count:
+            return cls((), box(system.lower, upper), np.zeros(0))
+        price = np.full(count, np.inf) if price is None else of_instance(price, constraints.batch_shape, instance)
         soft = np.isfinite(price)
-        over, under = np.flatnonzero(soft & (senses != ">=")), np.flatnonzero(soft & (senses != "<="))
+        over, under = (np.flatnonzero(soft & np.isfinite(end)) for end in (system.row_upper, system.row_lower))
         broken = np.concatenate([over, under])
         signs = np.concatenate([-np.ones(len(over)), np.ones(len(under))])
-        taken = sp.csr_array((signs, (broken, np.arange(len(broken)))), shape=(len(constraints), len(broken)))
-        low, high = np.where(senses == "<=", -np.inf, side), np.where(senses == ">=", np.inf, side)
-        return cls(
-            optimize.LinearConstraint(sp.hstack([matrix, taken], format="csr"), low, high),
-            optimize.Bounds(np.append(lower, np.zeros(len(broken))), np.append(upper, np.full(len(broken), np.inf))),
-            price[broken],
-        )
+        taken = sp.csr_array((signs, (broken, np.arange(len(broken)))), shape=(count, len(broken)))
+        rows = sp.hstack([system.matrix, taken], format="csr")
+        ends = np.append(system.lower, np.zeros(len(broken))), np.append(upper, np.full(len(broken), np.inf))
+        between: Any = optimize.LinearConstraint
+        return cls(between(rows, system.row_lower, system.row_upper), box(*ends), price[broken])
 
     def solve(self, scores: np.ndarray) -> np.ndarray | None:
         """The best point; None where there is none."""
-        found = _scipy_optimize().milp(np.append(-scores, self.elastic), constraints=self.rows, bounds=self.bounds)
+        from scipy.optimize import milp
+
+        found = milp(np.append(-scores, self.elastic), constraints=self.rows, bounds=self.bounds)
         if found.status == _INFEASIBLE:
             return None
         if found.status == _UNBOUNDED:

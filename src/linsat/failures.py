@@ -111,7 +111,7 @@ def _check_numbers(call: Call, *, of_objective: bool = True) -> Numbers:
     if of_objective:
         check_objective(call.objective)
     if not plan.constant:
-        call.constraints.check_numbers()
+        call.constraints._check_numbers()
         if not (numbers.price > 0).all():  # those of a graph come without the set that would say which
             raise ConstraintError(
                 "price holds a number that is not positive and finite; expected one per unit of a row."
@@ -140,7 +140,7 @@ def reject_scores(scores: Array, numbers: Numbers, constraints: Constraints, ins
     variable = int(wrong.nonzero()[0][0])
     raise ConstraintError(
         f"y holds {float(own[variable])} (instance {instance}, variable "
-        f"{constraints.variable_name(variable)}); expected finite scores, or -inf to keep a variable at its lower "
+        f"{constraints._variable_name(variable)}); expected finite scores, or -inf to keep a variable at its lower "
         f'bound. Fix: find out where it comes from; to go on without such instances: on_failure="nan".'
     )
 
@@ -150,7 +150,7 @@ def check_lower(wrong: Array, constraints: Constraints) -> None:
     if wrong.any():
         instance, variable = (int(i) for i in np.argwhere(wrong)[0])
         raise ConstraintError(
-            f"y holds -inf (instance {instance}, variable {constraints.variable_name(variable)}), which keeps a "
+            f"y holds -inf (instance {instance}, variable {constraints._variable_name(variable)}), which keeps a "
             f"variable at its lower bound; that is -inf too. Fix: a finite lower bound, or a finite score."
         )
 

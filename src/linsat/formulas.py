@@ -107,7 +107,7 @@ class _Search:
     def __init__(
         self, constraints: Constraints, stated: Stated, scores: Array, objective: Objective, solver: Newton
     ) -> None:
-        terms = constraints.terms
+        terms = constraints._terms
         assert terms is not None
         self.constraints, self.terms, self.solver, self.objective = constraints, terms, solver, objective
         self.rows = PlainRows.of(constraints, objective.entropic_slack)
@@ -118,7 +118,7 @@ class _Search:
         self.count, self.width = scores.shape
         template = self.rows.template(constraints)
         self.plan: Plan = plan_of(template, objective, solver, self.width, given=True)
-        self.pattern = constraints.structure
+        self.pattern = constraints._structure
         rows = self.rows
         self.sense = np.where(self.pattern.senses[rows.joint] == GREATER, 1.0, -1.0)  # of a multiplier that pushes
         self.joint_max = np.flatnonzero(rows.joint_pieces[terms.first[:-1]])  # maxima that need a choice
@@ -480,7 +480,7 @@ def solve_plain(
         return plan.solve(statement, scores, x, start)
     call = Call(
         plan=plan,
-        numbers=plain,
+        stated=plain,
         objective=objective,
         on_failure="ignore",
         start=start,
@@ -532,11 +532,11 @@ def _sharing(columns: Array) -> tuple[Array, Array]:
 
 def _lifted_system(constraints: Constraints, stated: Stated) -> Any:
     """The lifted rows of one instance, for a verdict."""
-    terms = constraints.terms
+    terms = constraints._terms
     assert terms is not None
     arguments: dict[str, Any] = {}
     row = entry = 0
-    for (name, matrix), side in zip(constraints.blocks.items(), constraints._sides(), strict=True):
+    for (name, matrix), side in zip(constraints._matrices.items(), constraints._sides(), strict=True):
         rows, entries = matrix.shape[0], len(matrix.row)
         values = stated.values[0, entry : entry + entries]
         arguments[name] = replace(matrix, source=values, live=False, sparse=True)
@@ -548,7 +548,7 @@ def _lifted_system(constraints: Constraints, stated: Stated) -> Any:
     lower, upper = stated.lower[0], stated.upper[0]
     single = Constraints(**arguments, lower=lower, upper=np.maximum(lower, upper), terms=own)
     if np.isfinite(stated.price[0]).any():
-        single = single.with_full_price(stated.price[0])
+        single = single._with_full_price(stated.price[0])
     return linear_system(lifted(single)[0])
 
 
@@ -571,7 +571,7 @@ class Prepared:
         """The answer of the linear set as that of the set itself, flat; x is NaN where ``failed`` (N,) says so."""
         assert self.chosen is not None
         assert self.selection is not None
-        terms = self.constraints.terms
+        terms = self.constraints._terms
         assert terms is not None
         batch = solution.codes.shape
         x = self.rows.put(terms, self.stated, self.selection, solution.x)
@@ -595,7 +595,7 @@ class Prepared:
         if not constraints.batch_shape and (infeasible & ~held.any(-1)).any():
             reject_infeasible(constraints)
         if on_failure == "raise" and (codes == Status.NOT_FINITE.code).any():
-            constraints.check_numbers()
+            constraints._check_numbers()
             empty = np.zeros((1, 0))
             first = int((codes == Status.NOT_FINITE.code).argmax())
             reject_scores(scores, Numbers(empty, empty, lower, upper, empty), constraints, first)
@@ -619,7 +619,7 @@ def prepare(
     solver = DEFAULT if solver is None else solver
     if not isinstance(solver, Newton):
         raise ConstraintError("formulas with abs, maximum or norms are solved by linsat.Newton. Fix: leave solver out.")
-    rows, terms = PlainRows.of(constraints, objective.entropic_slack), constraints.terms
+    rows, terms = PlainRows.of(constraints, objective.entropic_slack), constraints._terms
     assert terms is not None
     if not len(rows.joint):
         return Prepared(constraints, _without_choice(constraints, rows), rows, start)
@@ -635,31 +635,31 @@ def prepare(
     selection = rows.selection(terms, chosen.choice, width, batch)
     plain = rows.numbers(terms, stated, selection)
     template = rows.template(constraints)
-    made = template.with_numbers(**rows.given(plain))
+    made = template._with_numbers(**rows.given(plain))
     if constraints._soft_mask().any():
-        made = made.with_full_price(plain.price)
+        made = made._with_full_price(plain.price)
     return Prepared(constraints, made, rows, chosen.duals.reshape(*batch, -1), chosen, stated, selection)
 
 
 def _without_choice(constraints: Constraints, rows: PlainRows) -> Constraints:
     """The linear rows of a set whose rows have one maximum at most; kept where its numbers are constants."""
     key = "plain rows", rows.by_bounds
-    if key in constraints.plans:
-        return constraints.plans[key]
-    terms = constraints.terms
+    if key in constraints._plans:
+        return constraints._plans[key]
+    terms = constraints._terms
     assert terms is not None
     plain = rows.numbers(terms, stated_numbers(constraints), None)
-    made = rows.template(constraints).with_numbers(**rows.given(plain))
+    made = rows.template(constraints)._with_numbers(**rows.given(plain))
     if constraints._soft_mask().any():
-        made = made.with_full_price(plain.price)
-    if constraints.fixed:
-        constraints.plans[key] = made
+        made = made._with_full_price(plain.price)
+    if constraints._fixed:
+        constraints._plans[key] = made
     return made
 
 
 def takes(constraints: Any) -> bool:
     """Whether a set has maxima in its rows."""
-    return isinstance(constraints, Constraints) and constraints.terms is not None
+    return isinstance(constraints, Constraints) and constraints._terms is not None
 
 
 def reject_graphs(y: Any) -> None:

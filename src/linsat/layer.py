@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from linsat._transforms import tracing, transforming
-from linsat.call import OnFailure, check_options, read_objective
+from linsat.call import GivenNumbers, OnFailure, check_options, read_objective
 from linsat.constraints import Constraints
 from linsat.constraints.fingerprint import fingerprint
 from linsat.constraints.modelling import not_a_set
@@ -73,7 +73,7 @@ class LinSAT(nn.Module):
         self.on_failure: OnFailure = on_failure
         self.warm_start = warm_start
         self._last: tuple[Any, torch.Tensor] | None = None  # the shapes of the last scores, and the duals of their x
-        parameters = {n: t for n, t in constraints.learned_tensors().items() if isinstance(t, nn.Parameter)}
+        parameters = {n: t for n, t in constraints._learned_tensors().items() if isinstance(t, nn.Parameter)}
         self._learned = tuple(parameters)
         for name, parameter in parameters.items():
             self.register_parameter(name, parameter)
@@ -107,18 +107,17 @@ class LinSAT(nn.Module):
     ) -> Scores:
         """x like y: flat, in the shape of the set's variable, or a dict of several, as in `linsat.project`.
 
-        Whatever `linsat.project` takes, a call takes: coefficients ``A``, ``C``, ``E``, right-hand sides ``b``, ``d``,
-        ``f`` or ``rhs`` by the names of rows, bounds ``lower`` and ``upper``, the ``price`` of soft rows, ``tau``,
-        ``start`` and ``on_failure`` replace the layer's for this call.
+        Whatever `linsat.project` takes, a call takes: ``tau``, ``start``, ``on_failure`` and the numbers of rows and
+        bounds (``A``, ``b``, ..., ``rhs``) replace the layer's for this call.
         """
         constraints = self.constraints
-        kept = constraints.learned_tensors() if self._learned else {}
+        kept = constraints._learned_tensors() if self._learned else {}
         # Parameters may be swapped for others: load_state_dict(assign=True), torch.func.functional_call.
         swapped = {
             name: self._parameters[name] for name in self._learned if self._parameters[name] is not kept.get(name)
         }
         if swapped:
-            constraints = constraints.with_tensors({name: t for name, t in swapped.items() if t is not None})
+            constraints = constraints._with_tensors({name: t for name, t in swapped.items() if t is not None})
         objective = self.objective
         if tau is not None:
             if objective.temperature is None:
@@ -131,7 +130,8 @@ class LinSAT(nn.Module):
             "solver": self.solver,
             "on_failure": self.on_failure if on_failure is None else on_failure,
         }
-        numbers = {"A": A, "C": C, "E": E, "b": b, "d": d, "f": f, "lower": lower, "upper": upper}
+        # By name, and not as GivenNumbers: torch.export wants the dynamic shapes of each by its name.
+        numbers: GivenNumbers = {"A": A, "C": C, "E": E, "b": b, "d": d, "f": f, "lower": lower, "upper": upper}
         numbers |= {"price": price, "rhs": rhs}
         parts = [*y.values()] if isinstance(y, Mapping) else [y]
         plain = all(isinstance(part, torch.Tensor) and not tracing(part) for part in parts) and not transforming()

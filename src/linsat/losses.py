@@ -93,7 +93,7 @@ def fenchel_young_loss(
             f"Tsallis, Euclidean or Quadratic, whose Omega is known at the target. Fix: one of these, define "
             f"{type(objective).__name__}.excess, or your own loss on linsat.project."
         )
-    if isinstance(constraints, Constraints) and constraints.terms is not None:
+    if isinstance(constraints, Constraints) and constraints._terms is not None:
         raise ConstraintError(
             "constraints have formulas with abs, a maximum or a norm, for which there is no such loss. Fix: your own "
             "loss on linsat.project."
@@ -163,7 +163,7 @@ def _matrix_loss(call: TensorCall, scores: Tensor, x: Tensor, t: Tensor) -> Tens
     y = objective.linear(y)
     x = torch.where(torch.isfinite(x), x.detach(), t)
     loss = ((y - objective.times((x + t) / 2)) * torch.where(held, 0.0, x - t)).sum(-1)
-    broken = [call.constraints.soft_violation(point.reshape(*call.batch_shape, l), 0.0) for point in (x, t)]
+    broken = [call.constraints._soft_violation(point.reshape(*call.batch_shape, l), 0.0) for point in (x, t)]
     price = torch.where(torch.isfinite(call.tensors().price), call.tensors().price, 0.0)
     paid = [(price * part.reshape(len(t), -1)).sum(-1) for part in broken]
     loss = loss + paid[1] - paid[0]
@@ -265,7 +265,7 @@ def _read_target(target: Any, reading: Reading) -> Tensor:
                 f"{name} is {type(value).__name__}; expected a point of the set for each instance."
             ) from None
 
-    t = flatten("target", target, constraints.layout, scores.shape[-1], read)[0]
+    t = flatten("target", target, constraints._layout, scores.shape[-1], read)[0]
     shape = (*reading.batch_shape, scores.shape[-1])
     try:
         t = t.expand(shape)
@@ -298,7 +298,7 @@ def _reject_forbidden(t: Tensor, reading: Reading, held: Tensor | None = None) -
         instance, variable = wrong.nonzero()[0].tolist()
         where = "y is -inf" if held is None else "y is -inf or the prior 0"
         raise ConstraintError(
-            f"target of instance {instance} has {constraints.variable_name(variable)} = "
+            f"target of instance {instance} has {constraints._variable_name(variable)} = "
             f"{float(t[instance, variable]):g} where {where}, so the loss is infinite; expected the lower bound, "
             f"{float(lower[instance, variable]):g}. Fix: a finite score there, or a target that respects the mask."
         )
@@ -326,8 +326,8 @@ def _reject_transforms(reading: Reading) -> None:
 
 
 def _reject_learned(constraints: Constraints) -> None:
-    learned = constraints.learned_tensors() if torch.is_grad_enabled() else {}
-    if learned or constraints.moving:
+    learned = constraints._learned_tensors() if torch.is_grad_enabled() else {}
+    if learned or constraints._moving:
         raise ConstraintError(
             f"{next(iter(learned), 'a number')} of the constraints requires gradients, which this loss does not give. "
             f"Fix: .detach(), or linsat.project with your own loss."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from linsat._array_namespace import to_numpy
 from linsat._optional import torch_installed
 from linsat.backends.interior_point import unsupported
-from linsat.call import DEFAULT, Call, check_options, check_range, joint_batch, read_start, takes_given, with_numbers
+from linsat.call import DEFAULT, Call, Given, check_options, check_range, joint_batch, keep, read_start, with_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.constraints.modelling import not_a_set
@@ -27,7 +26,6 @@ from linsat.solvers.newton import Newton
 from linsat.status import Status
 
 Array = np.ndarray
-_RECENT = 64  # calls of one set
 
 
 class NotHere(Exception):  # noqa: N818 - no error: the call goes to another door
@@ -35,13 +33,7 @@ class NotHere(Exception):  # noqa: N818 - no error: the call goes to another doo
 
 
 def project(
-    y: Any,
-    constraints: Constraints,
-    given: Mapping[str, Any],
-    objective: Objective,
-    solver: Any,
-    on_failure: str,
-    start: Any,
+    y: Any, constraints: Constraints, given: Given, objective: Objective, solver: Any, on_failure: str, start: Any
 ) -> Any:
     """See `linsat.project`.
 
@@ -49,7 +41,7 @@ def project(
         NotHere: before anything was solved.
     """
     key = _key(y, constraints, given, objective, solver, on_failure) if start is None else None
-    kept = None if key is None else constraints.calls.get(key)
+    kept = None if key is None else constraints._calls.get(key)
     if kept is not None:
         x = np.empty_like(y)
         (kept.with_given(constraints, given) if given else kept).solve(_flat(y), _flat(x))
@@ -57,14 +49,12 @@ def project(
     call, scores = _read(y, constraints, given, objective, solver, on_failure, start)
     x = _solve(call, scores).x
     plain = key is not None and call.arrangement == "flat" and call.batch_shape == y.shape[:-1] and x.dtype == y.dtype
-    if plain and (takes_given(call, constraints, given) if given else call.plan.constant):
-        if len(constraints.calls) >= _RECENT:
-            constraints.calls.clear()
-        constraints.calls[key] = call
+    if plain:
+        keep(constraints, key, call, given)
     return restored(call, x, scores.dtype)
 
 
-def _key(y: Any, constraints: Any, given: Mapping[str, Any], objective: Objective, solver: Any, on_failure: str) -> Any:
+def _key(y: Any, constraints: Any, given: Given, objective: Objective, solver: Any, on_failure: str) -> Any:
     """What a call depends on besides the numbers in y and those given, where all of that is plain; else None."""
     numbers = objective.constant_key
     if type(y) is not np.ndarray or type(constraints) is not Constraints or numbers is None:
@@ -79,17 +69,9 @@ def _key(y: Any, constraints: Any, given: Mapping[str, Any], objective: Objectiv
     return key
 
 
-def solve(
-    y: Any,
-    constraints: Constraints,
-    given: Mapping[str, Any],
-    objective: Objective,
-    solver: Any,
-    on_failure: str,
-    start: Any,
-) -> Solution:
-    """See `linsat.solve`; raises as `project` does."""
-    call, answer, scores = attempt(y, constraints, given, objective, solver, on_failure, start)
+def solve(y: Any, constraints: Constraints, *others: Any) -> Solution:
+    """See `linsat.solve`; takes and raises what `project` does."""
+    call, answer, scores = attempt(y, constraints, *others)
     codes, steps, solver_codes = (count.reshape(call.batch_shape) for count in answer.counts)
     duals = answer.duals.reshape(*call.batch_shape, len(constraints))
     x = restored(call, answer.x, scores.dtype)
@@ -115,13 +97,7 @@ def _flat(scores: Array) -> Array:
 
 
 def _read(
-    y: Any,
-    constraints: Constraints,
-    given: Mapping[str, Any],
-    objective: Objective,
-    solver: Any,
-    on_failure: str,
-    start: Any,
+    y: Any, constraints: Constraints, given: Given, objective: Objective, solver: Any, on_failure: str, start: Any
 ) -> tuple[Call, Array]:
     """The call, and the scores (N, l) in the dtype in which they came."""
     if not isinstance(constraints, Constraints):
@@ -130,7 +106,7 @@ def _read(
     solver = DEFAULT if solver is None else solver
     if objective.native is None or not isinstance(solver, Newton):
         raise NotHere(f"{type(objective).__name__} with {type(solver).__name__} runs on torch operations")
-    like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read_scores)
+    like, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, read_scores)
     if like.dtype.itemsize < 8:
         check_range(like.dtype, float(np.finfo(like.dtype).max), constraints)
     slots = slots_given(constraints, given) if given else {}
@@ -141,7 +117,7 @@ def _read(
         own = np.broadcast_shapes(own, *(slot.shape[:-1] for slot in slots.values()))
     width = like.shape[-1]
     batch = joint_batch(like.shape[:-1], own)
-    objective = objective.read(constraints.layout, batch, width)
+    objective = objective.read(constraints._layout, batch, width)
     plan = plan_of(constraints, objective, solver, width, given=bool(slots))
     core = _by_core(plan)
     numbers = plan.numbers
@@ -151,7 +127,7 @@ def _read(
     objective = objective.spread(batch, width)
     call = Call(
         plan=plan,
-        numbers=numbers,
+        stated=numbers,
         objective=objective,
         on_failure=on_failure,
         start=read_start(start, (*batch, len(constraints)), _floats),
@@ -196,7 +172,7 @@ def _solve(call: Call, scores: Array) -> Answer:
 def restored(call: Call, x: Array, dtype: np.dtype) -> Any:
     """x (N, l) in the shape (or dict of shapes) and dtype of the scores."""
     x = x.reshape(*call.batch_shape, x.shape[-1]).astype(dtype, copy=False)
-    layout = None if call.arrangement == "flat" else call.constraints.layout
+    layout = None if call.arrangement == "flat" else call.constraints._layout
     return x if layout is None else layout.restored(x, call.arrangement)
 
 

@@ -295,17 +295,17 @@ class Plan:
 
 def plan_of(constraints: Constraints, objective: Objective, solver: Solver, width: int, *, given: bool = False) -> Plan:
     """The plan of a call, kept with the set; with constant numbers, unless some are ``given`` with each call."""
-    constant = constraints.fixed and not constraints.batch_shape and not given
+    constant = constraints._fixed and not constraints.batch_shape and not given
     kind = (type(objective), objective.entropic_slack, objective.finite_box, objective.interior)
     key = (kind, *objective.parameters(), solver, type(solver), width, constant)
-    plan = constraints.plans.get(key)
+    plan = constraints._plans.get(key)
     if plan is None:
-        constraints.require_linear("this function")
+        constraints._require_linear("this function")
         numbers = numbers_of(constraints, width, ()) if constant else None
         # Numbers that are kept here would keep alive the computation that they come from.
         bare = objective if objective.native is None else objective.changed(lambda _: 1.0)
-        plan = Plan(constraints.structure, width, bare, solver, owner_of(constraints), numbers)
-        constraints.plans[key] = plan
+        plan = Plan(constraints._structure, width, bare, solver, owner_of(constraints), numbers)
+        constraints._plans[key] = plan
     return plan
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from linsat import formulas, numpy_door
 from linsat._array_namespace import to_numpy
 from linsat._optional import is_tensor, require
 from linsat._transforms import outside_graphs, tracing
-from linsat.call import OnFailure, read_objective, with_numbers
+from linsat.call import GivenNumbers, OnFailure, read_given, read_objective, with_numbers
 from linsat.constraints.arrays import as_array
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten, holds_tensors
@@ -21,6 +21,9 @@ from linsat.objectives import Objective
 from linsat.plan import Solver
 from linsat.solution import Scores, Solution
 from linsat.status import Status
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def project(
@@ -32,16 +35,7 @@ def project(
     solver: Solver | None = None,
     on_failure: OnFailure = "raise",
     start: Any = None,
-    A: Any = None,
-    C: Any = None,
-    E: Any = None,
-    b: Any = None,
-    d: Any = None,
-    f: Any = None,
-    lower: Any = None,
-    upper: Any = None,
-    price: Any = None,
-    rhs: Mapping[str, Any] | None = None,
+    **numbers: Unpack[GivenNumbers],
 ) -> Scores:
     """The point of the constraint set that fits the scores best, differentiably.
 
@@ -59,9 +53,10 @@ def project(
         on_failure: what to do when some instance is not solved, since its x breaks rows: ``"raise"``, ``"warn"``,
             ``"nan"`` (its x is NaN, the others are untouched) or ``"ignore"``.
         start: duals of an earlier, similar solve (`Solution.duals`) to start from.
-        A, C, E, b, d, f, lower, upper, price, rhs: numbers in place of the set's own for this call: coefficients as
-            `Constraints.with_coefficients` takes them, right-hand sides and bounds, prices of the soft rows, right-hand
-            sides by the names of rows. The cheapest way to rows that change with every call.
+        numbers: in place of the set's own for this call, by their names: coefficients ``A``, ``C``, ``E`` as
+            `Constraints.with_coefficients` takes them, right-hand sides ``b``, ``d``, ``f`` or, by the names of rows,
+            ``rhs={"budget": 3.0}``, bounds ``lower`` and ``upper``, the ``price`` of soft rows, ``T`` and ``t`` of
+            formulas as `Constraints.with_numbers` takes them. The cheapest way to rows that change with every call.
 
     Returns:
         x like y: same shape or dict (broadcast with per-instance constraints), dtype and device. Gradients reach y,
@@ -75,9 +70,7 @@ def project(
         ConvergenceError: with ``on_failure="raise"``.
     """
     objective = read_objective(objective, tau)
-    rows: dict[str, Any] = {"A": A, "C": C, "E": E, "b": b, "d": d, "f": f}
-    others: dict[str, Any] = {"lower": lower, "upper": upper, "price": price, "rhs": rhs}
-    given = {name: value for name, value in (rows | others).items() if value is not None}
+    given = read_given(numbers)
     if formulas.takes(constraints):
         return _with_formulas(y, with_numbers(constraints, given), objective, solver, on_failure, start).x
     if holds_tensors(y):
@@ -100,14 +93,14 @@ def solve(
     solver: Solver | None = None,
     on_failure: OnFailure = "warn",
     start: Any = None,
-    **numbers: Any,
+    **numbers: Unpack[GivenNumbers],
 ) -> Solution[Scores]:
     """Like `project`, returning a `Solution`: x with status, violation, steps and duals of every instance.
 
     As the status says which instances were not solved, the default is to warn.
     """
     objective = read_objective(objective, tau)
-    given = {name: value for name, value in numbers.items() if value is not None}
+    given = read_given(numbers)
     if formulas.takes(constraints):
         return _with_formulas(y, with_numbers(constraints, given), objective, solver, on_failure, start)
     if holds_tensors(y):
@@ -127,7 +120,7 @@ def _with_formulas(
 ) -> Solution:
     """A set with maxima in its rows: the linear rows that they come down to, solved as any others."""
     formulas.reject_graphs(y)
-    layout = constraints.layout
+    layout = constraints._layout
     scores, arrangement = flatten("y", y, layout, constraints.num_variables, _read)
     flat = to_numpy(scores)
     objective = objective if layout is None else objective.flat(layout)
@@ -219,9 +212,9 @@ def _stacked(parts: Sequence[Any]) -> Any:
 
 def _rows_key(constraints: Any) -> Any:
     """Equal for sets with the same pattern, prices and box; a set that cannot be joined has a key that no other has."""
-    if tracing() or not isinstance(constraints, Constraints) or not constraints.fixed or constraints.batch_shape:
+    if tracing() or not isinstance(constraints, Constraints) or not constraints._fixed or constraints.batch_shape:
         return id(constraints)
-    if constraints.terms is not None:
+    if constraints._terms is not None:
         return id(constraints)
     numbers = constraints.statement()
     price = np.full(len(constraints), np.inf) if numbers.price is None else numbers.price
@@ -229,8 +222,8 @@ def _rows_key(constraints: Any) -> Any:
     return (
         len(constraints),
         constraints.num_variables,
-        constraints.layout,
-        tuple((name, block.sparse) for name, block in constraints.blocks.items()),
+        constraints._layout,
+        tuple((name, block.sparse) for name, block in constraints._matrices.items()),
         *(part.tobytes() for part in parts),
     )
 
@@ -249,7 +242,7 @@ def _joined(sets: Sequence[Constraints], shape: tuple[int, ...]) -> Constraints:
     if all(cons is joined for cons in sets):
         return joined
     scores, width = np.broadcast_to(0.0, shape), joined.num_variables
-    ones = [1] * (flatten("scores", scores, joined.layout, width, lambda _, whole: whole)[0].ndim - 1)
-    blocks = [{name: as_array(matrix.stated()) for name, matrix in cons.blocks.items()} for cons in sets]
+    ones = [1] * (flatten("scores", scores, joined._layout, width, lambda _, whole: whole)[0].ndim - 1)
+    blocks = [{name: as_array(matrix.stated()) for name, matrix in cons._matrices.items()} for cons in sets]
     sides = [{name: as_array(side) for name, side in cons._sides().items()} for cons in sets]
-    return joined.with_numbers(**stacked(blocks), **stacked(sides))
+    return joined._with_numbers(**stacked(blocks), **stacked(sides))

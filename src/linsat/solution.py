@@ -10,6 +10,7 @@ import numpy as np
 
 from linsat._array_namespace import namespace, to_numpy
 from linsat._optional import is_tensor
+from linsat.constraints.arrays import to_tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.solvers.result import SOLVERS
@@ -86,13 +87,13 @@ class Solution(Generic[Scores]):
         """By how much, relatively, a right-hand side was changed at most before solving, of the batch shape; mostly 0.
 
         Sides given in less than float64 whose equalities contradict each other by no more than the rounding of that
-        dtype are replaced by the nearest consistent ones, which is what `x`, `violation` and `duals` are about; see
-        `Constraints.adjusted`. Sides given in float64 are never changed.
+        dtype are replaced by the nearest consistent ones, which is what `x`, `violation` and `duals` are about.
+        Sides given in float64 are never changed.
         """
-        batch = self.codes.shape
+        batch, amount = self.codes.shape, self.constraints._adjustment()
         if is_tensor(self.codes):
-            return self.constraints.adjusted.detach().to(self.codes.device).expand(batch)
-        return np.broadcast_to(to_numpy(self.constraints.adjustment()), batch)
+            return to_tensor(amount).detach().to(self.codes.device).expand(batch)
+        return np.broadcast_to(to_numpy(amount), batch)
 
     @property
     def broken(self) -> Any:
@@ -103,7 +104,7 @@ class Solution(Generic[Scores]):
         """
         x = next(iter(self.x.values())) if isinstance(self.x, Mapping) else self.x
         eps = namespace(x).eps(x)
-        return self._once("_broken", lambda: self.constraints.soft_violation(self.x, max(_HOLDS, 4 * eps)))
+        return self._once("_broken", lambda: self.constraints._soft_violation(self.x, max(_HOLDS, 4 * eps)))
 
     def _once(self, name: str, work_out: Callable[[], Any]) -> Any:
         """What is worked out when first asked for; `functools.cached_property` has a lock, which no graph can enter."""

@@ -143,10 +143,10 @@ def test_infinite_sides_work_without_bounds_and_for_soft_rows():
 def test_sets_with_absent_rows_can_be_checked_shown_and_saved(tmp_path):
     cons = linsat.Constraints(A=A, b=B_EACH[1], C=C, d=D_EACH[2], E=E, f=F).check()
     assert "inf" in cons.row_text(1)
-    linsat.save(cons, tmp_path / "set.json")
-    linsat.save(cons, tmp_path / "set.npz")
+    cons.save(tmp_path / "set.json")
+    cons.save(tmp_path / "set.npz")
     for name in ("set.json", "set.npz"):
-        again = linsat.load(tmp_path / name)
+        again = linsat.Constraints.load(tmp_path / name)
         np.testing.assert_array_equal(again.rhs, cons.rhs)
 
 

@@ -12,7 +12,8 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import linsat
-from linsat import ConstraintError, Status
+from linsat import ConstraintError
+from linsat.status import Status
 from tests.helpers.arithmetic import NEWTON_BACKENDS, assert_same_answer
 from tests.helpers.oracles import System, entropic_optimum, nearest_point, slack_free_optimum
 
@@ -314,7 +315,7 @@ class TestStating:
     def test_the_pattern_stays_while_it_holds_the_new_numbers(self):
         cons = linsat.Constraints(A=torch.ones(2, 3), b=1.0)
         fewer = cons.with_coefficients(A=[[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]])
-        assert fewer.structure is cons.structure
+        assert fewer._structure is cons._structure
         more = linsat.Constraints(A=[[1.0, 0.0]], b=1.0).with_coefficients(A=[[1.0, 2.0]])
         assert more.row_text(0) == "x[0] + 2 x[1] <= 1"
         assert linsat.project(torch.ones(2, dtype=F64), more).sum() < 1
@@ -398,8 +399,8 @@ class TestFiles:
         cons = linsat.Constraints(A=A, b=1.0)
         if kind == "sparse":
             cons = linsat.constraints.doubly_stochastic(2).with_coefficients(E=torch.rand(3, 8, dtype=F64))
-        linsat.save(cons, tmp_path / "set.npz")
-        found = linsat.load(tmp_path / "set.npz")
+        cons.save(tmp_path / "set.npz")
+        found = linsat.Constraints.load(tmp_path / "set.npz")
         for name, coefficients in cons.coefficients.items():
             assert torch.equal(found.coefficients[name], coefficients)
         assert torch.equal(found.rhs, cons.rhs)
@@ -408,14 +409,14 @@ class TestFiles:
         parts = {"data": np.ones((2, 2)), "indices": [1, 0], "indptr": [0, 2], "shape": [1, 2]}
         np.savez(tmp_path / "set.npz", b=[1.0], **{f"A_{name}": part for name, part in parts.items()})
         with pytest.raises(ConstraintError, match="A_indices must ascend"):
-            linsat.load(tmp_path / "set.npz")
+            linsat.Constraints.load(tmp_path / "set.npz")
 
     def test_formats_that_hold_one_instance_say_so(self, tmp_path):
         cons = linsat.Constraints(A=torch.rand(3, 2, 4), b=1.0)
         with pytest.raises(ConstraintError, match=r"A differ per instance.*Fix: save as \.npz"):
-            linsat.save(cons, tmp_path / "set.json")
+            cons.save(tmp_path / "set.json")
         with pytest.raises(ConstraintError, match=r"batch \(3,\).*with_coefficients"):
-            linsat.save(cons, tmp_path / "set.lp")
+            cons.save(tmp_path / "set.lp")
 
 
 def test_sets_of_one_pattern_become_one_batch():

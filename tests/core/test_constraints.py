@@ -199,7 +199,7 @@ def test_what_a_set_hands_out_does_not_change_it(kind):
     x = linsat.project(y, cons)
     given = [cons.lower, cons.upper, cons.rhs, cons.price, cons.matrix.values(), cons.soft]
     given += [*cons.right_sides.values(), *cons.coefficients.values()]
-    numbers, stated_numbers = cons.numbers(), cons.statement()
+    numbers, stated_numbers = cons._numbers(), cons.statement()
     given += [numbers.values, numbers.rhs, numbers.lower, numbers.upper, numbers.price]
     for tensor in given:
         tensor.fill_(0.5)
@@ -218,7 +218,7 @@ def test_learned_numbers_that_a_set_hands_out_are_the_users_own():
     cons = Constraints(A=MATRIX, b=b, upper=upper)
     assert cons.upper is upper
     assert cons.right_sides["b"].data_ptr() == b.data_ptr()
-    assert cons.learned_tensors() == {"b": b, "upper": upper}
+    assert cons._learned_tensors() == {"b": b, "upper": upper}
 
 
 def test_check_returns_the_set():

@@ -6,10 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
+from scipy.optimize import linprog
 
+import linsat
 from linsat.constraints import Constraints
-from linsat.decode import greedy_repair, hungarian, rounding, top_k
+from linsat.decode import assign, greedy_repair, hungarian, rounding, top_k
 
 
 def doubly_stochastic(n1, n2):
@@ -161,6 +164,90 @@ def test_without_a_set_there_is_no_verdict(decode):
     assert decoded.x.tolist() == [0.0, 1.0]
     assert decoded.feasible is None
     assert decoded.violation is None
+
+
+# ---------------------------------------------------------------------- k for each item, within capacities
+
+
+def best_assignment(scores, k, capacity):
+    """The best total by HiGHS, whose vertices are whole numbers here; None: there is none."""
+    n1, n2 = scores.shape
+    items, places = np.kron(np.eye(n1), np.ones(n2)), np.kron(np.ones(n1), np.eye(n2))
+    upper = np.isfinite(scores).reshape(-1).astype(float)
+    cost = -np.where(np.isfinite(scores), scores, 0.0).reshape(-1)
+    bounds = np.stack([np.zeros(n1 * n2), upper], axis=1)
+    found = linprog(cost, A_ub=places, b_ub=capacity, A_eq=items, b_eq=k, bounds=bounds)
+    return -found.fun if found.success else None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_assign_is_the_best_by_linear_programming(seed):
+    rng = np.random.default_rng(seed)
+    n1, n2 = int(rng.integers(1, 12)), int(rng.integers(1, 6))
+    scores = rng.normal(size=(n1, n2)) * rng.choice([0.1, 1, 100]) + rng.choice([0, 3]) * rng.normal(size=n2)
+    if seed % 3 == 0:
+        scores = np.round(scores)  # ties
+    k = rng.integers(0, n2 + 1, n1) if seed % 2 else np.full(n1, min(2, n2))
+    capacity = rng.integers(0, n1 + 1, n2) + (0 if seed % 4 == 0 else int(np.ceil(k.sum() / n2)))
+    upper = np.ones((n1, n2)) if seed % 5 else (rng.random((n1, n2)) < 0.8).astype(float)
+    cons = Constraints(
+        A=np.kron(np.ones(n1), np.eye(n2)),
+        b=capacity.astype(float),
+        E=np.kron(np.eye(n1), np.ones(n2)),
+        f=k.astype(float),
+        upper=upper.reshape(-1),
+    )
+    best = best_assignment(np.where(upper > 0, scores, -np.inf), k, capacity)
+    if best is None:
+        with pytest.raises(linsat.ConstraintError, match="Fix: "):
+            assign(scores.reshape(-1), cons, k=k, capacity=capacity, shape=(n1, n2))
+        return
+    decoded = assign(scores.reshape(-1), cons, k=k, capacity=capacity, shape=(n1, n2))
+    chosen = decoded.x.reshape(n1, n2)
+    assert decoded.feasible
+    assert set(np.unique(chosen)) <= {0.0, 1.0}
+    np.testing.assert_array_equal(chosen.sum(1), k)
+    assert (chosen.sum(0) <= capacity).all()
+    assert not chosen[upper == 0].any()
+    np.testing.assert_allclose((chosen * scores).sum(), best, rtol=1e-9, atol=1e-9)
+
+
+def test_assign_takes_batches_of_tensors_in_the_shape_of_the_variable():
+    X = linsat.Variable(6, 3)
+    cons = linsat.subject_to(X.sum(1) == 2, X.sum(0) <= 4)
+    scores = torch.randn(5, 6, 3, generator=torch.Generator().manual_seed(0))
+    decoded = assign(scores, cons, k=2, capacity=4)
+    assert decoded.x.shape == (5, 6, 3)
+    assert decoded.x.dtype == torch.float32
+    assert decoded.feasible.all()
+    for one, given in zip(decoded.x.numpy(), scores.double().numpy(), strict=True):
+        np.testing.assert_allclose((one * given).sum(), best_assignment(given, np.full(6, 2), np.full(3, 4)), rtol=1e-6)
+
+
+def test_assign_balances_a_router_whose_tokens_want_the_same_experts():
+    """512 x 16, every place needed; the optimum by HiGHS."""
+    rng = np.random.default_rng(1)
+    scores = rng.normal(size=(512, 16)) + 3 * rng.normal(size=16)
+    chosen = assign(scores.reshape(-1), k=2, capacity=64, shape=(512, 16)).x.reshape(512, 16)
+    assert (chosen.sum(0) == 64).all()
+    assert (chosen.sum(1) == 2).all()
+    items, places = sp.kron(sp.eye_array(512), np.ones((1, 16))), sp.kron(np.ones((1, 512)), sp.eye_array(16))
+    best = linprog(
+        -scores.reshape(-1), A_ub=places, b_ub=np.full(16, 64), A_eq=items, b_eq=np.full(512, 2), bounds=(0, 1)
+    )
+    np.testing.assert_allclose((chosen * scores).sum(), -best.fun, rtol=1e-9)
+
+
+def test_assign_says_what_does_not_fit():
+    scores = np.zeros((4, 3))
+    with pytest.raises(linsat.ConstraintError, match="capacity has 6 places and k asks for 8"):
+        assign(scores.reshape(-1), k=2, capacity=2, shape=(4, 3))
+    with pytest.raises(linsat.ConstraintError, match="k is 4; expected an integer from 0 to 3"):
+        assign(scores.reshape(-1), k=4, capacity=9, shape=(4, 3))
+    with pytest.raises(
+        linsat.ConstraintError, match=r"capacity has shape \(2,\); expected an int or one per item, \(3,\)"
+    ):
+        assign(scores.reshape(-1), k=1, capacity=[1, 2], shape=(4, 3))
 
 
 # ---------------------------------------------------------------------- repair

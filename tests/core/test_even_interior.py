@@ -28,7 +28,7 @@ NOT_SEEN = {
 
 
 def _seen(cons):
-    return has_even_interior(form_of(cons, Entropy(0.1)), cons.structure.on("cpu")[2])
+    return has_even_interior(form_of(cons, Entropy(0.1)), cons._structure.on("cpu")[2])
 
 
 def _thickness(system):

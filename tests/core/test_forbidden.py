@@ -295,7 +295,7 @@ def test_argmax_and_losses():
         with pytest.raises(linsat.ConstraintError, match=r"instance 1 has x\[2\] = 1 where y is -inf.*infinite.*Fix: "):
             loss(y, torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], dtype=F64), simplex)
     with pytest.raises(linsat.ConstraintError, match="truth holds -inf"):
-        linsat.regret(torch.zeros(2, 3), y, simplex)
+        linsat.exact.regret(torch.zeros(2, 3), y, simplex)
 
 
 # ------------------------------------------------------------------ NaN and +inf

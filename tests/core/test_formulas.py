@@ -229,9 +229,9 @@ def test_gradients_to_scores_and_every_number(kind: str) -> None:
     assert ((x == numbers["held"]).sum(-1) >= 2).all()
     assert (duals[:, 0] < -1e-3).all()
     assert torch.autograd.gradcheck(solved, tuple(numbers.values()), eps=1e-6, atol=1e-5, fast_mode=True)
-    T = torch.tensor(np.asarray(cons.terms.matrix.source)).requires_grad_()  # type: ignore[union-attr]
+    T = torch.tensor(np.asarray(cons._terms.matrix.source)).requires_grad_()  # type: ignore[union-attr]
     assert torch.autograd.gradcheck(
-        lambda T: linsat.project(numbers["y"].detach(), cons.with_numbers(T=T), objective=objective),
+        lambda T: linsat.project(numbers["y"].detach(), cons._with_numbers(T=T), objective=objective),
         (T,),
         atol=1e-5,
         fast_mode=True,
@@ -280,7 +280,7 @@ def test_single_maxima_are_plain_rows(case: str) -> None:
     cons = subject_to(w.sum() == 1, formula)
     rows = PlainRows.of(cons, entropic_slack=False)
     assert not len(rows.joint)
-    assert len(rows.from_row) == 1 + len(cons.terms.base)  # type: ignore[union-attr]
+    assert len(rows.from_row) == 1 + len(cons._terms.base)  # type: ignore[union-attr]
     assert len(cons) == 1 + formula.difference.size
     # The same rows by hand, also under the paper's slack.
     by_hand = {
@@ -422,8 +422,8 @@ def test_an_instance_does_not_depend_on_its_batch(kind: str) -> None:
 def test_layer_with_learned_and_given_numbers() -> None:
     cons = many()
     y = torch.randn(4, N, generator=torch.Generator().manual_seed(0))
-    t = torch.nn.Parameter(torch.tensor(np.asarray(cons.terms.side)))  # type: ignore[union-attr]
-    layer = linsat.LinSAT(cons.with_numbers(t=t), objective=linsat.Euclidean())
+    t = torch.nn.Parameter(torch.tensor(np.asarray(cons._terms.side)))  # type: ignore[union-attr]
+    layer = linsat.LinSAT(cons.with_rhs(t=t), objective=linsat.Euclidean())
     assert [name for name, _ in layer.named_parameters()] == ["t"]
     layer(y).square().sum().backward()
     assert t.grad is not None
@@ -454,8 +454,8 @@ def test_files_and_copies_keep_formulas(tmp_path: Path, ending: str) -> None:
     y = np.random.default_rng(0).normal(size=(3, N))
     x = linsat.project(y, cons)
     path = tmp_path / f"set.{ending}"
-    linsat.save(cons, path)
-    loaded = linsat.load(path)
+    cons.save(path)
+    loaded = linsat.Constraints.load(path)
     assert repr(loaded) == repr(cons)
     held = np.random.default_rng(1).dirichlet(np.ones(N), 3)
     for other in (loaded, pickle.loads(pickle.dumps(cons)), copy.deepcopy(cons)):
@@ -471,7 +471,7 @@ def test_damaged_files_are_rejected(tmp_path: Path) -> None:
     import json
 
     path = tmp_path / "set.json"
-    linsat.save(many(), path)
+    many().save(path)
     content = json.loads(path.read_text())
     for change, message in (
         (lambda m: m["rows"].__setitem__(0, [0, -1.0]), "not convex"),
@@ -485,7 +485,7 @@ def test_damaged_files_are_rejected(tmp_path: Path) -> None:
         change(wrong["maxima"])  # type: ignore[no-untyped-call]
         path.write_text(json.dumps(wrong))
         with pytest.raises(ConstraintError, match=message):
-            linsat.load(path)
+            linsat.Constraints.load(path)
 
 
 def test_jax_eager_traced_and_mapped() -> None:
@@ -495,7 +495,7 @@ def test_jax_eager_traced_and_mapped() -> None:
 
     cons = many()
     y = np.random.default_rng(0).normal(size=(3, N))
-    t = np.asarray(cons.terms.side)  # type: ignore[union-attr]
+    t = np.asarray(cons._terms.side)  # type: ignore[union-attr]
     pull = np.random.default_rng(1).normal(size=(3, N))
     jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
     with jax.enable_x64(True):
@@ -511,13 +511,13 @@ def test_jax_eager_traced_and_mapped() -> None:
             assert np.abs(jit(jax.vmap(projected, (0, None)))(*arrays) - x).max() < 1e-12
             to_y, to_t = jit(jax.grad(lambda y, t: (projected(y, t) * pull).sum(), (0, 1)))(*arrays)
             tensors = torch.tensor(y, requires_grad=True), torch.tensor(t, requires_grad=True)
-            solved = linsat.project(tensors[0], cons.with_numbers(t=tensors[1]), objective=objective)
+            solved = linsat.project(tensors[0], cons.with_rhs(t=tensors[1]), objective=objective)
             (solved * torch.tensor(pull)).sum().backward()
             for mine, theirs in zip((to_y, to_t), tensors, strict=True):
                 assert np.abs(mine - theirs.grad.numpy()).max() < 1e-9  # type: ignore[union-attr]
         bad = jit(lambda y: door.solve(y, cons.with_rhs({"turnover": -0.1})))(jnp.asarray(y))
         assert np.isnan(bad.violation).all()
-        assert (bad.status == linsat.Status.INFEASIBLE.code).all()
+        assert (bad.status == linsat.status.Status.INFEASIBLE.code).all()
 
 
 def test_scores_that_hold_variables() -> None:

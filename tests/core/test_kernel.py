@@ -233,7 +233,7 @@ def test_presolve_decides_as_in_torch(kind):
         call = stated.call(linsat.Newton(max_steps=1, backend="kernel"))  # too early for a proof by the iteration
         answer = as_tensors(call.plan.solve(call.statement, stated.scores, torch.empty_like(stated.scores)))
         form = call.plan.form(call.tensors())
-        ours, theirs = call.plan.unpack(answer.decided, form), propagate(form, cons.structure.on("cpu")[2])
+        ours, theirs = call.plan.unpack(answer.decided, form), propagate(form, cons._structure.on("cpu")[2])
         assert torch.equal(answer.codes == Status.INFEASIBLE.code, theirs.infeasible)
         for name in ("free", "active"):
             assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
@@ -546,7 +546,7 @@ def test_calls_with_many_shapes_keep_few_of_them():
     cons = linsat.Constraints(A=np.ones((1, 3)), b=[1.0])
     for count in range(1, 200):
         linsat.project(torch.rand(count, 3), cons)
-    assert 0 < len(cons.calls) <= 64
+    assert 0 < len(cons._calls) <= 64
 
 
 # ---------------------------------------------------------------- the library
@@ -601,9 +601,9 @@ def test_the_kernel_can_be_turned_off_and_required():
 def test_a_variant_can_be_asked_for():
     """And says that it is what runs. By symmetry every share of a simplex is 1/5 at equal scores."""
     script = (
-        "import torch, linsat\nfrom linsat.native import binding\n"
-        "x = linsat.project(torch.zeros(2, 5, dtype=torch.float64), linsat.constraints.simplex(5))\n"
-        "print(binding.load().instructions, float((x - 0.2).abs().max()) < 1e-12)\n"
+        "import numpy as np, linsat\nfrom linsat.native import binding\n"
+        "x = linsat.project(np.zeros((2, 5)), linsat.constraints.simplex(5))\n"
+        "print(binding.load().instructions, bool(np.abs(x - 0.2).max() < 1e-12))\n"
     )
     plain = "SSE2" if platform.machine() in ("x86_64", "AMD64") else "generic vectors"
     possible = {"plain": [plain], "PLAIN": [plain], "avx2": [plain, "AVX2"], "avx512": [plain, "AVX2", "AVX-512"]}
@@ -613,7 +613,7 @@ def test_a_variant_can_be_asked_for():
 
 
 def test_another_value_of_the_switch_is_rejected():
-    script = "import torch, linsat; linsat.project(torch.zeros(3), linsat.constraints.simplex(3))"
+    script = "import numpy as np, linsat; linsat.project(np.zeros(3), linsat.constraints.simplex(3))"
     last = _python(script, LINSAT_KERNEL="plan").stderr.strip().splitlines()[-1]
     assert "LINSAT_KERNEL is 'plan'; expected on, off, or the instructions to use: plain, avx2 or avx512. Fix: " in last
 
@@ -633,7 +633,7 @@ def test_first_call_of_a_fresh_process():
         "print((time.process_time() - t) / torch_time)"
     )
     # Time of the processor, not of the clock: other programs must not decide a test.
-    assert min(float(_python(script).stdout) for _ in range(3)) < 3.0
+    assert any(float(_python(script).stdout) < 3.0 for _ in range(3))
 
 
 def test_info_lists_what_matters(capsys):

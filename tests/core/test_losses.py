@@ -298,8 +298,8 @@ def test_regret_of_small_assignments_by_trying_all() -> None:
     best = [max(worth(v, order) for order in every) for v in truth]
     decided = [max(every, key=lambda order, g=g: worth(g, order)) for g in guess]
     expected = [b - worth(v, order) for b, v, order in zip(best, truth, decided)]
-    assert np.allclose(linsat.regret(guess, truth, cons), expected, atol=1e-9)
-    relative = linsat.regret(torch.from_numpy(guess), torch.from_numpy(truth), cons, reduction="relative")
+    assert np.allclose(linsat.exact.regret(guess, truth, cons), expected, atol=1e-9)
+    relative = linsat.exact.regret(torch.from_numpy(guess), torch.from_numpy(truth), cons, reduction="relative")
     assert relative.item() == pytest.approx(sum(expected) / np.abs(best).sum())
 
 
@@ -324,8 +324,8 @@ def test_bad_input_is_named() -> None:
         (lambda: perturbed_fenchel_young_loss(y, t, cons, samples=0), "samples is 0"),
         (lambda: linsat.argmax(np.array([0.0, np.nan, 1.0]), cons), r"y holds nan \(instance 0, variable x\[1\]"),
         (lambda: linsat.argmax(np.array([1.0]), linsat.Constraints(lower=np.zeros(1), upper=np.inf)), "without limit"),
-        (lambda: linsat.regret(y, np.zeros((2, 3)), cons), "expected the same shape"),
-        (lambda: linsat.regret(y, y, cons, reduction="sum"), "reduction is 'sum'"),
+        (lambda: linsat.exact.regret(y, np.zeros((2, 3)), cons), "expected the same shape"),
+        (lambda: linsat.exact.regret(y, y, cons, reduction="sum"), "reduction is 'sum'"),
     ):
         with pytest.raises(linsat.ConstraintError, match=words):
             wrong()

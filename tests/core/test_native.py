@@ -43,6 +43,11 @@ def test_in_c(program, options):
 
 
 @needs_compiler
+def test_random_and_hostile_calls_break_no_promise(program):
+    assert _run(program, "--fuzz", "5000", "3").endswith("5000 calls, 0 promises broken\n")
+
+
+@needs_compiler
 def test_instruction_sets_agree(program):
     here = _run(program, "--answers")
     for options in c_tests.VARIANTS:

@@ -187,3 +187,82 @@ def test_other_right_sides_after_other_bounds():
         for side in (0.4, 0.7, 9.0):
             x = linsat.project(scores, wide.with_rhs(b=side), tau=0.01)
             assert float(x[0] + 2 * x[1]) == pytest.approx(min(side, most), abs=0.02)
+
+
+# ------------------------------------------------------------------ numbers that come with the call
+
+
+def _given(seed, batch, rows, shared):
+    """A set of full rows, scores and numbers of a call, those in ``shared`` for all instances; some rows bind."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, dtype=F64, generator=generator)  # noqa: E731
+    own = {name: () if name in shared else batch for name in ("A", "b", "lower", "upper")}
+    numbers = {"A": draw(*own["A"], rows, 3), "b": draw(*own["b"], rows).abs() + 0.2}
+    numbers |= {"lower": -draw(*own["lower"], 3).abs() - 0.5, "upper": draw(*own["upper"], 3).abs() + 0.5}
+    cons = linsat.Constraints(A=np.ones((rows, 3)), b=np.ones(rows), lower=-1.0, upper=1.0)
+    return cons, draw(*batch, 3), numbers
+
+
+@pytest.mark.parametrize("objective", [linsat.Euclidean(), linsat.Entropy(0.5, slack="none")])
+@pytest.mark.parametrize(
+    ("batch", "shared"),
+    [((), ()), ((4,), ()), ((4,), ("b", "upper")), ((3,), ("A", "lower", "upper")), ((2, 2), ()), ((2, 3), ("A", "b"))],
+)
+def test_gradients_of_a_second_call_with_other_numbers(batch, shared, objective):
+    """Also where there are as many rows or variables as instances, and with several batch dimensions."""
+    rows = 4
+    cons = _given(0, batch, rows, shared)[0]
+    for seed in (0, 1, 2):  # the first call is read, later ones are made from it
+        _, y, numbers = _given(seed, batch, rows, shared)
+        leaves = [tensor.requires_grad_() for tensor in (y, *numbers.values())]
+
+        def project(y, *values, names=tuple(numbers)):
+            return linsat.project(y, cons, objective=objective, **dict(zip(names, values, strict=True)))
+
+        assert torch.autograd.gradcheck(project, leaves, atol=2e-5)
+        flat = [tensor.detach().numpy() for tensor in leaves]
+        np.testing.assert_allclose(project(*flat), project(*leaves).detach(), atol=1e-12)
+    assert len(cons._calls) == 2  # one for each door
+
+
+def test_numbers_in_any_memory():
+    """Transposed, strided, in float32, and those that change in place between calls."""
+    cons, y, numbers = _given(5, (4,), 5, ())
+    turned = numbers | {
+        "A": numbers["A"].transpose(1, 2).contiguous().transpose(1, 2),
+        "b": torch.stack([numbers["b"], numbers["b"]], -1)[..., 0],
+    }
+    single = {name: tensor.float() for name, tensor in numbers.items()}
+    plain = numbers["A"].clone().requires_grad_()
+    expected = linsat.project(y, cons._with_numbers(**numbers | {"A": plain}), objective=linsat.Euclidean())
+    (slope,) = torch.autograd.grad(expected.square().sum(), plain)
+    for given, atol in ((numbers, 1e-9), (turned, 1e-9), (single, 1e-5)):
+        for _ in range(2):
+            A = given["A"].detach().requires_grad_()
+            x = linsat.project(y, cons, objective=linsat.Euclidean(), **given | {"A": A})
+            np.testing.assert_allclose(x.detach(), expected.detach(), atol=atol)
+            (gradient,) = torch.autograd.grad(x.square().sum(), A)
+            assert gradient.dtype is A.dtype
+            np.testing.assert_allclose(gradient, slope, atol=10 * atol)
+    numbers["b"].add_(1.0)
+    x = linsat.project(y, cons, objective=linsat.Euclidean(), **numbers)
+    np.testing.assert_allclose(x, linsat.project(y, cons._with_numbers(**numbers), objective=linsat.Euclidean()))
+
+
+@pytest.mark.parametrize("backend", ["auto", "arrays"])
+def test_answers_do_not_wait_for_the_garbage_collector(backend):
+    cons, y, numbers = _given(7, (4,), 3, ())
+    y.requires_grad_()
+    solver = linsat.Newton(backend=backend)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            x = linsat.project(y, cons, solver=solver, **numbers)
+            solution = linsat.solve(y, cons, solver=solver, **numbers)
+            (x.sum() + solution.x.sum() + solution.duals.sum()).backward()
+            last = [weakref.ref(tensor) for tensor in (x, solution.x, solution.duals)]
+            del x, solution
+            assert [reference() for reference in last] == [None] * 3
+    finally:
+        gc.enable()

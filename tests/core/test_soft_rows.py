@@ -324,7 +324,7 @@ def test_soft_rows_force_no_variable():
     cons = linsat.Constraints(A=[[1.0, 1.0, 0.0]], b=0.0, E=[[0.0, 0.0, 1.0]], f=1.0)
     each = cons.soften("A", price=1e-3).with_rhs(b=torch.zeros(1, 1))  # of each instance: the solver presolves
     stated = Stated.of(each, SLACK_FREE, torch.zeros(1, 3, dtype=torch.float64))
-    decided = [propagate(stated.plan.form(stated.numbers), cons.structure.on("cpu")[2])]
+    decided = [propagate(stated.plan.form(stated.numbers), cons._structure.on("cpu")[2])]
     form = stated.plan.form(stated.numbers)
     answers = [stated.solve(linsat.Newton(backend=b)) for b in NEWTON_BACKENDS]
     decided += [stated.plan.unpack(answer.decided, form) for answer in answers]
@@ -442,7 +442,7 @@ def test_soft_rows_stay_soft_in_derived_sets():
         left.with_bounds(upper=2.0).price.tolist() == pickle.loads(pickle.dumps(left)).price.tolist() == [3.0, np.inf]
     )
     both = left.with_rhs(b=[[0.1], [0.2], [0.3]]).with_bounds(upper=[[1.0, 1], [2, 2], [3, 3]])
-    part = both.soften("a", price=[[1.0], [2.0], [3.0]]).instances(1, 3)
+    part = both.soften("a", price=[[1.0], [2.0], [3.0]])._instances(1, 3)
     assert part.price[:, 0].tolist() == [2.0, 3.0]
     assert part.upper[:, 0].tolist() == [2.0, 3.0]
     assert part.rhs[:, 0].tolist() == [0.2, 0.3]
@@ -581,13 +581,13 @@ def test_rows_by_position_and_name():
 @pytest.mark.parametrize("price", [0.1, [0.1, 1e-300, 3.0], [[0.1, 2.0, 3.0], [4.0, 5.0, 1e300]]])
 def test_files_keep_prices_to_the_last_bit(tmp_path, ending, price):
     cons = linsat.Constraints(A=np.eye(3), b=1.0, C=np.ones((1, 3)), d=0.1).soften("A", price=price)
-    linsat.save(cons, tmp_path / f"soft.{ending}")
-    again = linsat.load(tmp_path / f"soft.{ending}")
+    cons.save(tmp_path / f"soft.{ending}")
+    again = linsat.Constraints.load(tmp_path / f"soft.{ending}")
     assert torch.equal(again.price, cons.price)
     assert again.soft.tolist() == [True] * 3 + [False]
     hard = linsat.Constraints(A=np.eye(3), b=1.0)
-    linsat.save(hard, tmp_path / f"hard.{ending}")
-    assert not linsat.load(tmp_path / f"hard.{ending}").soft.any()
+    hard.save(tmp_path / f"hard.{ending}")
+    assert not linsat.Constraints.load(tmp_path / f"hard.{ending}").soft.any()
     if ending == "json":
         assert "price" not in (tmp_path / "hard.json").read_text()
 
@@ -607,18 +607,18 @@ def test_bad_prices_in_files(tmp_path, price, message):
     file = tmp_path / "soft.json"
     file.write_text(json.dumps({"version": 1, "variables": 2, "A": [[1, 1]], "b": 1, "price": price}))
     with pytest.raises(linsat.ConstraintError, match=message):
-        linsat.load(file)
+        linsat.Constraints.load(file)
     if isinstance(price, list) and len(price) == 1:
         np.savez(tmp_path / "soft.npz", A=[[1.0, 1.0]], b=1.0, price=[np.nan])
         with pytest.raises(linsat.ConstraintError, match=r"price\[0\] is nan"):
-            linsat.load(tmp_path / "soft.npz")
+            linsat.Constraints.load(tmp_path / "soft.npz")
 
 
 def test_solver_files_hold_no_soft_rows(tmp_path):
     pytest.importorskip("highspy")
     cons = linsat.Constraints(A=np.eye(2), b=1.0, names=["a", "b"]).soften("b")
     with pytest.raises(linsat.ConstraintError, match=r"row 'b' is soft; LP, MPS and HiGHS models hold hard rows only"):
-        linsat.save(cons, tmp_path / "soft.mps")
+        cons.save(tmp_path / "soft.mps")
 
 
 @pytest.mark.parametrize("price", [1e1, 1e4, 1e6])

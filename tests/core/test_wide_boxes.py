@@ -158,7 +158,7 @@ class Liar:
 
     def solve(self, problem: Any, options: Any, start: Any = None) -> SolverResult:
         result = SolverResult.empty(problem.in_double(), "newton")
-        result.codes[:] = linsat.Status.CONVERGED.code
+        result.codes[:] = linsat.status.Status.CONVERGED.code
         return result
 
 
@@ -173,7 +173,7 @@ def test_a_back_end_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = Optimum(np.zeros(2), np.zeros(1), 1, 0.0, 0.0, 0.0)
     monkeypatch.setattr(interior_point, "minimise", lambda *_, **__: nowhere)
     monkeypatch.setattr(interior_point, "_polished", lambda *_: False)
-    monkeypatch.setattr(interior_point, "_confirmed", lambda *_: linsat.Status.CONVERGED)
+    monkeypatch.setattr(interior_point, "_confirmed", lambda *_: linsat.status.Status.CONVERGED)
     assert str(linsat.solve(y, cons, on_failure="ignore").status) == "stalled"
 
 

@@ -163,9 +163,9 @@ class TestFailures:
         assert torch.isfinite(solution.x).all()
 
     def test_every_status_says_what_to_change(self):
-        for status in linsat.Status:
+        for status in linsat.status.Status:
             assert len(status.advice) > 20
-            assert linsat.Status.of(status.code) is status
+            assert linsat.status.Status.of(status.code) is status
             assert str(status) == status.value
 
 

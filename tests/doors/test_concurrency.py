@@ -146,21 +146,22 @@ def test_an_asyncio_server_calls_it_from_an_executor():
 
     async def serve(pool: ThreadPoolExecutor) -> tuple[list[np.ndarray], int]:
         loop = asyncio.get_running_loop()
-        beats = 0
+        beats, served = 0, threading.Event()
 
         async def heart() -> None:
             nonlocal beats
-            while True:
+            while not served.is_set():
                 beats += 1
                 await asyncio.sleep(0.001)
 
+        async def request(y: np.ndarray) -> np.ndarray:
+            return await loop.run_in_executor(pool, lambda: linsat.project(y, cons, tau=0.3))
+
         beating = loop.create_task(heart())
-        requests = [
-            loop.run_in_executor(pool, lambda y=y: linsat.project(y, cons, tau=0.3))
-            for y in (scores(5, seed) for seed in range(40))
-        ]
+        requests = [request(scores(5, seed)) for seed in range(40)]
         answers = await asyncio.wait_for(asyncio.gather(*requests), _SECONDS)
-        beating.cancel()
+        served.set()
+        await beating
         return answers, beats
 
     with ThreadPoolExecutor(4) as pool:

@@ -291,7 +291,7 @@ def operator_arguments(objective, *, learned: bool = False) -> Arguments:
         parameters = [t.clone().requires_grad_() for t in parameters]
     return Arguments(
         scores=stated.scores.requires_grad_(learned),
-        pattern=[*CAPS.structure.on("cpu")],
+        pattern=[*CAPS._structure.on("cpu")],
         numbers=numbers,
         parameters=parameters,
         start=None,

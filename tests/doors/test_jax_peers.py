@@ -241,7 +241,7 @@ def test_contradictions_raise():
     with pytest.raises(linsat.ConstraintError, match=r"lower\[0\] = 1.5 is above upper\[0\] = 1.0"):
         project(y, section, lower=jnp.full(3, 1.5), upper=jnp.ones(3))
     found = jax.jit(lambda low: linsat.jax.solve(y, section, objective=NEAREST, lower=low))(jnp.full(3, 1.5))
-    assert linsat.Status.of(int(found.status)) is linsat.Status.INFEASIBLE
+    assert linsat.status.Status.of(int(found.status)) is linsat.status.Status.INFEASIBLE
 
 
 def test_section_of_a_box():

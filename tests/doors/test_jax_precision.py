@@ -118,7 +118,7 @@ def compare_with_double(cons, y: np.ndarray, objective: linsat.Objective, given:
     with jax.enable_x64(False):
         solve = jit(lambda y, given: linsat.jax.solve(y, cons, objective=objective, solver=solver, **given))
         found = solve(jnp.asarray(y), {name: jnp.asarray(array) for name, array in given.items()})
-    own = cons.with_numbers(**given) if given else cons
+    own = cons._with_numbers(**given) if given else cons
     theirs = linsat.solve(torch.tensor(y), own, objective=objective, on_failure="ignore")
     exact = linsat.solve(torch.tensor(y).double(), own, objective=objective, on_failure="ignore")
     np.testing.assert_array_equal(found.status, theirs.codes)

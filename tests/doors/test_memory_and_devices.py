@@ -45,7 +45,7 @@ def answers(y, A, b, lower, upper, price, tau, weights, start, target):
     found["warm"] = linsat.project(y, cons, tau=tau, start=start)
     found |= {"violation": cons.violation(target), "rows": cons.row_violation(target)}
     found |= {"argmax": linsat.argmax(y, cons), "repaired": decode.greedy_repair(y, cons).x}
-    if not cons.learned_tensors():
+    if not cons._learned_tensors():
         found["loss"] = linsat.fenchel_young_loss(y, target, cons, tau=tau, reduction="none")
     return found
 

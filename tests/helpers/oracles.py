@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from typing import Any
 
 import clarabel
 import cvxpy as cp
@@ -224,11 +225,16 @@ def nearest_point(
     Rows of finite ``price`` are a penalty.
     """
     weights = np.broadcast_to(weights, scores.shape)
+    return quadratic_optimum(system, weights * scores, sp.diags_array(weights), price)
+
+
+def quadratic_optimum(system: System, linear: np.ndarray, P: Any, price: np.ndarray | None = None) -> np.ndarray | None:
+    """min x'Px / 2 - <linear, x> over the rows and the box, likewise."""
     whole, cost = elastic(system, price)
     G, h, cones = _row_cones(whole)
-    P = sp.csc_array(sp.diags_array(np.append(weights, 0 * cost)))
-    found = _clarabel(P, np.append(-weights * scores, cost), G, h, cones, TIGHT if len(cost) else TIGHT[:1])
-    return None if found is None else found[: len(scores)]
+    P = sp.triu(sp.block_diag([P, sp.csc_array((len(cost), len(cost)))]), format="csc")
+    found = _clarabel(P, np.append(-linear, cost), G, h, cones, TIGHT if len(cost) else TIGHT[:1])
+    return None if found is None else found[: len(linear)]
 
 
 def slack_free_optimum(

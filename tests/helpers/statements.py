@@ -71,7 +71,7 @@ class Stated:
         """One instance, without the others."""
         own = self.objective.changed(lambda number: number if len(number) == 1 else number[instance : instance + 1])
         own = own.changed(lambda number: number.reshape(() if number.numel() == 1 else (-1,)))
-        cons = self.cons.instances(instance, instance + 1) if self.cons.batch_shape else self.cons
+        cons = self.cons._instances(instance, instance + 1) if self.cons.batch_shape else self.cons
         return Stated(cons, own, self.scores[instance : instance + 1])
 
     def problem(self) -> Problem:

@@ -15,7 +15,6 @@ pytest.importorskip("typer")
 import linsat
 from linsat import machine
 from linsat.compile.system import Deadline
-from linsat.files import save
 from linsat.native import binding
 from linsat_tools.cli import main
 from linsat_tools.cli.analysis import forced_variables, redundant_rows, temperatures
@@ -139,10 +138,10 @@ def test_conflicting_rows_are_named_and_minimal(tmp_path, capsys):
 
 def test_instances_are_judged_one_by_one(tmp_path, capsys):
     cons = linsat.constraints.budget([2.0, 3.0], at_most=5.0).with_rhs(b=[[5.0], [-1.0], [1.0], [-2.0]])
-    save(cons, tmp_path / "set.npz")
+    cons.save(tmp_path / "set.npz")
     code, found = _check(capsys, str(tmp_path / "set.npz"))
     assert (code, found["feasible"], found["infeasible_instances"]) == (1, False, [1, 3])
-    save(cons.with_rhs(b=[[5.0], [1.0]]), tmp_path / "set.npz")
+    cons.with_rhs(b=[[5.0], [1.0]]).save(tmp_path / "set.npz")
     code, found = _check(capsys, str(tmp_path / "set.npz"))
     assert (code, found["feasible"], found["infeasible_instances"]) == (0, True, [])
 
@@ -177,7 +176,7 @@ def test_an_lp_model_with_an_objective(tmp_path, capsys):
 
 
 def test_out_of_time_is_said(tmp_path, capsys):
-    save(linsat.constraints.doubly_stochastic(4), tmp_path / "set.json")
+    linsat.constraints.doubly_stochastic(4).save(tmp_path / "set.json")
     code, found = _check(capsys, str(tmp_path / "set.json"), "--seconds", "0")
     assert code == 3
     assert (found["feasible"], found["redundant"], found["tau"]) == (None, None, None)
@@ -193,7 +192,7 @@ def test_out_of_time_is_said(tmp_path, capsys):
 
 
 def test_one_of_the_rows_of_a_doubly_stochastic_matrix_is_redundant(tmp_path, capsys):
-    save(linsat.constraints.doubly_stochastic(3), tmp_path / "set.json")
+    linsat.constraints.doubly_stochastic(3).save(tmp_path / "set.json")
     _, found = _check(capsys, str(tmp_path / "set.json"))
     assert len(found["redundant"]) == 1  # rank 2 n - 1
     assert found["forced"] == []

@@ -15,7 +15,6 @@ import torch
 pytest.importorskip("typer")
 
 import linsat
-from linsat.files import save
 from linsat_tools.cli import main, streaming
 from linsat_tools.cli.streaming import Job, run
 
@@ -26,7 +25,7 @@ Y = RNG.normal(size=(37, 5))
 
 @pytest.fixture
 def files(tmp_path) -> tuple[Path, Path, Path]:
-    save(linsat.constraints.top_k(5, 2) & linsat.constraints.budget(COSTS, at_most=6.0), tmp_path / "set.json")
+    (linsat.constraints.top_k(5, 2) & linsat.constraints.budget(COSTS, at_most=6.0)).save(tmp_path / "set.json")
     np.save(tmp_path / "y.npy", Y)
     return tmp_path / "set.json", tmp_path / "y.npy", tmp_path / "x.npy"
 
@@ -79,7 +78,7 @@ def test_shape_and_dtype_are_kept(files):
 
 def test_right_sides_of_instances_go_with_their_chunk(files):
     limits = RNG.uniform(3.0, 6.0, (37, 1))
-    save(linsat.constraints.budget(COSTS, at_most=6.0).with_rhs(b=limits), files[0])
+    linsat.constraints.budget(COSTS, at_most=6.0).with_rhs(b=limits).save(files[0])
     assert _project((files[0], files[1], files[2]), "--chunk", "5") == 0
     x = np.load(files[2])
     excess = x @ COSTS - limits[:, 0]
@@ -92,7 +91,7 @@ def test_right_sides_of_instances_go_with_their_chunk(files):
 
 def test_instances_that_cannot_hold_give_exit_code_1(files, capsys):
     limits = np.where(np.arange(37) % 9 == 4, -1.0, 5.0)[:, None]
-    save(linsat.constraints.budget(COSTS, at_most=6.0).with_rhs(b=limits), files[0])
+    linsat.constraints.budget(COSTS, at_most=6.0).with_rhs(b=limits).save(files[0])
     assert _project(files, "--chunk", "10", "--json") == 1
     summary = json.loads(capsys.readouterr().out)
     assert summary["status"] == {"converged": 33, "infeasible": 4}
@@ -100,7 +99,7 @@ def test_instances_that_cannot_hold_give_exit_code_1(files, capsys):
 
 
 def test_rows_that_conflict_give_exit_code_1_and_no_file(files, capsys):
-    save(linsat.Constraints(A=COSTS[None], b=-1.0), files[0])
+    linsat.Constraints(A=COSTS[None], b=-1.0).save(files[0])
     assert _project(files) == 1
     assert "infeasible: The row cannot hold" in capsys.readouterr().err
     assert not files[2].exists()
@@ -142,7 +141,7 @@ def test_interrupted_and_resumed(files, monkeypatch, capsys):
     assert _project(other, "--chunk", "4", "--resume") == 0  # nothing left to do
     assert _project(other, "--chunk", "4") == 2
     assert "already exists" in capsys.readouterr().err
-    save(linsat.constraints.top_k(5, 2), files[0])
+    linsat.constraints.top_k(5, 2).save(files[0])
     assert _project(other, "--chunk", "4", "--resume") == 2
     assert "another value of 'constraints'" in capsys.readouterr().err
 
@@ -270,7 +269,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
     pytest.importorskip("resource")
-    save(linsat.constraints.simplex(2000), tmp_path / "wide.npz")
+    linsat.constraints.simplex(2000).save(tmp_path / "wide.npz")
     done = subprocess.run(
         [sys.executable, "-c", MEMORY, str(tmp_path)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -310,7 +309,7 @@ def test_the_command_line_takes_shaped_scores(tmp_path, capsys):
     works = linsat.Variable(["Ann", "Bob"], ["Mon", "Tue", "Wed"], name="works")
     cons = linsat.subject_to((works.sum(axis=0) == 1).named("staffed"))
     y = np.random.default_rng(0).normal(size=(50, 2, 3))
-    save(cons, tmp_path / "c.json")
+    cons.save(tmp_path / "c.json")
     np.save(tmp_path / "y.npy", y)
     words = ["--constraints", "c.json", "--scores", "y.npy", "--out", "x.npy", "--chunk", "7"]
     main(["project", *(str(tmp_path / word) if "." in word else word for word in words)])
@@ -325,13 +324,13 @@ def test_the_command_line_takes_shaped_scores(tmp_path, capsys):
 
 def test_the_command_line_takes_each_chunk_with_its_own(tmp_path, capsys):
     A = 1 + torch.rand(7, 1, 3, dtype=torch.float64)
-    save(linsat.Constraints(A=A, b=1.0), tmp_path / "set.npz")
+    linsat.Constraints(A=A, b=1.0).save(tmp_path / "set.npz")
     np.save(tmp_path / "y.npy", np.full((7, 3), 50.0))  # wants everything: each instance uses its own row up
     names = {"constraints": "set.npz", "scores": "y.npy", "out": "x.npy"}
     arguments = [part for name, file in names.items() for part in (f"--{name}", str(tmp_path / file))]
     assert main(["project", *arguments, "--chunk", "3", "--tau", "0.01"]) == 0
     np.testing.assert_allclose((A[:, 0].numpy() * np.load(tmp_path / "x.npy")).sum(-1), 1.0, atol=1e-3)
-    save(linsat.Constraints(C=[[[1.0, 1.0]], [[0.25, 0.5]]], d=1.0), tmp_path / "set.npz")
+    linsat.Constraints(C=[[[1.0, 1.0]], [[0.25, 0.5]]], d=1.0).save(tmp_path / "set.npz")
     with pytest.raises(SystemExit, match="1"):
         main(["check", str(tmp_path / "set.npz")])
     shown = capsys.readouterr().out

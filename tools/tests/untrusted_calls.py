@@ -26,7 +26,6 @@ from linsat.constraints import (
     top_k,
     tour,
 )
-from linsat.files import load, save
 from linsat_tools.explorer.language import parse
 
 Call = tuple[str, Callable[[], Any]]
@@ -183,9 +182,18 @@ CALLS: dict[str, Call] = {
         "non-negative coefficients",
         lambda: linsat.project(torch.zeros(2), budget([1, -1], 0.5), solver=linsat.Sinkhorn()),
     ),
-    "marginals of a vector": ("S has shape", lambda: linsat.sinkhorn(torch.ones(3), torch.ones(3), torch.ones(3))),
-    "marginals negative": ("S", lambda: linsat.sinkhorn(-torch.ones(2, 2), torch.ones(2), torch.ones(2))),
-    "marginals of other totals": ("u sums to", lambda: linsat.sinkhorn(torch.ones(2, 2), [1.0, 1.0], [1.0, 2.0])),
+    "marginals of a vector": (
+        "S has shape",
+        lambda: linsat.interop.linsatnet.sinkhorn(torch.ones(3), torch.ones(3), torch.ones(3)),
+    ),
+    "marginals negative": (
+        "S",
+        lambda: linsat.interop.linsatnet.sinkhorn(-torch.ones(2, 2), torch.ones(2), torch.ones(2)),
+    ),
+    "marginals of other totals": (
+        "u sums to",
+        lambda: linsat.interop.linsatnet.sinkhorn(torch.ones(2, 2), [1.0, 1.0], [1.0, 2.0]),
+    ),
     "decode of other width": ("x has shape", lambda: decode.rounding(torch.zeros(4), THREE)),
     "decode nan": ("x", lambda: decode.rounding(torch.tensor([nan, 0.0, 1.0]), THREE)),
     "decode without a set": ("cons is of type", lambda: decode.rounding(torch.zeros(3), "rows")),
@@ -201,11 +209,10 @@ CALLS: dict[str, Call] = {
     "row of nan": ("", lambda: X.sum() <= nan),
     "strict row": ("", lambda: X.sum() < 3),
     "no rows": ("", lambda: linsat.subject_to("x <= 1", variables=[X])),
-    "file of no kind": ("ends in '.txt'", lambda: load("rows.txt")),
-    "file that is not there": ("does not exist", lambda: load("there_is_none.json")),
-    "box of one end": ("box", lambda: load("there_is_none.lp", box=(1.0,))),
-    "box crossed": ("box", lambda: load("there_is_none.lp", box=(2.0, 1.0))),
-    "saving no set": ("constraints is str", lambda: save("rows", "rows.json")),
+    "file of no kind": ("ends in '.txt'", lambda: linsat.Constraints.load("rows.txt")),
+    "file that is not there": ("does not exist", lambda: linsat.Constraints.load("there_is_none.json")),
+    "box of one end": ("box", lambda: linsat.Constraints.load("there_is_none.lp", box=(1.0,))),
+    "box crossed": ("box", lambda: linsat.Constraints.load("there_is_none.lp", box=(2.0, 1.0))),
 }
 
 ROW_TEXTS: dict[str, str] = {

@@ -34,8 +34,8 @@ class Case:
 
 def run(words: str) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of a command, run in this process."""
-    from linsat_tools import cli
     from linsat_studies import cli as studies
+    from linsat_tools import cli
 
     out, err = io.StringIO(), io.StringIO()
     code: Any = 0

@@ -6,7 +6,7 @@ import torch
 
 from linsat.compile.problem import Problem, Tensor
 from linsat.solvers import newton as constants
-from linsat.solvers.linear_solve import is_dense
+from linsat.solvers.linear_algebra import is_dense
 from linsat.solvers.newton import Newton
 from linsat.solvers.result import SolverResult, farkas_gap
 from linsat.solvers.step import Setting, State, first_state, optimal, polish, step

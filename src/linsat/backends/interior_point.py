@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from linsat._recent import Recent
 from linsat.compile import judge
 from linsat.compile.feasibility import refuted
-from linsat.compile.hard_rows import ROUNDING, contradictory, hard_rows, linear_system
+from linsat.compile.hard_rows import ROUNDING, contradictory, hard_rows, linear_system, one
 from linsat.compile.problem import Problem
 from linsat.compile.system import Deadline, LinearSystem
 from linsat.objectives import KL, Entropy, Euclidean, Objective
@@ -89,8 +89,8 @@ def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None =
             program = cost(program, instance)
         whole = elastic.added_to(program)
         optimum = minimise(whole, 0.1 * tol, deadline=deadline, analyses=analyses)
-        mu = elastic.snapped(optimum) * _one(problem.scale, instance)
-        result.mu[instance] = np.clip(mu, _one(low, instance), _one(high, instance))
+        mu = elastic.snapped(optimum) * one(problem.scale, instance)
+        result.mu[instance] = np.clip(mu, one(low, instance), one(high, instance))
         result.x[instance] = optimum.x[: problem.rows.shape[1]]
         result.steps[instance] = optimum.steps
         status = _ending(whole, optimum, tol, deadline)
@@ -117,8 +117,8 @@ def _confirmed(
     to an exact verdict, and nothing is claimed where there is none.
     """
     elastic, program, whole = solved
-    x, unit = result.x[instance], _one(problem.scale, instance)
-    soft = _one(problem.soft, instance)
+    x, unit = result.x[instance], one(problem.scale, instance)
+    soft = one(problem.soft, instance)
     gap = duality_gap(whole, np.append(x, elastic.broken(program, x)), result.mu[instance] / unit, soft)
     if not gap.columns + gap.room <= _GAP * tol:
         return Status.STALLED
@@ -167,8 +167,8 @@ class Elastic:
 
     @classmethod
     def of(cls, problem: Problem, instance: int) -> Elastic:
-        soft = _one(problem.soft, instance) & _one(problem.presolved.active, instance)
-        low, high = _one(problem.dual_lower, instance), _one(problem.dual_upper, instance)
+        soft = one(problem.soft, instance) & one(problem.presolved.active, instance)
+        low, high = one(problem.dual_lower, instance), one(problem.dual_upper, instance)
         over, under = np.flatnonzero(soft & (low < 0)), np.flatnonzero(soft & (high > 0))
         sign = np.concatenate([-np.ones(len(over)), np.ones(len(under))])
         return cls(np.concatenate([over, under]), sign, np.concatenate([-low[over], high[under]]))
@@ -207,44 +207,34 @@ class Elastic:
         return duals
 
 
-def _one(array: Array, instance: int) -> Array:
-    return array[min(instance, array.shape[0] - 1)]
-
-
 def program_of(problem: Problem, instance: int) -> Program:
     """One instance as the interior-point method wants it: what presolve fixed has no room, idle rows no sides."""
-
-    def of(array: Array) -> Array:
-        return _one(array, instance)
-
     p, rows = problem.presolved, problem.rows
-    lower, upper, free, at_upper = of(problem.lower), of(problem.upper), of(p.free), of(p.at_upper)
+    stated = (problem.lower, problem.upper, p.free, p.at_upper)
+    lower, upper, free, at_upper = (one(array, instance) for array in stated)
     lower, upper = np.where(free | ~at_upper, lower, upper), np.where(free | at_upper, upper, lower)
     system = linear_system(problem, instance)
     row_lower, row_upper = system.row_lower, system.row_upper
     objective, l, k = problem.objective, rows.shape[1], rows.shape[0]
     quadratic, entropy, row_entropy, prior = np.zeros(l), np.zeros(l), np.zeros(k), None
-    linear = of(objective.linear(problem.scores))
-    rhs, slack, scale = of(problem.rhs), of(problem.slack), of(problem.scale)
+    linear = one(objective.linear(problem.scores), instance)
+    rhs, slack, scale = one(problem.rhs, instance), one(problem.slack, instance), one(problem.scale, instance)
     if isinstance(objective, Entropy):
-        tau = float(of(objective.tau)[0])
+        tau = float(one(objective.tau, instance)[0])
         entropy = tau / np.maximum(upper - lower, 1e-300)
         if objective.entropic_slack:
             row_entropy = np.where(slack > 0, tau / scale, 0.0)
     elif isinstance(objective, Euclidean):
-        quadratic = np.ones(l) if objective.weights is None else of(objective.weights).copy()
+        quadratic = np.ones(l) if objective.weights is None else one(objective.weights, instance).copy()
     elif isinstance(objective, KL):
-        entropy = np.full(l, float(of(objective.tau)[0]))
+        entropy = np.full(l, float(one(objective.tau, instance)[0]))
         # t log(t / prior) is t log(t / w) and a linear term, whatever w is; below w multipliers have one sign.
         width = upper - lower
         prior = np.where(np.isfinite(width) & (width > 0), width, 1.0)
         linear = linear - entropy * np.log(prior)
-    tight, share = of(p.tight), of(p.tight_share)
-    row_lower, row_upper = (
-        np.where(tight, rhs - slack * share, row_lower),
-        np.where(tight, rhs - slack * share, row_upper),
-    )
-    idle = ~of(p.active)
+    tight, share = one(p.tight, instance), one(p.tight_share, instance)
+    row_lower, row_upper = (np.where(tight, rhs - slack * share, end) for end in (row_lower, row_upper))
+    idle = ~one(p.active, instance)
     return Program(
         matrix=system.matrix,
         row_lower=np.where(idle, -np.inf, row_lower),

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
 from linsat.backends.interior_point import solve as solve_programs
+from linsat.compile.hard_rows import one
 from linsat.compile.problem import Problem
 from linsat.objectives.quadratic import Matrix, Metric
 from linsat.solvers.newton import Newton
@@ -47,10 +48,10 @@ def solve(problem: Problem, objective: Matrix, solver: Newton) -> SolverResult:
 
     result = solve_programs(problem, solver, lambda *_: None, cost)
     for n in np.flatnonzero(result.codes == Status.CONVERGED.code).tolist():
-        better = _settled(problem, objective, n, result.x[n], result.mu[n] / _of(problem.scale, n))
+        better = _settled(problem, objective, n, result.x[n], result.mu[n] / one(problem.scale, n))
         if better is not None:
-            result.x[n], result.mu[n] = better[0], better[1] * _of(problem.scale, n)
-        result.x[n] = _snapped(result.x[n], _of(problem.lower, n), _of(problem.upper, n))
+            result.x[n], result.mu[n] = better[0], better[1] * one(problem.scale, n)
+        result.x[n] = _snapped(result.x[n], one(problem.lower, n), one(problem.upper, n))
     confirm(problem, result, solver)  # of x as it is now
     return result
 
@@ -62,19 +63,15 @@ def _snapped(x: Array, lower: Array, upper: Array) -> Array:
     return x
 
 
-def _of(array: Array, instance: int) -> Array:
-    return array[min(instance, array.shape[0] - 1)]
-
-
 @np.errstate(all="ignore")  # infinite bounds
 def _settled(problem: Problem, objective: Matrix, n: int, x: Array, duals: Array) -> tuple[Array, Array] | None:
     """x and duals as what binds determines them, exactly at the bounds; None where that is not the optimum."""
     k, l = problem.rows.shape
     P, y = objective.of_instance(n, l), problem.scores[n]
-    A = sp.csr_array((_of(problem.rows.values, n), (problem.rows.row, problem.rows.col)), shape=(k, l))
+    A = sp.csr_array((one(problem.rows.values, n), (problem.rows.row, problem.rows.col)), shape=(k, l))
     c = P @ y if isinstance(objective, Metric) else y
-    lower, upper, side = (_of(array, n) for array in (problem.lower, problem.upper, problem.rhs))
-    least, most = _of(problem.dual_lower, n), _of(problem.dual_upper, n)
+    lower, upper, side = (one(array, n) for array in (problem.lower, problem.upper, problem.rhs))
+    least, most = one(problem.dual_lower, n), one(problem.dual_upper, n)
     z = P @ x - c - A.T @ duals
     at_low, at_high = (z > x - lower) | (lower == upper), -z > upper - x
     equal = np.isneginf(least) & np.isposinf(most)
@@ -115,11 +112,11 @@ def point(problem: Problem, objective: Matrix, duals: Array, binds: Array) -> Ar
     x = np.zeros_like(problem.scores)
     for n in range(len(x)):
         P, y = objective.of_instance(n, l), problem.scores[n]
-        A = sp.csr_array((_of(pattern.values, n), (pattern.row, pattern.col)), shape=(k, l))
+        A = sp.csr_array((one(pattern.values, n), (pattern.row, pattern.col)), shape=(k, l))
         free, upper, active = binds[n, :l] > 0, binds[n, l : 2 * l] > 0, binds[n, 2 * l : 2 * l + k] > 0
-        x[n] = np.where(free, 0.0, np.where(upper, _of(problem.upper, n), _of(problem.lower, n)))
+        x[n] = np.where(free, 0.0, np.where(upper, one(problem.upper, n), one(problem.lower, n)))
         c = (P @ y if isinstance(objective, Metric) else y) + A.T @ np.where(active, 0.0, duals[n])
-        side = np.where(active, _of(problem.rhs, n), 0.0)
+        side = np.where(active, one(problem.rhs, n), 0.0)
         x[n] += _adjoint(P, A, free, active, c - P @ x[n], A @ x[n] - side)[0]
     return x
 
@@ -142,8 +139,7 @@ def pull_back(
         if not (grad_x[n].any() or grad_duals[n].any()):
             continue
         P = objective.of_instance(n, l)
-        values = pattern.values[min(n, pattern.values.shape[0] - 1)]
-        A = sp.csr_array((values, (pattern.row, pattern.col)), shape=(k, l))
+        A = sp.csr_array((one(pattern.values, n), (pattern.row, pattern.col)), shape=(k, l))
         free, upper, active = (binds[n, :l] > 0), (binds[n, l : 2 * l] > 0), (binds[n, 2 * l : 2 * l + k] > 0)
         v, w = _adjoint(P, A, free, active, grad_x[n], grad_duals[n])
         e = grad_x[n] - P @ v - A.T @ w  # what a change of a bound is worth

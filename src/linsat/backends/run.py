@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Protocol
 
@@ -99,7 +98,8 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
         confirm(problem, result, solver)
         left = result.codes != Status.CONVERGED.code
     else:
-        result = first.solve(problem, solver if alone else _shortened(solver), start)
+        steps = min(solver.max_steps, STEPS_BEFORE_INTERIOR)
+        result = first.solve(problem, solver if alone else replace(solver, max_steps=steps), start)
         confirm(problem, result, solver)
         if alone or result.solved:
             return result
@@ -137,9 +137,3 @@ def _as_tensors(result: SolverResult, problem: Problem) -> SolverResult:
     device = problem.scores.device
     mu, x, counts = (torch.from_numpy(part).to(device) for part in (result.mu, result.x, result.counts))
     return SolverResult(mu, x, counts)
-
-
-@functools.lru_cache(maxsize=64)
-def _shortened(solver: Newton) -> Newton:
-    """The solver with no more steps than the interior-point method waits for; itself where it has no more."""
-    return solver if solver.max_steps <= STEPS_BEFORE_INTERIOR else replace(solver, max_steps=STEPS_BEFORE_INTERIOR)

@@ -20,7 +20,6 @@ _NEGLIGIBLE = 1e-11  # multipliers below this share of the largest (weighted by 
 # Shares of its terms below which an entry of A'v counts as zero but for rounding, in the order in which they are tried.
 _ROUNDING = (1e-9, 1e-12, 1e-6)
 _NUDGE = 1e-3  # by how much a sign has to come out right, relative to the largest entry that is only rounding
-_SMALL = 400  # columns
 _LARGEST = 2_000_000  # entries of a dense matrix whose columns are chosen among: about a second
 _LARGEST_TO_CANCEL = 250_000
 _SMALL_CHANGE = 0.5  # of a multiplier, relative, that keeps what it says
@@ -130,7 +129,8 @@ def certify(system: LinearSystem, multipliers: Array, deadline: Deadline) -> Cer
     tried: list[Array] = []
     for share in _ROUNDING:
         part = system.matrix[kept].tocsc()
-        zero = _near_zeros(part, weights, share)
+        combined, terms = part.T @ weights, abs(part).T @ np.abs(weights)
+        zero = np.flatnonzero((np.abs(combined) <= share * terms) & (terms > 0))  # but for rounding
         if any(np.array_equal(zero, other) for other in tried):
             continue
         if len(kept) * len(zero) > _LARGEST or deadline.passed:
@@ -163,26 +163,12 @@ def _in_floats(system: LinearSystem, certificate: Certificate) -> Certificate:
     return plain if all(floats) and _proves(system, plain.rows, plain.multipliers) else certificate
 
 
-def _row_sizes(system: LinearSystem) -> Array:
-    sizes = np.zeros(system.num_rows)
-    filled = np.flatnonzero(np.diff(system.matrix.indptr))
-    if len(filled):
-        sizes[filled] = np.maximum.reduceat(np.abs(system.matrix.data), system.matrix.indptr[filled])
-    return np.where(sizes > 0, sizes, 1.0)
-
-
 def _support(system: LinearSystem, multipliers: Array) -> tuple[Array, Array]:
     """The rows whose multiplier is more than rounding, and these multipliers in a common scale near 1."""
-    size = np.abs(multipliers) * _row_sizes(system)
+    size = np.abs(multipliers) * system.row_sizes()
     kept = np.flatnonzero(size > _NEGLIGIBLE * size.max(initial=0.0))
     weights = multipliers[kept]
     return kept, weights / 2.0 ** round(math.log2(np.abs(weights).max())) if len(kept) else weights
-
-
-def _near_zeros(part: Any, weights: Array, share: float) -> Array:
-    """Columns whose combination is zero but for rounding."""
-    combined, terms = part.T @ weights, abs(part).T @ np.abs(weights)
-    return np.flatnonzero((np.abs(combined) <= share * terms) & (terms > 0))
 
 
 def _equation(part: Any, column: int, target: Fraction = _ZERO) -> dict[int, int]:
@@ -282,26 +268,11 @@ def _independent(part: Any, weights: Array) -> Array:
     scaled = scaled / np.maximum(np.abs(scaled).max(0, initial=0.0), 1e-300)
     if scaled.shape[1] == 0:
         return np.zeros(0, dtype=np.int64)
-    if scaled.shape[1] > _SMALL:
-        from scipy.linalg import qr
+    from scipy.linalg import qr
 
-        triangle, order = qr(scaled, mode="r", pivoting=True, check_finite=False)
-        sizes = np.abs(np.diag(triangle))
-        return order[: int((sizes > _DEPENDENT * sizes[0]).sum())]
-    # The same by hand: threads of LAPACK cost more than they save on small matrices, most of all on a busy machine.
-    chosen: list[int] = []
-    first = 0.0
-    while len(chosen) < min(scaled.shape):
-        lengths = np.sqrt(np.square(scaled).sum(0))
-        best = int(lengths.argmax())
-        first = max(first, float(lengths[best]))
-        if not lengths[best] > _DEPENDENT * first:
-            break
-        chosen.append(best)
-        direction = scaled[:, best] / lengths[best]
-        scaled -= direction[:, None] * np.einsum("ij,i->j", scaled, direction)[None, :]
-        scaled[:, best] = 0.0
-    return np.array(chosen, dtype=np.int64)
+    triangle, order = qr(scaled, mode="r", pivoting=True, check_finite=False)
+    sizes = np.abs(np.diag(triangle))
+    return order[: int((sizes > _DEPENDENT * sizes[0]).sum())]
 
 
 def _eliminate(

@@ -53,8 +53,9 @@ def minimal_conflict(
     cut = _cut(system, certificate, limit)
     if cut.minimal:
         return cut
-    best = cut.certificate
-    for rows in _orders(best.rows):
+    best, rng = cut.certificate, np.random.default_rng(0)
+    listed = list(best.rows)
+    for rows in (listed[::-1], listed, *(rng.permutation(listed).tolist() for _ in range(4))):
         found = _filter(system, rows, limit)
         if limit.passed:
             break
@@ -77,12 +78,6 @@ def _cut(system: LinearSystem, certificate: Certificate, limit: Deadline) -> Con
     rows = tuple(certificate.rows[i] for i in proof.rows)
     all_needed = found[1] and len(rows) == int(np.count_nonzero(found[0]))
     return Conflict(Certificate(rows, proof.multipliers), minimal=all_needed)
-
-
-def _orders(rows: Sequence[int]) -> list[list[int]]:
-    """Orders in which rows are tried; the last ones at random, the same each time."""
-    rng = np.random.default_rng(0)
-    return [list(rows)[::-1], list(rows), *(rng.permutation(list(rows)).tolist() for _ in range(4))]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from linsat._array_namespace import Tensor, namespace, to_numpy
 from linsat._senses import EQUAL, GREATER, LESS
+from linsat.compile.hard_rows import one
 from linsat.compile.presolve import row_sides
 from linsat.compile.problem import Presolved, StandardForm
 from linsat.compile.programs import least_violation, linear_program
@@ -99,14 +100,11 @@ def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved
 
 def _system(form: StandardForm, senses: Tensor, here: Presolved, instance: int) -> LinearSystem:
     """The rows of one instance in the box that presolve has left, which is a point where a variable is fixed."""
-
-    def of(tensor: Tensor) -> Array:
-        return to_numpy(tensor[min(instance, tensor.shape[0] - 1)])
-
-    rows, sense, side = form.rows, to_numpy(senses), of(row_sides(form, senses))
-    matrix = sp.csr_array((of(rows.values), (to_numpy(rows.row), to_numpy(rows.col))), shape=rows.shape)
+    rows, sense, side = form.rows, to_numpy(senses), one(row_sides(form, senses), instance)
+    matrix = sp.csr_array((one(rows.values, instance), (to_numpy(rows.row), to_numpy(rows.col))), shape=rows.shape)
     matrix.eliminate_zeros()
-    lower, upper, free, at_upper = of(form.lower), of(form.upper), to_numpy(here.free)[0], to_numpy(here.at_upper)[0]
+    lower, upper = one(form.lower, instance), one(form.upper, instance)
+    free, at_upper = to_numpy(here.free)[0], to_numpy(here.at_upper)[0]
     return LinearSystem(
         matrix,
         row_lower=np.where(sense == LESS, -np.inf, side),
@@ -219,11 +217,7 @@ def _implied(rows: _Rows) -> _Implied | None:
     to_row = sp.hstack([flipped, side, sp.csr_array((len(loose), 2 * l)), _identity(len(loose))])
     upper = sp.vstack([to_lower, to_upper, to_row]) if len(loose) else sp.vstack([to_lower, to_upper])
     exact = sp.hstack(
-        [
-            rows.matrix[equal],
-            sp.csr_array(-rows.side[equal][:, None]),
-            sp.csr_array((equal.sum(), 2 * l + len(loose))),
-        ]
+        [rows.matrix[equal], sp.csr_array(-rows.side[equal][:, None]), sp.csr_array((equal.sum(), 2 * l + len(loose)))]
     )
     distances = 2 * l + len(loose)
     forced = np.concatenate([rows.has_lower, rows.has_upper, np.ones(len(loose), dtype=bool)])

@@ -73,7 +73,7 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
     box_least, box_most, *sizes = _activity_range(form, free, ~free & free)
     reach = box_most - box_least
     # Not the largest coefficient of a variable but their sum, which is no less and is at hand.
-    heaviest = _per_column(form, abs(form.rows.values))
+    heaviest = form.rows.column_sums(abs(form.rows.values))
     slightest = _no_less(FORCED, side) * xp.at_most(width, 1.0)
     slightest = xp.minimum(slightest, _no_less(UNNOTICED, side) / xp.at_least(heaviest, _SMALLEST))
     room = _Room(form, senses, side, slightest, reach)
@@ -82,7 +82,8 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
     # A row that holds on the whole box says nothing; dropped, its slack cannot distort the answer either.
     at_least, at_most = (room.slight(VACUOUS, size) for size in sizes)
     holds = ((senses == LESS) & (side - box_most >= -at_most)) | ((senses == GREATER) & (box_least - side >= -at_least))
-    live = _count(form, found.free) > 0
+    rows = form.rows
+    live = rows.row_sums(xp.cast(found.free[:, rows.col] & (rows.values != 0), rows.values)) > 0
     blank = _nothing_decided(form, 1)
     num_rows = side.shape[1]
     return replace(
@@ -146,7 +147,8 @@ class _Room(NamedTuple):
         no_room_above, no_room_below = room_above[:, rows.row] <= needed, room_below[:, rows.row] <= needed
         down = (no_room_above & positive) | (no_room_below & negative)
         up = (no_room_above & negative) | (no_room_below & positive)
-        return _any_per_column(self.form, down), _any_per_column(self.form, up)
+        cast = namespace(rows.values).cast
+        return rows.column_sums(cast(down, rows.values)) > 0, rows.column_sums(cast(up, rows.values)) > 0
 
 
 def _no_less(share: float, like: Tensor) -> float:
@@ -194,19 +196,3 @@ def _activity_range(form: StandardForm, free: Tensor, at_upper: Tensor) -> tuple
     at_low, at_high = (xp.where(used, end[:, rows.col] * rows.values, 0.0) for end in (low, high))
     least, most = xp.minimum(at_low, at_high), xp.maximum(at_low, at_high)
     return rows.row_sums(least), rows.row_sums(most), rows.row_sums(abs(least)), rows.row_sums(abs(most))
-
-
-def _any_per_column(form: StandardForm, marked: Tensor) -> Tensor:
-    return _per_column(form, namespace(form.rows.values).cast(marked, form.rows.values)) > 0
-
-
-def _per_column(form: StandardForm, entries: Tensor) -> Tensor:
-    """(., nnz) summed over the coefficients of each variable, (., l)."""
-    xp = namespace(entries)
-    return xp.index_add(xp.zeros((entries.shape[0], form.rows.shape[1]), entries), form.rows.col, entries)
-
-
-def _count(form: StandardForm, free: Tensor) -> Tensor:
-    """How many free variables with a non-zero coefficient each row has."""
-    rows = form.rows
-    return rows.row_sums(namespace(rows.values).cast(free[:, rows.col] & (rows.values != 0), rows.values))

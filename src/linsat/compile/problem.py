@@ -59,16 +59,6 @@ class Presolved:
         which = {name: these[:, None] if own.ndim == 2 else these for name, (own, _) in parts.items()}
         return Presolved(**{name: xp.where(which[name], own, rest) for name, (own, rest) in parts.items()})
 
-    def expand(self, count: int) -> Presolved:
-        """One for each of ``count`` instances, free to be changed."""
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Presolved(**{name: t.expand(count, *t.shape[1:]).clone() for name, t in parts.items()})
-
-    def replace_one(self, instance: int, other: Presolved) -> None:
-        """Overwrite one instance with the decisions (1, .) of another."""
-        for f in fields(self):
-            getattr(self, f.name)[instance] = getattr(other, f.name)[0]
-
 
 @dataclass(frozen=True)
 class StandardForm:
@@ -99,16 +89,7 @@ class StandardForm:
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Everything that may carry a gradient, in the order of the fields; `with_tensors` takes it back."""
-        return (
-            self.rows.values,
-            self.lower,
-            self.upper,
-            self.rhs,
-            self.slack,
-            self.scale,
-            self.dual_lower,
-            self.dual_upper,
-        )
+        return (self.rows.values, *(getattr(self, f.name) for f in fields(StandardForm)[1:]))
 
     def with_tensors(self, tensors: tuple[Tensor, ...]) -> StandardForm:
         return StandardForm(self.rows.with_values(tensors[0]), *tensors[1:])
@@ -123,21 +104,9 @@ class StandardForm:
         side: Tensor | None = None,
     ) -> Problem:
         """The problem of scores (N, l) over these rows."""
+        form: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(StandardForm)}
         return Problem(
-            self.rows,
-            self.lower,
-            self.upper,
-            self.rhs,
-            self.slack,
-            self.scale,
-            self.dual_lower,
-            self.dual_upper,
-            scores,
-            objective,
-            presolved,
-            cache,
-            senses,
-            side,
+            **form, scores=scores, objective=objective, presolved=presolved, cache=cache, senses=senses, side=side
         )
 
 
@@ -197,14 +166,13 @@ class Problem(StandardForm):
     def select(self, index: Tensor) -> Problem:
         """The problem of some instances only."""
         tensors = {f.name: _select(getattr(self, f.name), index) for f in fields(StandardForm)[1:]}
-        return Problem(
+        return replace(
+            self,
             rows=self.rows.select(index),
             **tensors,
             scores=self.scores[index],
-            objective=select_objective(self.objective, index, self.size),
+            objective=self.objective if self.size == 1 else self.objective.changed(lambda n: _select(n, index)),
             presolved=self.presolved.select(index),
-            cache=self.cache,
-            senses=self.senses,
             side=None if self.side is None else _select(self.side, index),
         )
 
@@ -382,12 +350,6 @@ class Curvature:
         xp = namespace(self.weights)
         H = self.rows.gram(self.weights) * (self.inverse[:, :, None] * self.inverse[:, None, :])
         return H + xp.diagonal_matrix(self.diagonal_term)
-
-
-def select_objective(objective: Objective, index: Tensor, count: int) -> Objective:
-    """The objective of some of ``count`` instances."""
-    numbers = {name: _select(value, index) for name, value in objective.parameters().items()}
-    return replace(objective, **numbers) if numbers and count != 1 else objective  # type: ignore[type-var]
 
 
 def _select(tensor: Tensor, index: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ def least_violation(
     minimal conflict. Rows are scaled by powers of two, which costs no rounding. ``of_all``: every row has a t of its
     own, and their sum is minimised: solved faster where there are thousands, but many rows may carry a multiplier.
     """
-    scale = _row_scale(system.matrix)
+    scale = _row_scale(system)
     scaled = sp.csr_array(sp.diags(scale)) @ system.matrix
     above, below = np.flatnonzero(np.isfinite(system.row_upper)), np.flatnonzero(np.isfinite(system.row_lower))
     ends = np.concatenate([(scale * system.row_upper)[above], -(scale * system.row_lower)[below]])
@@ -101,7 +101,7 @@ def interior_multipliers(system: LinearSystem, amount: float, deadline: Deadline
     rounding decides; these have as many of them as possible away from zero. ``amount`` is the gap that multipliers of
     sum 1 (of scaled rows) prove; half of it is kept. None: HiGHS gave up.
     """
-    scale = _row_scale(system.matrix)
+    scale = _row_scale(system)
     scaled = sp.csr_array(sp.diags(scale)) @ system.matrix
     above, below = np.flatnonzero(np.isfinite(system.row_upper)), np.flatnonzero(np.isfinite(system.row_lower))
     used = np.flatnonzero(np.diff(scaled.tocsc().indptr))
@@ -143,11 +143,6 @@ def interior_multipliers(system: LinearSystem, amount: float, deadline: Deadline
     return multipliers * scale
 
 
-def _row_scale(matrix: sp.csr_array) -> Array:
+def _row_scale(system: LinearSystem) -> Array:
     """Powers of two that bring the largest coefficient of each row near 1."""
-    largest = np.zeros(matrix.shape[0])
-    filled = np.flatnonzero(np.diff(matrix.indptr))
-    if len(filled):
-        largest[filled] = np.maximum.reduceat(np.abs(matrix.data), matrix.indptr[filled])
-    exponent = np.round(np.log2(np.where(largest > 0, largest, 1.0)))
-    return np.exp2(-np.clip(exponent, -1000, 1000))
+    return np.exp2(-np.clip(np.round(np.log2(system.row_sizes())), -1000, 1000))

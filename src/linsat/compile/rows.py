@@ -11,10 +11,8 @@ import scipy.sparse as sp
 from linsat._array_namespace import Tensor, namespace
 from linsat._optional import is_tensor
 from linsat._transforms import mapped, plain_tensors, transforming
-from linsat.compile.groups import disjoint_groups as disjoint_groups
 
 Array = np.ndarray
-
 # Up to this many entries the dense matrix (32 MB) beats gathers and scatters.
 _DENSE_ENTRIES = 4_000_000
 # Largest temporary, in entries, that one chunk of instances may need for A diag(d) A'.
@@ -28,6 +26,30 @@ _LEAST_SAMPLE = 16  # rows whose partners are counted, however many rows there a
 # A column in more than this share of many rows fills A D A' alone; but the sparse factorisation is of [D A'; A -E],
 # where it is one column. As long as they are no more than this share of the rows, such columns do not count.
 _FULL_COLUMN, _FEW_COLUMNS = 0.1, 0.01
+_FULL = 2**64 - 1  # a word of bits
+
+
+def disjoint_groups(row: Array, col: Array, num_rows: int) -> list[list[int]]:
+    """Rows in order, each put into the first group none of whose rows shares a variable with it."""
+    order = np.argsort(row, kind="stable")
+    columns, ends = col[order], np.cumsum(np.bincount(row, minlength=num_rows))
+    # Bit g of word w at a column: group 64 w + g has a row with that variable.
+    taken = [np.zeros(int(col.max(initial=-1)) + 1, dtype=np.uint64)]
+    groups: list[list[int]] = []
+    for i in range(num_rows):
+        support = columns[ends[i - 1] if i else 0 : ends[i]]
+        used = [int(np.bitwise_or.reduce(words[support], initial=0)) for words in taken]
+        word = next((w for w, bits in enumerate(used) if bits != _FULL), len(taken))
+        if word == len(taken):
+            taken.append(np.zeros_like(taken[0]))
+            used.append(0)
+        bit = (~used[word] & (used[word] + 1)).bit_length() - 1  # the lowest that is not set
+        taken[word][support] |= np.uint64(1 << bit)
+        group = 64 * word + bit
+        if group == len(groups):
+            groups.append([])
+        groups[group].append(i)
+    return groups
 
 
 class RowPattern:

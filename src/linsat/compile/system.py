@@ -32,6 +32,13 @@ class LinearSystem:
         """Some of the rows, in the same box."""
         return LinearSystem(self.matrix[rows], self.row_lower[rows], self.row_upper[rows], self.lower, self.upper)
 
+    def row_sizes(self) -> Array:
+        """(k,) the largest coefficient of each row, 1 where it has none."""
+        sizes, filled = np.zeros(self.num_rows), np.flatnonzero(np.diff(self.matrix.indptr))
+        if len(filled):
+            sizes[filled] = np.maximum.reduceat(np.abs(self.matrix.data), self.matrix.indptr[filled])
+        return np.where(sizes > 0, sizes, 1.0)
+
     def clip(self, x: Array) -> Array:
         """The nearest point of the box."""
         return np.minimum(np.maximum(x, self.lower), self.upper)

@@ -68,15 +68,49 @@ def read_numbers(name: str, value: Any) -> Numbers:
 
 def read_array(name: str, value: Any) -> Array:
     """Any array-like but tensors as a float64 array that nothing else holds."""
+    array = _regular(name, value)
+    if array.dtype.kind not in "fiub":
+        reject_dtype(name, array.dtype)
+    return np.array(array, dtype=np.float64, order="C")
+
+
+def _regular(name: str, value: Any) -> Array:
     try:
-        array = np.asarray(value)
+        return np.asarray(value)
     except ValueError as error:
         raise ConstraintError(
             f"{name} is not a regular array ({error}). Fix: give every row the same length."
         ) from None
+
+
+def read_constant(value: Any, name: str = "The constant", *, missing: float | None = None) -> Array:
+    """A number or array-like as a float64 numpy array, finite but for ``missing``; else it is rejected by ``name``."""
+    if is_tensor(value):
+        if value.requires_grad:
+            raise ConstraintError(
+                f"{name} requires gradients, which would be lost here. Fix: pass its .detach(), then put the "
+                f"tensor back with Constraints.with_rhs or Constraints.with_bounds."
+            )
+        value = value.to_dense().cpu()
+        value = (value if value.is_complex() else value.double()).numpy()
+    elif scipy.sparse.issparse(value):
+        value = value.toarray()
+    array = _regular(name, value)
     if array.dtype.kind not in "fiub":
-        reject_dtype(name, array.dtype)
-    return np.array(array, dtype=np.float64, order="C")
+        kind = f"dtype {array.dtype}" if isinstance(value, np.ndarray) else f"type {type(value).__name__}"
+        raise ConstraintError(
+            f"{name} has {kind}; expected a number or an array of real numbers. Fix: convert it first."
+        )
+    array = array.astype(np.float64)  # a copy, so that later changes to the user's array do not reach us
+    wrong = ~np.isfinite(array) if missing is None else ~np.isfinite(array) & (array != missing)
+    if wrong.any():
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        where = f" at index {', '.join(map(str, index))}" if index else ""
+        expected = "finite numbers" if missing is None else f"finite numbers, or {missing} for no bound"
+        raise ConstraintError(
+            f"{name} is {array[index]}{where}; expected {expected}. Fix: leave out what is not meant to bind."
+        )
+    return array
 
 
 def read_tensor(name: str, value: Tensor) -> Numbers:
@@ -153,25 +187,14 @@ def indexed(name: str, index: Sequence[int]) -> str:
 
 def check_finite(name: str, numbers: Numbers) -> None:
     """Reject NaN and infinity, naming the first offender by its index; in a graph that is left to the solve."""
-    seen = visible(numbers)
-    if seen is None or (not is_tensor(seen) and np.isfinite(seen).all()):
-        return
-    bad = ~namespace(seen).isfinite(seen)
-    if bool(bad.any()):
-        index = first_place(bad)
-        raise ConstraintError(
-            f"{indexed(name, index)} is {float(seen[index])}; expected a finite number. "
-            f"Fix: leave out the row (or bound) that is not meant to bind."
-        )
+    _check(name, numbers, None, "a finite number. Fix: leave out the row (or bound) that is not meant to bind.")
 
 
 def check_bound(name: str, numbers: Numbers) -> None:
     """Reject NaN, and an infinity on the wrong side, naming the first offender by its index; not in a graph."""
-    seen = visible(numbers)
-    if seen is None:
-        return
     missing = -np.inf if name == "lower" else np.inf
-    _check_missing(name, seen, missing, f"no {name} bound. Fix: {name}={missing} where nothing is meant to bind.")
+    meaning = f"no {name} bound. Fix: {name}={missing} where nothing is meant to bind."
+    _check(name, numbers, missing, f"a finite number, or {missing} for {meaning}")
 
 
 def check_side(side: str, numbers: Numbers, name: str | None = None) -> None:
@@ -181,26 +204,24 @@ def check_side(side: str, numbers: Numbers, name: str | None = None) -> None:
         side: ``b``, ``d`` or ``f``.
         name: what a message calls it, if not that.
     """
-    seen = visible(numbers)
-    if seen is None:
-        return
     if side == "f":
         check_finite(name or side, numbers)
     else:
         missing = np.inf if side == "b" else -np.inf
-        _check_missing(name or side, seen, missing, f"no row. Fix: {missing} where the row is not meant to bind.")
+        meaning = f"no row. Fix: {missing} where the row is not meant to bind."
+        _check(name or side, numbers, missing, f"a finite number, or {missing} for {meaning}")
 
 
-def _check_missing(name: str, seen: Numbers, missing: float, rest: str) -> None:
-    """Reject what is neither finite nor ``missing``; ``rest`` says what that stands for, and the fix."""
-    if not is_tensor(seen) and np.isfinite(seen).all():
+def _check(name: str, numbers: Numbers, missing: float | None, expected: str) -> None:
+    """Reject what is neither finite nor ``missing``."""
+    seen = visible(numbers)
+    if seen is None or (not is_tensor(seen) and np.isfinite(seen).all()):
         return
-    bad = ~(namespace(seen).isfinite(seen) | (seen == missing))
+    fine = namespace(seen).isfinite(seen)
+    bad = ~(fine if missing is None else fine | (seen == missing))
     if bool(bad.any()):
         index = first_place(bad)
-        raise ConstraintError(
-            f"{indexed(name, index)} is {float(seen[index])}; expected a finite number, or {missing} for {rest}"
-        )
+        raise ConstraintError(f"{indexed(name, index)} is {float(seen[index])}; expected {expected}")
 
 
 # ------------------------------------------------------------------ what arrays and tensors share
@@ -310,8 +331,8 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
 
 def side_by_side(parts: Sequence[Numbers]) -> Numbers:
     """(batch..., n) each, their batch dimensions broadcast, one after the other in the last dimension."""
-    if len(parts) == 1:
-        return parts[0]
+    if len(parts) <= 1:
+        return parts[0] if parts else np.zeros(0)
     batch = broadcast_shapes(*(part.shape[:-1] for part in parts))
     wide = [spread(part, (*batch, part.shape[-1])) for part in alike(parts)]
     xp = namespace(*wide)
@@ -333,3 +354,15 @@ def positions_on(numbers: Numbers, positions: Array) -> Any:
     import torch
 
     return torch.from_numpy(positions).to(numbers.device)
+
+
+def ranges(starts: Array, stops: Array) -> Array:
+    """``np.arange(start, stop)`` of each pair, one after the other."""
+    lengths = stops - starts
+    return np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+
+
+def spans(ordered: Array, keys: Array) -> tuple[Array, Array]:
+    """The positions at which each of some keys stands in an ascending array, and which of the keys it is."""
+    starts, stops = np.searchsorted(ordered, keys, side="left"), np.searchsorted(ordered, keys, side="right")
+    return ranges(starts, stops), np.repeat(np.arange(len(keys)), stops - starts)

@@ -42,7 +42,7 @@ def right_sides_by_name(constraints: RowsAndBox, values: Any) -> tuple[dict[str,
             f"Fix: {{'capacity': 3.0}}, or b=, d=, f= for all rows of a kind."
         )
     sides, changed, given = constraints._sides(), set[str](), dict[int, str]()
-    terms = constraints.terms
+    terms = constraints._terms
     inside = {} if terms is None else named_sides(terms, values)
     t = None if terms is None or not inside else terms.sides()
     for name, value in values.items():
@@ -107,7 +107,7 @@ def read_bound_of(constraints: RowsAndBox, side: str, value: Any) -> Numbers:
 
     Variables that a dict leaves out keep their bounds.
     """
-    layout = constraints.layout
+    layout = constraints._layout
     if isinstance(value, Mapping):
         return _bound_by_name(constraints, side, value)
     bound = read_bound(side, value)
@@ -133,7 +133,7 @@ def _is_parameter(value: Any) -> bool:
 
 
 def _bound_by_name(constraints: RowsAndBox, side: str, values: Mapping[str, Any]) -> Numbers:
-    layout: Layout | None = constraints.layout
+    layout: Layout | None = constraints._layout
     if layout is None or not layout.variables[0].name:
         raise ConstraintError(f"{side} is a dict, but the set has no named variables. Fix: one array (..., variables).")
     present = constraints._bounds()[side]

@@ -8,19 +8,8 @@ import numpy as np
 
 from linsat._senses import EQUAL, GREATER, LESS
 from linsat._transforms import plain_together, tracing
-from linsat.constraints.arrays import (
-    Array,
-    Numbers,
-    Shape,
-    alike,
-    as_array,
-    broadcast_shapes,
-    first_place,
-    indexed,
-    namespace,
-    spread,
-    visible,
-)
+from linsat.constraints import arrays
+from linsat.constraints.arrays import Array, Numbers, Shape
 from linsat.constraints.coefficients import Matrix
 from linsat.constraints.layout import Layout
 from linsat.constraints.structure import BLOCKS, SparsityPattern
@@ -43,10 +32,10 @@ def check_names(names: Sequence[str] | None, num_rows: int) -> tuple[str, ...] |
 
 def _together(lower: Numbers, upper: Numbers) -> tuple[Numbers, Numbers]:
     """Both bounds in one shape, without gradients and those of all mapped instances."""
-    low, high = alike((lower, upper))
-    shape = broadcast_shapes(low.shape, high.shape)
-    wide = spread(low, shape), spread(high, shape)
-    return wide if namespace(low) is np else plain_together(*wide)  # type: ignore[return-value]
+    low, high = arrays.alike((lower, upper))
+    shape = arrays.broadcast_shapes(low.shape, high.shape)
+    wide = arrays.spread(low, shape), arrays.spread(high, shape)
+    return wide if arrays.namespace(low) is np else plain_together(*wide)  # type: ignore[return-value]
 
 
 def check_bounds(lower: Numbers, upper: Numbers, layout: Layout | None) -> None:
@@ -58,29 +47,29 @@ def check_bounds(lower: Numbers, upper: Numbers, layout: Layout | None) -> None:
             f"lower has shape {tuple(lower.shape)} and upper {tuple(upper.shape)}, which do not "
             f"broadcast. Fix: give both a scalar, (variables,) or (batch, variables)."
         ) from None
-    if tracing(low if namespace(low) is not np else None):
+    if tracing(low if arrays.namespace(low) is not np else None):
         return
     crossed = low > high
     if bool(crossed.any()):
-        index = first_place(crossed)
+        index = arrays.first_place(crossed)
         if layout is not None and index and low.shape[-1] == layout.size:
             raise ConstraintError(
                 f"lower = {float(low[index]):g} is above upper = {float(high[index]):g} at {layout.entry(index[-1])}"
                 f"{f' of instance {index[0]}' if len(index) > 1 else ''}. Fix: swap or widen them."
             )
         raise ConstraintError(
-            f"{indexed('lower', index)} = {float(low[index])} is above {indexed('upper', index)} = "
+            f"{arrays.indexed('lower', index)} = {float(low[index])} is above {arrays.indexed('upper', index)} = "
             f"{float(high[index])}. Fix: swap or widen them."
         )
 
 
 def check_finite_box(lower: Numbers, upper: Numbers, layout: Layout | None, lower_only: bool) -> None:
     """Reject infinite bounds, or lower ones only; the message names the first variable that has one."""
-    low, high = (as_array(bound) for bound in _together(lower, upper))
+    low, high = (arrays.as_array(bound) for bound in _together(lower, upper))
     missing = np.isinf(low) | (np.isinf(high) & (not lower_only))
     if not missing.any():
         return
-    index = first_place(missing)
+    index = arrays.first_place(missing)
     each = missing.ndim > 0 and missing.shape[-1] > 1
     count = int(missing.reshape(-1, missing.shape[-1]).any(0).sum()) if each else 1
     where = "x" if not each else f"x[{index[-1]}]" if layout is None else layout.entry(index[-1])
@@ -122,10 +111,10 @@ def check_empty_rows(
         for row in rows:
             if first + row in others:
                 continue
-            side = visible(right_sides[side_name])
+            side = arrays.visible(right_sides[side_name])
             if side is None:
                 continue
-            here: Array = as_array(side[..., row] if side.ndim else side).reshape(-1)
+            here: Array = arrays.as_array(side[..., row] if side.ndim else side).reshape(-1)
             fails = here < 0 if sense == LESS else here > 0 if sense == GREATER else here != 0
             wrong = here[fails].tolist()
             if wrong:
@@ -141,7 +130,7 @@ def joint_batch_shape(shapes: Mapping[str, Shape]) -> Shape:
     if not any(shapes.values()):
         return ()
     try:
-        return broadcast_shapes(*shapes.values())
+        return arrays.broadcast_shapes(*shapes.values())
     except ValueError:
         listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items() if shape)
         raise ConstraintError(

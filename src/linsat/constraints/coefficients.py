@@ -8,26 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse
 
 from linsat._optional import is_tensor
 from linsat._transforms import Kept, tracing
-from linsat.constraints.arrays import (
-    Array,
-    Numbers,
-    Shape,
-    as_array,
-    broadcast_shapes,
-    check_finite,
-    followed,
-    is_dense,
-    is_sparse,
-    picked,
-    positions_on,
-    read_numbers,
-    side_by_side,
-    spread,
-    to_tensor,
-)
+from linsat.constraints import arrays
+from linsat.constraints.arrays import Array, Numbers, Shape
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -52,7 +38,7 @@ class Matrix:
     @property
     def batch_shape(self) -> Shape:
         """Leading dimensions of per-instance coefficients; empty when all instances share them."""
-        whole = self.live and not (self.sparse and is_dense(self.source))
+        whole = self.live and not (self.sparse and arrays.is_dense(self.source))
         return tuple(self.source.shape[: -2 if whole else -1])
 
     def values(self) -> Numbers:
@@ -76,7 +62,7 @@ class Matrix:
         shape = (*values.shape[:-1], *self.shape)
         flat = _zeros_like(values, math.prod(self.shape))
         if is_tensor(values):
-            return flat.index_copy(-1, positions_on(values, self._places()), values).reshape(shape)
+            return flat.index_copy(-1, arrays.positions_on(values, self._places()), values).reshape(shape)
         flat[..., self._places()] = values
         return flat.reshape(shape)
 
@@ -86,15 +72,17 @@ class Matrix:
         A block stated by its non-zeros takes (batch..., nnz) values in their order, or a sparse matrix of its pattern;
         any other a matrix (batch..., rows, variables).
         """
-        if self.sparse and not is_sparse(value):
-            return self._with_values(read_numbers(self.name, value))
+        if self.sparse and not arrays.is_sparse(value):
+            return self._with_values(arrays.read_numbers(self.name, value))
         if tracing(value if is_tensor(value) else None):
-            return self._in_graph(value if is_sparse(value) else to_tensor(read_numbers(self.name, value)))
-        if len(self.row) == math.prod(self.shape) and not is_sparse(value):  # any matrix has this pattern
-            numbers = read_numbers(self.name, value)
+            return self._in_graph(
+                value if arrays.is_sparse(value) else arrays.to_tensor(arrays.read_numbers(self.name, value))
+            )
+        if len(self.row) == math.prod(self.shape) and not arrays.is_sparse(value):  # any matrix has this pattern
+            numbers = arrays.read_numbers(self.name, value)
             if numbers.ndim >= 2 and tuple(numbers.shape[-2:]) == self.shape:
-                check_finite(self.name, numbers)
-                live = followed(numbers)
+                arrays.check_finite(self.name, numbers)
+                live = arrays.followed(numbers)
                 source = numbers if live else numbers.reshape(*numbers.shape[:-2], len(self.row))
                 return Matrix(self.name, self.shape, self.row, self.col, source, sparse=False, live=live)
         found = read_matrix(self.name, value)
@@ -114,7 +102,7 @@ class Matrix:
 
     def _in_graph(self, tensor: Tensor) -> Matrix:
         """With a matrix (batch..., rows, variables) of a graph, whose zeros are unknown."""
-        if is_sparse(tensor) or len(self.row) != math.prod(self.shape):
+        if arrays.is_sparse(tensor) or len(self.row) != math.prod(self.shape):
             raise ConstraintError(
                 f"{self.name} of a graph may have non-zeros where the set has zeros. Fix: state the set sparse, "
                 f"Constraints({self.name}={self.name}.to_sparse(), ...), and give the values of its non-zeros."
@@ -132,8 +120,8 @@ class Matrix:
                 f"the set's sparse rows, row by row. Fix: start from cons.coefficients[{self.name!r}]; a dense matrix: "
                 f"{self.name}.to_sparse()."
             )
-        check_finite(self.name, values)
-        return replace(self, source=values, live=followed(values))
+        arrays.check_finite(self.name, values)
+        return replace(self, source=values, live=arrays.followed(values))
 
     def _in_pattern(self, other: Matrix) -> Matrix | None:
         """The same coefficients in the pattern of another block, or None where that lacks some of them."""
@@ -146,7 +134,7 @@ class Matrix:
         if not np.array_equal(others[at], own):
             return None
         values = _zeros_like(self.source, len(others))
-        values[..., positions_on(values, at)] = self.source
+        values[..., arrays.positions_on(values, at)] = self.source
         return replace(self, row=other.row, col=other.col, source=values)
 
     def _places(self) -> Array:
@@ -164,11 +152,9 @@ def read_matrix(name: str, value: Any) -> Matrix:
     """Validate one coefficient matrix (batch..., rows, variables); one that was read before is taken as it is."""
     if isinstance(value, Matrix):
         return value
-    if is_sparse(value):
-        from linsat.constraints.sparse import read_sparse
-
+    if arrays.is_sparse(value):
         return read_sparse(name, value)
-    numbers = read_numbers(name, value)
+    numbers = arrays.read_numbers(name, value)
     check_matrix_shape(name, numbers.shape)
     return _read_dense(name, numbers)
 
@@ -186,16 +172,16 @@ def check_matrix_shape(name: str, shape: Sequence[int]) -> None:
 
 
 def _read_dense(name: str, numbers: Numbers) -> Matrix:
-    check_finite(name, numbers)
+    arrays.check_finite(name, numbers)
     rows, width = (int(size) for size in numbers.shape[-2:])
-    live = followed(numbers)
+    live = arrays.followed(numbers)
     # Every entry where numbers may change, and where there is no instance to ask.
     every = np.ones((rows, width), dtype=bool)
-    filled = every if live or 0 in numbers.shape else as_array((numbers != 0).reshape(-1, rows, width).any(0))
+    filled = every if live or 0 in numbers.shape else arrays.as_array((numbers != 0).reshape(-1, rows, width).any(0))
     row, col = np.nonzero(filled)
     if live:
         return Matrix(name, (rows, width), row, col, numbers, sparse=False, live=True)
-    source = picked(numbers.reshape(*numbers.shape[:-2], rows * width), row * width + col)
+    source = arrays.picked(numbers.reshape(*numbers.shape[:-2], rows * width), row * width + col)
     return Matrix(name, (rows, width), row, col, source, sparse=False)
 
 
@@ -204,10 +190,93 @@ def join(name: str, parts: Sequence[Matrix]) -> Matrix:
     starts = [sum(part.shape[0] for part in parts[:i]) for i in range(len(parts) + 1)]
     shape = (starts[-1], parts[0].shape[1])
     if not any(part.sparse for part in parts):
-        batch = broadcast_shapes(*(part.batch_shape for part in parts))
-        flat = [spread(part.stated(), (*batch, *part.shape)).reshape(*batch, math.prod(part.shape)) for part in parts]
-        return read_matrix(name, side_by_side(flat).reshape(*batch, *shape))
-    values = side_by_side([part.values() for part in parts])
+        batch = arrays.broadcast_shapes(*(part.batch_shape for part in parts))
+        flat = [
+            arrays.spread(part.stated(), (*batch, *part.shape)).reshape(*batch, math.prod(part.shape)) for part in parts
+        ]
+        return read_matrix(name, arrays.side_by_side(flat).reshape(*batch, *shape))
+    values = arrays.side_by_side([part.values() for part in parts])
     row = np.concatenate([part.row + start for part, start in zip(parts, starts, strict=False)])
     col = np.concatenate([part.col for part in parts])
-    return Matrix(name, shape, row, col, values, sparse=True, live=followed(values))
+    return Matrix(name, shape, row, col, values, sparse=True, live=arrays.followed(values))
+
+
+def read_sparse(name: str, value: Any) -> Matrix:
+    """Validate one sparse coefficient matrix; only CSR tensors may have batch dimensions."""
+    if not is_tensor(value):
+        return _read_scipy(name, value)
+    import torch
+
+    arrays.check_tensor(name, value)
+    check_matrix_shape(name, value.shape)
+    if value.layout not in (torch.sparse_coo, torch.sparse_csr):
+        raise ConstraintError(
+            f"{name} has layout {value.layout}; expected dense, COO or CSR. Fix: {name}.to_sparse_coo()."
+        )
+    return _read_tensor(name, value) if value.dim() == 2 else _read_batch(name, value)
+
+
+def _read_scipy(name: str, value: Any) -> Matrix:
+    if value.dtype.kind not in "fiub":
+        arrays.reject_dtype(name, value.dtype)
+    check_matrix_shape(name, value.shape)
+    csr = scipy.sparse.csr_array(value)
+    if not csr.has_canonical_format:
+        csr = csr.copy()
+        csr.sum_duplicates()
+    csr.check_format()
+    row = np.repeat(np.arange(csr.shape[0], dtype=np.int64), np.diff(csr.indptr))
+    shape = (int(csr.shape[0]), int(csr.shape[1]))
+    return _of_entries(name, shape, row, csr.indices.astype(np.int64), csr.data.astype(np.float64))
+
+
+def _read_tensor(name: str, tensor: Tensor) -> Matrix:
+    coo = tensor.detach().to_sparse_coo().coalesce()
+    row, col = coo.indices().cpu().numpy().copy()
+    shape = (int(tensor.shape[0]), int(tensor.shape[1]))
+    found = _of_entries(name, shape, row, col, arrays.constant(coo.values()))
+    if tensor.requires_grad:
+        return Matrix(name, shape, row, col, tensor, sparse=True, live=True)
+    return found
+
+
+def _of_entries(name: str, shape: tuple[int, int], row: Array, col: Array, values: Numbers) -> Matrix:
+    """The block of these coefficients, row by row, without those that are zero."""
+    bad = np.flatnonzero(~_seen(arrays.namespace(values).isfinite(values)))
+    if bad.size:
+        at = int(bad[0])
+        raise ConstraintError(
+            f"{name}[{int(row[at])}, {int(col[at])}] is {float(values[at])}; expected a finite number. "
+            f"Fix: leave out the row that is not meant to bind."
+        )
+    kept = np.flatnonzero(_seen(values != 0))
+    if len(kept) == len(row):
+        return Matrix(name, shape, row, col, values, sparse=True)
+    return Matrix(name, shape, row[kept], col[kept], values[arrays.positions_on(values, kept)], sparse=True)
+
+
+def _seen(flags: Numbers) -> Array:
+    return flags.cpu().numpy() if is_tensor(flags) else flags
+
+
+def _read_batch(name: str, tensor: Tensor) -> Matrix:
+    """CSR of shape (batch..., rows, variables) whose instances have one pattern."""
+    import torch
+
+    fix = f"Constraints({name}=pattern, ...).with_coefficients({name}=values), values (batch, non-zeros)"
+    if tensor.layout != torch.sparse_csr:
+        raise ConstraintError(f"{name} is a COO tensor of shape {tuple(tensor.shape)}; expected CSR. Fix: {fix}.")
+    rows, width = (int(size) for size in tensor.shape[-2:])
+    starts = tensor.crow_indices().reshape(-1, rows + 1).cpu().numpy()
+    columns = tensor.col_indices().flatten(0, -2).cpu().numpy()
+    if not (starts == starts[:1]).all() or not (columns == columns[:1]).all():
+        raise ConstraintError(f"{name} has another pattern in each instance; expected one for all. Fix: {fix}.")
+    if not len(starts):
+        raise ConstraintError(f"{name} has shape {tuple(tensor.shape)}, no instance; expected a pattern. Fix: {fix}.")
+    row, col = np.repeat(np.arange(rows), np.diff(starts[0])), columns[0].astype(np.int64)
+    if not (np.diff(row * width + col) > 0).all():
+        raise ConstraintError(f"{name} has rows whose columns do not ascend; expected each once, in order.")
+    arrays.check_finite(name, tensor.values())
+    live = arrays.followed(tensor)
+    source = tensor if live else arrays.constant(tensor.values())
+    return Matrix(name, (rows, width), row, col, source, sparse=True, live=live)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,14 @@ class Constraints(RowsAndBox):
         return {**own, "names": self._names, "variables": self._layout, "terms": self._terms}
 
     def with_rhs(
-        self, by_name: Mapping[str, Any] | None = None, /, *, b: Any = None, d: Any = None, f: Any = None
+        self,
+        by_name: Mapping[str, Any] | None = None,
+        /,
+        *,
+        b: Any = None,
+        d: Any = None,
+        f: Any = None,
+        t: Any = None,
     ) -> Constraints:
         """The same rows with other right-hand sides, which may have leading batch dimensions and require gradients.
 
@@ -71,11 +79,12 @@ class Constraints(RowsAndBox):
                 Expressions inside ``abs`` and the like that have a name, ``abs((w - w0).named("held"))``, count as
                 rows ``w == w0``.
             b, d, f: for all ``<=``, ``>=``, ``==`` rows, (batch..., rows). A parameter is followed.
+            t: for all expressions inside ``abs`` and the like that have a name, (batch..., expressions), likewise.
 
         Instances are then checked one by one when they are solved: an infeasible one is reported by its status and
         leaves the others untouched.
         """
-        made = self.with_numbers(b=b, d=d, f=f)
+        made = self._with_numbers(b=b, d=d, f=f, t=t)
         if by_name is None:
             return made
         named, t = right_sides_by_name(made, by_name)
@@ -93,9 +102,9 @@ class Constraints(RowsAndBox):
         Cost: that of reading them, as long as no coefficient appears where the set had none. Instances are then checked
         one by one when they are solved, as with `with_rhs`.
         """
-        return self.with_numbers(A=A, C=C, E=E)
+        return self._with_numbers(A=A, C=C, E=E)
 
-    def with_numbers(self, **given: Any) -> Constraints:
+    def _with_numbers(self, **given: Any) -> Constraints:
         """`with_coefficients`, `with_rhs`, `with_bounds` at once, by the names of their arguments; None: as it is.
 
         ``T`` and ``t``, (batch..., non-zeros) and (batch..., bases), are those of the maxima in formulas.
@@ -130,7 +139,7 @@ class Constraints(RowsAndBox):
             lower, upper: a number; one per variable, (batch..., variables), or in the shape of the set's variable; or a
                 dict from variables' names to numbers or arrays, where those left out keep their bounds.
         """
-        return self.with_numbers(lower=lower, upper=upper)
+        return self._with_numbers(lower=lower, upper=upper)
 
     def soften(self, rows: Any = None, price: Any = 10.0) -> Constraints:
         """The same set with some rows soft: x may break them, and pays the price for every unit.
@@ -161,11 +170,11 @@ class Constraints(RowsAndBox):
             whole = picked(whole, rows)
         return self._derived(soft=softened(self, (), rows.tolist(), whole))
 
-    def with_full_price(self, price: Numbers) -> Constraints:
+    def _with_full_price(self, price: Numbers) -> Constraints:
         """The same rows, soft at prices (batch..., rows) where these are finite and hard elsewhere."""
         return self._derived(soft=from_full_price(price))
 
-    def instances(self, start: int, stop: int) -> Constraints:
+    def _instances(self, start: int, stop: int) -> Constraints:
         """The set of some instances of a single batch dimension; what they share stays shared."""
 
         def cut(numbers: Numbers) -> Numbers:
@@ -205,7 +214,7 @@ class Constraints(RowsAndBox):
         sides, bounds, matrices = sides or {}, bounds or {}, matrices or {}
         soft = self._soft if soft is None else soft
         kept = self._terms.replaced(**terms) if terms and self._terms is not None else self._terms
-        if self._followed and not self.learned_tensors().keys() >= set(self._followed):  # frozen since: now copies
+        if self._followed and not self._learned_tensors().keys() >= set(self._followed):  # frozen since: now copies
             arguments = self._arguments() | sides | bounds | matrices | {"terms": kept}
             return Constraints(**arguments)._derived(soft=repriced(soft, None))
         made = object.__new__(type(self))
@@ -233,7 +242,41 @@ class Constraints(RowsAndBox):
             return NotImplemented
         return joined(self, other)
 
-    # ------------------------------------------------------------------ from and to other libraries
+    # ------------------------------------------------------------------ files and other libraries
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], *, box: tuple[float, float] | None = None) -> Constraints:
+        """The set in a file.
+
+        Args:
+            path: a file that ends in .json, .npz, .lp or .mps (docs/files.md has the formats). LP and MPS are read by
+                HiGHS (extra ``highs``).
+            box: bounds (lower, upper) for variables of an LP or MPS file that have none; without it they stay infinite.
+
+        Warns:
+            LinSATWarning: variables of an LP or MPS file that must be integers are relaxed.
+
+        Raises:
+            ConstraintError: the file is missing, damaged, too large or not a constraint set; names file, place and fix.
+            ImportError: HiGHS is not installed.
+        """
+        from linsat.files import load
+
+        return load(path, box)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the set to a .json, .npz, .lp or .mps file, whole or not at all.
+
+        JSON and npz keep every number to the last bit, names, and per-instance right-hand sides and bounds; npz keeps
+        per-instance coefficients too. LP and MPS (extra ``highs``) hold one instance, names with spaces as
+        underscores. Learned tensors are written as they are now.
+
+        Raises:
+            ConstraintError: an unknown ending, or a set that the format cannot hold.
+        """
+        from linsat.files import save
+
+        save(self, path)
 
     @staticmethod
     def from_cvxpy(constraints: Any, variable: Any, *, box: tuple[float, float] | None = None) -> Constraints:
@@ -281,7 +324,7 @@ class Constraints(RowsAndBox):
 
     # ------------------------------------------------------------------ checks, and what other parts of linsat ask for
 
-    def with_tensors(self, tensors: dict[str, Tensor]) -> Constraints:
+    def _with_tensors(self, tensors: dict[str, Tensor]) -> Constraints:
         """The same set with some of its arguments (``A``, ``b``, ..., ``upper``) or its learned price replaced."""
         blocks = {n: block.with_coefficients(tensors[n]) for n, block in self._matrices.items() if n in tensors}
         soft = repriced(self._soft, tensors.get("price"))
@@ -331,7 +374,7 @@ class Constraints(RowsAndBox):
         """
         return self if self._terms is None else lifted(self)[0]
 
-    def with_named_bounds(self, named: Sequence[NamedBound]) -> Constraints:
+    def _with_named_bounds(self, named: Sequence[NamedBound]) -> Constraints:
         """The same set, which knows where some of its bounds come from."""
         made = copy.copy(self)
         made._named_bounds = tuple(named)

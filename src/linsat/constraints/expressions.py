@@ -15,9 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from linsat._optional import is_tensor
-from linsat.constraints.constants import Array, read_constant
-from linsat.constraints.labels import Labels, index_text, labels_at, numbered_index
-from linsat.constraints.layout import Shape
+from linsat.constraints.arrays import Array, read_constant
+from linsat.constraints.layout import Labels, Shape, index_text, labels_at, numbered_index
 from linsat.constraints.rounded import rounding_of
 from linsat.errors import ConstraintError
 

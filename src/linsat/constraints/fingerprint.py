@@ -21,8 +21,8 @@ def fingerprint(constraints: RowsAndBox) -> dict[str, str]:
     """
     learned, width = constraints._followed, constraints.num_variables  # also those that were frozen since
     found = {"variables": str(width)}
-    terms = constraints.terms
-    blocks = dict(constraints.blocks) | ({} if terms is None else {"T": terms.matrix})
+    terms = constraints._terms
+    blocks = dict(constraints._matrices) | ({} if terms is None else {"T": terms.matrix})
     for name, matrix in blocks.items():
         values = as_array(matrix.values())
         filled = values.reshape(-1, len(matrix.row)).any(0) | (name in learned)

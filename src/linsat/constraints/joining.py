@@ -27,16 +27,16 @@ def joined(left: Constraints, right: Constraints) -> Constraints:
     arguments: dict[str, Any] = {
         "lower": namespace(*low).maximum(*low),
         "upper": namespace(*high).minimum(*high),
-        "variables": left.layout or right.layout,
+        "variables": left._layout or right._layout,
     }
     names: list[str] = []
     prices: list[Numbers] = []
     places = [np.zeros(len(s), dtype=np.int64) for s in both]  # of the rows of both sets in the joined one
     for matrix_name, side_name, _ in BLOCKS:
-        parts = [s for s in both if matrix_name in s.blocks]
+        parts = [s for s in both if matrix_name in s._matrices]
         if not parts:
             continue
-        arguments[matrix_name] = join(matrix_name, [s.blocks[matrix_name] for s in parts])
+        arguments[matrix_name] = join(matrix_name, [s._matrices[matrix_name] for s in parts])
         arguments[side_name] = side_by_side([s._sides()[side_name] for s in parts])
         for s in parts:
             here = [i for i, block in enumerate(_row_blocks(s)) if block == matrix_name]
@@ -44,13 +44,13 @@ def joined(left: Constraints, right: Constraints) -> Constraints:
             names += [s.names[i] for i in here]
             price = full_price(s._soft, len(s))
             prices.append(np.full(len(here), np.inf) if price is None else picked(price, here))
-    if left.given_names is not None or right.given_names is not None:
+    if left._names is not None or right._names is not None:
         arguments["names"] = names
-    moved = [None if s.terms is None else s.terms.on_rows(place) for s, place in zip(both, places, strict=True)]
+    moved = [None if s._terms is None else s._terms.on_rows(place) for s, place in zip(both, places, strict=True)]
     made = type(left)(**arguments, terms=terms_of_both(*moved))
     if left._soft or right._soft:
-        made = made.with_full_price(side_by_side(prices))
-    return made.with_named_bounds([bound for s in both for bound in s.named_bounds if _binds(s, made, bound)])
+        made = made._with_full_price(side_by_side(prices))
+    return made._with_named_bounds([bound for s in both for bound in s._named_bounds if _binds(s, made, bound)])
 
 
 def _check(left: Constraints, right: Constraints) -> None:
@@ -62,7 +62,7 @@ def _check(left: Constraints, right: Constraints) -> None:
         )
     joint_batch_shape({"the left set": left.batch_shape, "the right set": right.batch_shape})
     for side, s in (("left", left), ("right", right)):
-        learned = [name for name, t in s.learned_tensors().items() if t.is_leaf]
+        learned = [name for name, t in s._learned_tensors().items() if t.is_leaf]
         if learned:
             raise ConstraintError(
                 f"The {side} set has learned numbers ({', '.join(learned)}), which a joined set could not follow. "
@@ -71,7 +71,7 @@ def _check(left: Constraints, right: Constraints) -> None:
 
 
 def _row_blocks(constraints: Constraints) -> list[str]:
-    return [name for name, matrix in constraints.blocks.items() for _ in range(matrix.shape[0])]
+    return [name for name, matrix in constraints._matrices.items() for _ in range(matrix.shape[0])]
 
 
 def _binds(owner: Constraints, made: Constraints, bound: NamedBound) -> bool:

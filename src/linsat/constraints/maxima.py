@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from linsat.constraints.constants import Array
+from linsat.constraints.arrays import Array
 from linsat.constraints.expressions import Expression, as_expression, common_shape, reduced_axes
 from linsat.constraints.layout import Shape
 from linsat.errors import ConstraintError

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from linsat.constraints.constants import Array, read_constant
+from linsat.constraints.arrays import Array, read_constant
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.expressions import Expression, Relation
 from linsat.constraints.layout import Layout

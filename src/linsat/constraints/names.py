@@ -39,7 +39,7 @@ def rows_named(constraints: RowsAndBox, name: str) -> list[int]:
     Raises:
         ConstraintError: there is none; the message says which names there are.
     """
-    names, cache = constraints.names, constraints.structure.cache
+    names, cache = constraints.names, constraints._structure.cache
     known, found = cache.get("families", (None, {}))
     if known != names:  # sets of one pattern may have other names
         exact: dict[str, list[int]] = {}

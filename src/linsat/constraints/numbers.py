@@ -1,35 +1,21 @@
-"""All numbers of a set at once: as float64 tensors on a device, as numpy arrays, as one sparse tensor."""
+"""All numbers of a set at once: as float64 tensors on a device, as numpy arrays (`Statement`), as one sparse tensor."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from linsat._optional import is_tensor
 from linsat._transforms import plain_tensors, tracing
-from linsat.constraints.arrays import (
-    Array,
-    Numbers,
-    as_array,
-    floating,
-    followed,
-    is_dense,
-    is_jax,
-    namespace,
-    picked,
-    positions_on,
-    side_by_side,
-    spread,
-    to_tensor,
-)
+from linsat.constraints import arrays
+from linsat.constraints.arrays import Array, Numbers
 from linsat.constraints.coefficients import Matrix
 from linsat.constraints.rounded import keep_dependencies, rounding_of
 from linsat.constraints.soft import full_price
-from linsat.constraints.statement import Statement
 from linsat.constraints.structure import BLOCKS, SparsityPattern, Values
 from linsat.errors import ConstraintError
 
@@ -41,20 +27,34 @@ if TYPE_CHECKING:
     Tensor = torch.Tensor
 
 
+@dataclass(frozen=True)
+class Statement:
+    """What a set states: coefficients row by row (A first, then C, then E), right-hand sides, the box, prices.
+
+    Numbers that differ per instance have leading dimensions that broadcast to ``batch_shape``.
+    """
+
+    row: Array  # (nnz,) int64: row of each coefficient
+    col: Array  # (nnz,) int64: variable of each coefficient
+    senses: Array  # (rows,) int8: LESS, EQUAL or GREATER of linsat._senses
+    values: Array  # (nnz,) or (batch..., nnz) float64
+    rhs: Array  # (rows,) or (batch..., rows) float64
+    lower: Array  # (), (variables,) or (batch..., variables) float64
+    upper: Array  # (), (variables,) or (batch..., variables) float64
+    price: Array | None  # (rows,) or (batch..., rows) float64, infinite where a row is hard; None: all are
+    num_variables: int | None  # None: no rows and scalar bounds, so any number fits
+    batch_shape: tuple[int, ...]
+
+
 def values_on(constraints: RowsAndBox, device: torch.device | str | None) -> Values:
     """The numbers on a device, by default that of the coefficients, with gradients where asked for."""
-    values = [to_tensor(matrix.values(), device) for matrix in constraints._matrices.values()]
+    values = arrays.to_tensor(_slot(constraints, "values"), device)
     lower, upper = (_bound_on(constraints, name, device) for name in ("lower", "upper"))
-    if device is None:
-        device = values[0].device if values else lower.device
+    at = values.device if constraints._matrices else lower.device
     price = full_price(constraints._soft, len(constraints))
-    return Values(
-        values=_stacked(values, device),
-        rhs=_stacked([to_tensor(side, device) for side in constraints._consistent_sides().values()], device),
-        lower=lower.to(device),
-        upper=upper.to(device),
-        price=None if price is None else to_tensor(price, device),
-    )
+    rhs = arrays.to_tensor(_slot(constraints, "side"), at)
+    price = None if price is None else arrays.to_tensor(price, at)
+    return Values(values.to(at), rhs, lower.to(at), upper.to(at), price)
 
 
 def slots_of(
@@ -65,7 +65,7 @@ def slots_of(
     (1, .) where all instances share them, else (N, .): float64 arrays; tensors where torch follows them, or on another
     device. Those ``given`` (`slots_given`) take the place of the set's own.
     """
-    pattern = constraints.structure
+    pattern = constraints._structure
     sizes = (len(pattern.row), pattern.num_rows, width, width, pattern.num_rows)
     kept = constraints._slots
     slots = []
@@ -96,17 +96,17 @@ def slots_given(constraints: RowsAndBox, given: Mapping[str, Any]) -> dict[str, 
         if not any(tuple(value.shape[value.ndim - len(shape) :]) == shape for shape in shapes.get(name, ())):
             return None
     f = given.get("f")  # that of JAX is freed of rounding already
-    if f is not None and not is_jax(f) and rounding_of(f) and _has_dependencies(constraints, given):
+    if f is not None and not arrays.is_jax(f) and rounding_of(f) and _has_dependencies(constraints, given):
         return None
     slots = {name: given[name] for name in ("lower", "upper") if name in given}
     if "price" in given:
         slots["price"] = _price_slot(constraints, given["price"])
     matrices = constraints._matrices
     if not matrices.keys().isdisjoint(given):
-        slots["values"] = _side_by_side([_block(matrix, given.get(name)) for name, matrix in matrices.items()])
+        slots["values"] = arrays.side_by_side([_block(matrix, given.get(name)) for name, matrix in matrices.items()])
     if not constraints._right_sides.keys().isdisjoint(given):
         sides = constraints._consistent_sides()
-        slots["side"] = _side_by_side([given.get(name, side) for name, side in sides.items()])
+        slots["side"] = arrays.side_by_side([given.get(name, side) for name, side in sides.items()])
     return slots
 
 
@@ -133,17 +133,22 @@ def _plain_shapes(constraints: RowsAndBox) -> dict[str, list[tuple[int, ...]]]:
 def _price_slot(constraints: RowsAndBox, price: Numbers) -> Numbers:
     """Prices (batch..., rows), infinite where a row is hard, from those of all rows or of the soft ones."""
     soft = constraints._soft_mask()
-    xp, count = namespace(price), int(soft.sum())
+    xp, count = arrays.namespace(price), int(soft.sum())
     if price.shape[-1] == count != len(soft):
-        price = picked(price, np.where(soft, np.cumsum(soft) - 1, 0))
-    return xp.where(positions_on(price, soft), price, xp.full_like(price, np.inf))
+        price = arrays.picked(price, np.where(soft, np.cumsum(soft) - 1, 0))
+    return xp.where(arrays.positions_on(price, soft), price, xp.full_like(price, np.inf))
 
 
 def _is_plain(value: Any) -> bool:
     """Whether a number is a floating array or dense tensor on the CPU."""
     if is_tensor(value):
-        return value.device.type == "cpu" and is_dense(value) and value.itemsize in (4, 8) and value.is_floating_point()
-    return (type(value) is np.ndarray or is_jax(value)) and value.dtype in (np.float64, np.float32)
+        return (
+            value.device.type == "cpu"
+            and arrays.is_dense(value)
+            and value.itemsize in (4, 8)
+            and value.is_floating_point()
+        )
+    return (type(value) is np.ndarray or arrays.is_jax(value)) and value.dtype in (np.float64, np.float32)
 
 
 def _block(matrix: Matrix, value: Numbers | None) -> Numbers:
@@ -162,98 +167,82 @@ def _has_dependencies(constraints: RowsAndBox, given: Mapping[str, Any]) -> bool
 def _slot(constraints: RowsAndBox, name: str) -> Numbers:
     """All numbers of one kind, (batch..., .)."""
     if name == "values":
-        return _side_by_side([matrix.values() for matrix in constraints._matrices.values()])
+        return arrays.side_by_side([matrix.values() for matrix in constraints._matrices.values()])
     if name == "side":
-        return _side_by_side(list(constraints._consistent_sides().values()))
+        return arrays.side_by_side(list(constraints._consistent_sides().values()))
     if name == "price":
         price = full_price(constraints._soft, len(constraints))
         return np.full(len(constraints), np.inf) if price is None else price
     return constraints._bounds()[name]
 
 
-def _side_by_side(parts: Sequence[Numbers]) -> Numbers:
-    return side_by_side(parts) if parts else np.zeros(0)
-
-
 def _flat(numbers: Numbers, size: int, batch: tuple[int, ...]) -> Numbers:
     """(batch..., size) or shared numbers as (N or 1, size), in float32 or float64."""
     if numbers.ndim <= 1:
-        flat = spread(numbers, (1, size))
+        flat = arrays.spread(numbers, (1, size))
     elif numbers.ndim == 2 and tuple(numbers.shape) == (*batch, size):
         flat = numbers
     else:
-        flat = spread(numbers, (*batch, size)).reshape(math.prod(batch), size)
-    return floating(flat) if is_tensor(flat) else flat
+        flat = arrays.spread(numbers, (*batch, size)).reshape(math.prod(batch), size)
+    return arrays.floating(flat) if is_tensor(flat) else flat
 
 
 def _bound_on(constraints: RowsAndBox, name: str, device: torch.device | str | None) -> Tensor:
     """A bound on a device; one that is a constant is kept, for sets that differ in other numbers too."""
     bound, kept = constraints._bounds()[name], constraints._bounds_on
-    if followed(bound) or tracing():
-        return to_tensor(bound, device)
+    if arrays.followed(bound) or tracing():
+        return arrays.to_tensor(bound, device)
     key = name, str(device)
     if key not in kept or kept[key][0] is not bound:
         with plain_tensors():
-            kept[key] = bound, to_tensor(own_tensor(bound), device)
+            kept[key] = bound, arrays.to_tensor(own_tensor(bound), device)
     return kept[key][1]
-
-
-def _stacked(parts: Sequence[Tensor], device: torch.device | str) -> Tensor:
-    import torch
-
-    if not parts:
-        return torch.zeros(0, dtype=torch.float64, device=device)
-    return side_by_side([part.to(device) for part in parts])
 
 
 def right_sides(constraints: RowsAndBox) -> dict[str, Tensor]:
     """The right-hand sides (batch..., rows) by name, as tensors: the user's own where they are followed."""
     return {
-        name: own_tensor(spread(side, (*side.shape[:-1], constraints._rows_of(name))))
+        name: own_tensor(arrays.spread(side, (*side.shape[:-1], constraints._rows_of(name))))
         for name, side in constraints._right_sides.items()
     }
 
 
 def own_tensor(numbers: Numbers) -> Tensor:
     """Numbers of a set as a tensor: the user's own where it is followed, else a copy: writing to it changes no set."""
-    return numbers if followed(numbers) else to_tensor(numbers).clone()
+    return numbers if arrays.followed(numbers) else arrays.to_tensor(numbers).clone()
 
 
 def present(constraints: RowsAndBox) -> Statement:
     """All numbers as they are now, learned ones too; arrays may share memory with the set."""
-    pattern, soft = constraints.structure, constraints._soft
-    bounds = {name: as_array(bound) for name, bound in constraints._bounds().items()}
+    pattern, soft = constraints._structure, constraints._soft
+    bounds = {name: arrays.as_array(bound) for name, bound in constraints._bounds().items()}
     price = full_price(soft, len(constraints))
     return Statement(
         row=pattern.row,
         col=pattern.col,
         senses=pattern.senses,
-        values=_stacked_arrays([matrix.values() for matrix in constraints.blocks.values()]),
-        rhs=_stacked_arrays(list(constraints._consistent_sides().values())),
+        values=arrays.as_array(_slot(constraints, "values")).astype(np.float64, copy=False),
+        rhs=arrays.as_array(_slot(constraints, "side")).astype(np.float64, copy=False),
         lower=bounds["lower"],
         upper=bounds["upper"],
-        price=None if price is None else as_array(price),
+        price=None if price is None else arrays.as_array(price),
         num_variables=constraints.num_variables,
         batch_shape=tuple(constraints.batch_shape),
     )
 
 
-def _stacked_arrays(parts: Sequence[Numbers]) -> Array:
-    return side_by_side([as_array(part).astype(np.float64, copy=False) for part in parts]) if parts else np.zeros(0)
-
-
 def statement(constraints: RowsAndBox) -> Statement:
     """See `Constraints.statement`; all of it copied."""
-    if not constraints.fixed:
-        held = ", ".join(constraints.learned_tensors()) or "of a graph or a function transform"
+    if not constraints._fixed:
+        held = ", ".join(constraints._learned_tensors()) or "of a graph or a function transform"
         raise ConstraintError(
             f"The set holds tensors that torch follows ({held}); expected constants. Fix: build the set from arrays, "
             f"or from tensor.detach()."
         )
-    constraints.require_linear("Constraints.statement")
+    constraints._require_linear("Constraints.statement")
     stated = present(constraints)
-    arrays = {f.name: getattr(stated, f.name) for f in fields(stated)}
-    return replace(stated, **{name: part.copy() for name, part in arrays.items() if isinstance(part, np.ndarray)})
+    parts = {f.name: getattr(stated, f.name) for f in fields(stated)}
+    return replace(stated, **{name: part.copy() for name, part in parts.items() if isinstance(part, np.ndarray)})
 
 
 def of_instance(numbers: Array, batch_shape: Sequence[int], instance: int) -> Array:

@@ -18,23 +18,15 @@ A `Choice` says which pieces lead and tie; who makes it is `linsat.formulas`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from linsat._senses import EQUAL
-from linsat.constraints.arrays import (
-    Array,
-    Numbers,
-    alike,
-    is_jax,
-    namespace,
-    picked,
-    positions_on,
-    side_by_side,
-    spread,
-)
+from linsat.constraints import arrays
+from linsat.constraints.arrays import Array, Numbers
 from linsat.constraints.coefficients import Matrix
 from linsat.constraints.structure import BLOCKS
 from linsat.constraints.terms import Terms, summed
@@ -85,16 +77,16 @@ class Plain(NamedTuple):
 class _Sum:
     """Targets as sums over sources: ``coefficient * mask * source``."""
 
+    count: int
     target: Array
     source: Array
     coefficient: Array
     mask: Array  # column of the masks, of which the first is one
-    count: int
 
     def of(self, sources: Numbers, masks: Numbers | None) -> Numbers:
         coefficients = self.coefficient if masks is None else self.coefficient * masks[..., self.mask]
-        terms = sources[..., positions_on(sources, self.source)] * _as(coefficients, sources)
-        return summed(terms, positions_on(terms, self.target), self.count)
+        terms = sources[..., arrays.positions_on(sources, self.source)] * _as(coefficients, sources)
+        return summed(terms, arrays.positions_on(terms, self.target), self.count)
 
 
 @dataclass(frozen=True)
@@ -128,7 +120,7 @@ class PlainRows:
 
         The paper's slack of an inequality depends on the box: then ties are rows, and x is put in its place later.
         """
-        terms = constraints.terms
+        terms = constraints._terms
         assert terms is not None
         soft = constraints._soft_mask()
         key = "plain rows", soft.tobytes(), len(constraints), entropic_slack
@@ -160,21 +152,23 @@ class PlainRows:
 
     def numbers(self, terms: Terms, stated: Stated, selection: Selection | None) -> Plain:
         """The numbers of the linear rows; (batch..., .) where there is a selection."""
-        values, T = alike([stated.values, stated.T])
-        side, t = alike([stated.side, stated.t])
+        values, T = arrays.alike([stated.values, stated.T])
+        side, t = arrays.alike([stated.side, stated.t])
         masks = None if selection is None else selection.masks
         joint = np.zeros(side.shape[-1], dtype=bool)
         joint[self.joint] = True
-        side = namespace(side).where(_infinite(side) & positions_on(side, joint), 0.0, side)  # never binds
+        side = arrays.namespace(side).where(
+            _infinite(side) & arrays.positions_on(side, joint), 0.0, side
+        )  # never binds
         lower, upper = stated.lower, stated.upper
         if selection is not None and self.by_bounds:
             lower, upper = (self.put(terms, stated, selection, bound) for bound in (lower, upper))
         return Plain(
-            self.coefficients.of(side_by_side([values, T]), masks),
-            self.sides.of(side_by_side([side, t]), masks),
+            self.coefficients.of(arrays.side_by_side([values, T]), masks),
+            self.sides.of(arrays.side_by_side([side, t]), masks),
             lower,
             upper,
-            picked(side_by_side([stated.price, _as(np.full(1, np.inf), stated.price)]), self._priced()),
+            arrays.picked(arrays.side_by_side([stated.price, _as(np.full(1, np.inf), stated.price)]), self._priced()),
         )
 
     def put(self, terms: Terms, stated: Stated, selection: Selection, x: Numbers) -> Numbers:
@@ -182,9 +176,9 @@ class PlainRows:
         if not len(self.bound):
             return x
         at = self.places(terms, stated.T, stated.t)  # (batch..., B)
-        fixed = summed(at * _as(selection.places, at), positions_on(at, self.bound_column), x.shape[-1])
-        fixed, x = alike([fixed, x])
-        return namespace(fixed, x).where(_as(selection.held, fixed) > 0, _as(fixed, x), x)
+        fixed = summed(at * _as(selection.places, at), arrays.positions_on(at, self.bound_column), x.shape[-1])
+        fixed, x = arrays.alike([fixed, x])
+        return arrays.namespace(fixed, x).where(_as(selection.held, fixed) > 0, _as(fixed, x), x)
 
     def _priced(self) -> Array:
         """(k',) the row whose price a linear row has; one beyond the last is none."""
@@ -193,14 +187,17 @@ class PlainRows:
     def places(self, terms: Terms, T: Numbers, t: Numbers) -> Numbers:
         """Where the two pieces of each maximum in one variable are equal, (batch..., B)."""
         first = terms.first[self.bound]
-        (T, t), xp = alike([T, t]), namespace(T, t)
+        (T, t), xp = arrays.alike([T, t]), arrays.namespace(T, t)
         slopes = []
         for position in (0, 1):
             entry = self.bound_entries[:, position]
-            slope = T[..., positions_on(T, np.maximum(entry, 0))] * positions_on(T, terms.sign[first + position])
-            slopes.append(xp.where(positions_on(T, entry >= 0), slope, xp.zeros_like(slope)))
+            slope = T[..., arrays.positions_on(T, np.maximum(entry, 0))] * arrays.positions_on(
+                T, terms.sign[first + position]
+            )
+            slopes.append(xp.where(arrays.positions_on(T, entry >= 0), slope, xp.zeros_like(slope)))
         levels = [
-            t[..., positions_on(t, terms.base[first + p])] * positions_on(t, terms.sign[first + p]) for p in (0, 1)
+            t[..., arrays.positions_on(t, terms.base[first + p])] * arrays.positions_on(t, terms.sign[first + p])
+            for p in (0, 1)
         ]
         slope = slopes[1] - slopes[0]
         return (levels[1] - levels[0]) / xp.where(slope == 0, xp.ones_like(slope), slope)
@@ -209,7 +206,7 @@ class PlainRows:
 
     def template(self, constraints: Constraints) -> Constraints:
         """A set of these rows over the same variables, without their numbers; kept with the terms."""
-        terms = constraints.terms
+        terms = constraints._terms
         assert terms is not None
         key = "template", constraints._soft_mask().tobytes(), len(constraints), self.by_bounds
         if key not in terms.kept:
@@ -232,11 +229,11 @@ class PlainRows:
             arguments[side_of[name]] = np.zeros(rows)
             start, offset = start + rows, offset + entries
         names = [constraints.names[i] for i in self.from_row]
-        made = Constraints(**arguments, lower=-np.inf, upper=np.inf, names=names, variables=constraints.layout)
+        made = Constraints(**arguments, lower=-np.inf, upper=np.inf, names=names, variables=constraints._layout)
         soft = constraints._soft_mask()
         if soft.any():
             price = np.append(np.where(soft, 1.0, np.inf), np.inf)
-            made = made.with_full_price(price[self._priced()])
+            made = made._with_full_price(price[self._priced()])
         return made
 
     def given(self, plain: Plain) -> dict[str, Numbers]:
@@ -253,24 +250,24 @@ class PlainRows:
     def duals(self, duals: Numbers) -> Numbers:
         """The multipliers of the rows of the set from those of its linear rows."""
         kept = np.flatnonzero(~self.is_tie)
-        own = duals[..., positions_on(duals, kept)]
-        return summed(own, positions_on(own, self.from_row[kept]), self.num_rows)
+        own = duals[..., arrays.positions_on(duals, kept)]
+        return summed(own, arrays.positions_on(own, self.from_row[kept]), self.num_rows)
 
     def start(self, duals: Numbers) -> Numbers:
         """Multipliers to begin with, from those of the rows of the set."""
-        begun = picked(duals, self.from_row)
-        return namespace(begun).where(positions_on(begun, self.is_plain | self.is_joint), begun, 0.0)
+        begun = arrays.picked(duals, self.from_row)
+        return arrays.namespace(begun).where(arrays.positions_on(begun, self.is_plain | self.is_joint), begun, 0.0)
 
 
 def stated_numbers(constraints: Constraints) -> Stated:
     """The numbers of a set as they are kept, (batch..., .)."""
     from linsat.constraints.numbers import _slot
 
-    terms, width = constraints.terms, constraints.num_variables
+    terms, width = constraints._terms, constraints.num_variables
     assert terms is not None
     parts: list[Any] = [_slot(constraints, name) for name in ("values", "side", "lower", "upper", "price")]
     for place in (2, 3):
-        parts[place] = spread(parts[place], (*parts[place].shape[:-1], width or 0))
+        parts[place] = arrays.spread(parts[place], (*parts[place].shape[:-1], width or 0))
     return Stated._make([*parts, terms.matrix.values(), terms.sides()])
 
 
@@ -283,167 +280,89 @@ def _repeats(columns: Array) -> tuple[Array, ...]:
 
 
 def _infinite(numbers: Numbers) -> Numbers:
-    return namespace(numbers).isinf(numbers)
+    return arrays.namespace(numbers).isinf(numbers)
 
 
 def _as(array: Numbers, like: Numbers) -> Numbers:
     """An array of the host in the library, dtype and device of another."""
-    if is_jax(like):
-        return namespace(like).asarray(array, like.dtype)
+    if arrays.is_jax(like):
+        return arrays.namespace(like).asarray(array, like.dtype)
     if isinstance(like, np.ndarray):
         return array
-    return (positions_on(like, array) if isinstance(array, np.ndarray) else array).to(like.dtype)
+    return (arrays.positions_on(like, array) if isinstance(array, np.ndarray) else array).to(like.dtype)
+
+
+# What a linear row is: a row of the set, a piece of a single maximum, a joint row, a tie.
+_PLAIN, _SINGLE, _JOINT, _TIE = range(4)
 
 
 def _made(constraints: Constraints, terms: Terms, soft: Array, entropic_slack: bool) -> PlainRows:
-    pattern = constraints.structure
-    k, l, senses = pattern.num_rows, constraints.num_variables or 0, pattern.senses
-    nnz, maxima, pieces = len(pattern.row), len(terms.row), len(terms.base)
+    pattern, T = constraints._structure, terms.matrix
+    k, l, senses, pieces = pattern.num_rows, constraints.num_variables or 0, pattern.senses, len(terms.base)
     own = np.bincount(terms.row, minlength=k)  # maxima of each row
     single = (own == 1) & ~soft
     joint = np.flatnonzero((own > 0) & ~single)
     joint_at = np.full(k, -1)
     joint_at[joint] = np.arange(len(joint))
     piece_row = terms.row[terms.of]
-    is_single = single[piece_row]
-    joint_pieces = ~is_single
-    first, per = terms.first, np.diff(terms.first)
-    # Entries of T by piece.
-    T = terms.matrix
-    starts = np.searchsorted(T.row, np.arange(T.shape[0] + 1))
-    lengths = np.diff(starts)[terms.base]
-    of_piece = np.repeat(np.arange(pieces), lengths)
-    entry = np.concatenate([np.arange(starts[b], starts[b + 1]) for b in terms.base]).astype(np.int64)
-    weight_sign = (terms.weight[terms.of] * terms.sign)[of_piece]
-    # Maxima of two pieces in one variable: where they are equal, that variable is known.
-    ends = np.searchsorted(of_piece, first)
-    columns = [np.unique(T.col[entry[ends[m] : ends[m + 1]]]) for m in range(maxima)]
-    bound = np.array(
-        [m for m in range(maxima) if per[m] == 2 and len(columns[m]) == 1 and joint_pieces[first[m]]], dtype=np.int64
-    )
-    bound_entries = np.full((len(bound), 2), -1)
-    for position, m in enumerate(bound):
-        for p in (0, 1):
-            base = terms.base[first[m] + p]
-            if starts[base + 1] > starts[base]:
-                bound_entries[position, p] = starts[base]
-    bound_columns = np.array([columns[m][0] for m in bound], dtype=np.int64)
+    joint_pieces = ~single[piece_row]
+    bound, bound_column, bound_entries = _in_one_variable(terms, joint_pieces)
     whole = not entropic_slack or not (senses[(own == 0) | single] != EQUAL).any()
-    by_bounds = np.zeros(maxima, dtype=bool)
+    by_bounds = np.zeros(len(terms.row), dtype=bool)
     by_bounds[bound] = whole
-    position_in = np.arange(pieces) - first[terms.of]
-    ties = np.flatnonzero(joint_pieces & (position_in > 0) & ~by_bounds[terms.of])
-    # Linear rows: those of the set, those of single maxima, then joint rows and ties among the equalities.
-    plain = np.flatnonzero(own == 0)
-    singles = np.flatnonzero(is_single)
-    owners: list[Array] = []
-    kinds: list[
-        Array
-    ] = []  # the piece of a single maximum, -1: a row of the set, -2: joint, -3 - p: the tie of piece p
-    shapes_rows: dict[str, int] = {}
+    begin = terms.first[terms.of]  # (pieces,) the first piece of the same maximum
+    ties = np.flatnonzero(joint_pieces & (np.arange(pieces) > begin) & ~by_bounds[terms.of])
+    # Joint rows and ties are equalities. Of each linear row: its block, what it is, the row that it comes from, and
+    # that row or the piece that it is about.
+    table: list[tuple[str, int, Array, Array]] = []
     for name, _, sense in BLOCKS:
-        here = [plain[senses[plain] == sense]]
-        own_kinds = [np.full(len(here[0]), -1)]
-        if sense != EQUAL:
-            mine = singles[senses[piece_row[singles]] == sense]
-            here.append(piece_row[mine])
-            own_kinds.append(mine)
+        plain = np.flatnonzero((own == 0) & (senses == sense))
+        table.append((name, _PLAIN, plain, plain))
+        if sense == EQUAL:
+            table += [(name, _JOINT, joint, joint), (name, _TIE, piece_row[ties], ties)]
         else:
-            here += [joint, piece_row[ties]]
-            own_kinds += [np.full(len(joint), -2), -3 - ties]
-        shapes_rows[name] = sum(map(len, here))
-        owners += here
-        kinds += own_kinds
-    from_row, kind = (np.concatenate(parts).astype(np.int64) for parts in (owners, kinds))
-    count = len(from_row)
-    plain_at = np.full(k, -1)
-    plain_at[from_row[kind == -1]] = np.flatnonzero(kind == -1)
-    joint_row = np.full(k, -1)
-    joint_row[from_row[kind == -2]] = np.flatnonzero(kind == -2)
-    single_at = np.full(pieces, -1)
-    single_at[kind[kind >= 0]] = np.flatnonzero(kind >= 0)
-    tie_at = np.full(pieces, -1)
-    tie_at[ties] = np.flatnonzero(kind <= -3)
+            mine = np.flatnonzero(~joint_pieces & (senses[piece_row] == sense))
+            table.append((name, _SINGLE, piece_row[mine], mine))
+    from_row, about = (np.concatenate([line[i] for line in table]).astype(np.int64) for i in (2, 3))
+    kind = np.repeat([line[1] for line in table], [len(line[2]) for line in table])
     # Masks: one; rows; leading pieces; tied pieces; pairs of a tied and a leading piece.
-    row_mask = 1 + np.arange(len(joint))
     lead_mask = 1 + len(joint) + np.arange(pieces)
-    tied_mask = lead_mask + pieces
-    pair_first = 1 + len(joint) + 2 * pieces
-    pair_tied, pair_lead = [], []
-    for p in ties.tolist():
-        for before in range(first[terms.of[p]], p):
-            pair_tied.append(p)
-            pair_lead.append(before)
-    tied, lead = np.array(pair_tied, dtype=np.int64), np.array(pair_lead, dtype=np.int64)
-    parts: list[tuple[Any, Any, Any, Any, Any]] = []  # row, column, source, coefficient, mask
-    sides: list[tuple[Any, Any, Any, Any]] = []  # row, source, coefficient, mask
-
-    def entries_of(which: Array) -> tuple[Array, Array]:
-        """Entries of T of some pieces, and whose they are as positions in ``which``."""
-        ends = np.searchsorted(of_piece, which), np.searchsorted(of_piece, which, side="right")
-        found = np.concatenate([np.arange(a, b) for a, b in zip(*ends, strict=True)] or [np.zeros(0)]).astype(np.int64)
-        return found, np.repeat(np.arange(len(which)), ends[1] - ends[0])
-
-    ones = np.zeros(nnz, dtype=np.int64)
-    entries = np.flatnonzero(own[pattern.row] == 0)
-    parts.append(
-        (plain_at[pattern.row[entries]], pattern.col[entries], entries, np.ones(len(entries)), ones[: len(entries)])
-    )
-    sides.append((plain_at[plain], plain, np.ones(len(plain)), np.zeros(len(plain), dtype=np.int64)))
-    # Single maxima: the linear part with each piece.
-    for p in singles.tolist():
-        mine = np.flatnonzero(pattern.row == piece_row[p])
-        parts.append((np.full(len(mine), single_at[p]), pattern.col[mine], mine, np.ones(len(mine)), ones[: len(mine)]))
-    found = np.flatnonzero(is_single[of_piece])
-    zeros = np.zeros(len(found), dtype=np.int64)
-    parts.append((single_at[of_piece[found]], T.col[entry[found]], nnz + entry[found], weight_sign[found], zeros))
-    none = np.zeros(len(singles), dtype=np.int64)
-    sides.append((single_at[singles], piece_row[singles], np.ones(len(singles)), none))
+    pair_mask = 1 + len(joint) + 2 * pieces
+    tied, lead = np.repeat(ties, ties - begin[ties]), arrays.ranges(begin[ties], ties)
     factor = terms.weight[terms.of] * terms.sign
-    sides.append((single_at[singles], k + terms.base[singles], factor[singles], none))
-    # Joint rows: the linear part with the leading pieces.
-    mine = np.flatnonzero(joint_at[pattern.row] >= 0)
-    parts.append(
-        (
-            joint_row[pattern.row[mine]],
-            pattern.col[mine],
-            mine,
-            np.ones(len(mine)),
-            row_mask[joint_at[pattern.row[mine]]],
-        )
-    )
-    found = np.flatnonzero(joint_pieces[of_piece])
-    parts.append(
-        (
-            joint_row[piece_row[of_piece[found]]],
-            T.col[entry[found]],
-            nnz + entry[found],
-            weight_sign[found],
-            lead_mask[of_piece[found]],
-        )
-    )
-    sides.append((joint_row[joint], joint, np.ones(len(joint)), row_mask))
+    entries: list[Sequence[Array]] = []  # linear row, variable, source, coefficient, mask
+    sides: list[Sequence[Array]] = []  # linear row, source, coefficient, mask
+
+    def put_rows(into: Array, rows: Array, mask: Array | int) -> None:
+        """Rows of the set into linear rows."""
+        here, whose = arrays.spans(pattern.row, rows)
+        mask = np.broadcast_to(mask, into.shape)
+        entries.append(np.broadcast_arrays(into[whose], pattern.col[here], here, 1.0, mask[whose]))
+        sides.append(np.broadcast_arrays(into, rows, 1.0, mask))
+
+    def put_pieces(into: Array, which: Array, factor: Array, mask: Array | int) -> None:
+        """Pieces, times factors, into linear rows."""
+        here, whose = arrays.spans(T.row, terms.base[which])
+        mask = np.broadcast_to(mask, into.shape)
+        entries.append((into[whose], T.col[here], len(pattern.row) + here, factor[whose], mask[whose]))
+        sides.append((into, k + terms.base[which], factor, mask))
+
+    plain, singles, joints, tie_rows = (np.flatnonzero(kind == one) for one in (_PLAIN, _SINGLE, _JOINT, _TIE))
+    put_rows(plain, from_row[plain], 0)
+    put_rows(singles, from_row[singles], 0)
+    put_pieces(singles, about[singles], factor[about[singles]], 0)
+    put_rows(joints, joint, 1 + np.arange(len(joint)))  # with the leading pieces
     mine = np.flatnonzero(joint_pieces)
-    sides.append((joint_row[piece_row[mine]], k + terms.base[mine], factor[mine], lead_mask[mine]))
-    # Ties: the tied piece minus the leading one.
-    for which, rows, sign, mask in (
-        (ties, tie_at[ties], terms.sign[ties], tied_mask[ties]),
-        (lead, tie_at[tied], -terms.sign[lead], pair_first + np.arange(len(lead))),
-    ):
-        found, whose = entries_of(which)
-        parts.append((rows[whose], T.col[entry[found]], nnz + entry[found], sign[whose], mask[whose]))
-        sides.append((rows, k + terms.base[which], sign, mask))
-    row, col, source, coefficient, mask = (np.concatenate([part[i] for part in parts]) for i in range(5))
-    places, target = np.unique(row.astype(np.int64) * l + col.astype(np.int64), return_inverse=True)
+    put_pieces(joints[joint_at[piece_row[mine]]], mine, factor[mine], lead_mask[mine])
+    put_pieces(tie_rows, ties, terms.sign[ties], lead_mask[ties] + pieces)  # less the leading piece
+    put_pieces(np.repeat(tie_rows, ties - begin[ties]), lead, -terms.sign[lead], pair_mask + np.arange(len(lead)))
+    row, col, *summands = (np.concatenate([part[i] for part in entries]) for i in range(5))
+    places, target = np.unique(row * l + col, return_inverse=True)
     rows, cols = np.divmod(places, l)
-    side_row, side_source, side_coefficient, side_mask = (np.concatenate([part[i] for part in sides]) for i in range(4))
-    shapes = []
-    begin = 0
-    for name, height in shapes_rows.items():
-        inside = int(((rows >= begin) & (rows < begin + height)).sum())
-        if height:
-            shapes.append((name, height, inside))
-        begin += height
+    side_row, *side_summands = (np.concatenate([part[i] for part in sides]) for i in range(4))
+    heights = [sum(len(line[2]) for line in table if line[0] == name) for name, _, _ in BLOCKS]
+    ends = np.searchsorted(rows, np.cumsum([0, *heights]))
+    blocks = zip(BLOCKS, heights, np.diff(ends).tolist(), strict=True)
     return PlainRows(
         num_rows=k,
         joint=joint,
@@ -451,18 +370,34 @@ def _made(constraints: Constraints, terms: Terms, soft: Array, entropic_slack: b
         joint_of=joint_at[piece_row],
         by_bounds=whole,
         bound=bound,
-        bound_column=bound_columns,
-        bound_repeats=_repeats(bound_columns),
+        bound_column=bound_column,
+        bound_repeats=_repeats(bound_column),
         bound_entries=bound_entries,
         ties=ties,
-        shapes=tuple(shapes),
+        shapes=tuple((block[0], height, count) for block, height, count in blocks if height),
         rows=rows,
         cols=cols,
         from_row=from_row,
-        is_plain=kind == -1,
-        is_tie=kind <= -3,
-        is_joint=kind == -2,
+        is_plain=kind == _PLAIN,
+        is_tie=kind == _TIE,
+        is_joint=kind == _JOINT,
         pairs=(tied, lead),
-        coefficients=_Sum(target.reshape(-1), source.astype(np.int64), coefficient, mask.astype(np.int64), len(places)),
-        sides=_Sum(side_row.astype(np.int64), side_source.astype(np.int64), side_coefficient, side_mask, count),
+        coefficients=_Sum(len(places), target.reshape(-1), *summands),
+        sides=_Sum(len(from_row), side_row, *side_summands),
     )
+
+
+def _in_one_variable(terms: Terms, joint_pieces: Array) -> tuple[Array, Array, Array]:
+    """Maxima of two pieces in one variable, which is known where they are equal; that variable; their entries of T.
+
+    An entry of -1: the piece is a constant.
+    """
+    T = terms.matrix
+    starts = np.searchsorted(T.row, np.arange(T.shape[0] + 1))
+    two = np.flatnonzero((np.diff(terms.first) == 2) & joint_pieces[terms.first[:-1]])
+    base = terms.base[terms.first[two][:, None] + [0, 1]]
+    counts = starts[base + 1] - starts[base]
+    column = np.where(counts > 0, np.append(T.col, -1)[starts[base]], -1)  # (two, 2)
+    same = (column[:, 0] == column[:, 1]) | (counts.min(1) == 0)
+    here = same & (counts.max(1) == 1)
+    return two[here], column.max(1)[here], np.where(counts > 0, starts[base], -1)[here]

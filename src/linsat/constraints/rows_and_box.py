@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,33 +10,13 @@ import numpy as np
 from linsat._forks import one_thread_after_a_fork
 from linsat._optional import is_tensor
 from linsat._transforms import Kept, has_tangent, mapped
-from linsat.constraints.arrays import (
-    Array,
-    Numbers,
-    Shape,
-    as_array,
-    check_bound,
-    check_finite,
-    check_side,
-    followed,
-    read_bound,
-    read_right_side,
-    spread,
-    to_tensor,
-)
-from linsat.constraints.checks import (
-    check_bounds,
-    check_empty_rows,
-    check_finite_box,
-    check_names,
-    joint_batch_shape,
-)
+from linsat.constraints import arrays
+from linsat.constraints.arrays import Array, Numbers, Shape
+from linsat.constraints.checks import check_bounds, check_empty_rows, check_finite_box, check_names, joint_batch_shape
 from linsat.constraints.coefficients import Matrix, read_matrix
-from linsat.constraints.layout import Layout
-from linsat.constraints.numbers import own_tensor, right_sides, sparse_matrix, statement, values_on
+from linsat.constraints.numbers import Statement, own_tensor, right_sides, sparse_matrix, statement, values_on
 from linsat.constraints.rounded import consistent, keep_dependencies, rounding_of
 from linsat.constraints.soft import SoftRows, check_price, full_price, learned_price
-from linsat.constraints.statement import Statement
 from linsat.constraints.structure import BLOCKS, SparsityPattern, Values, joint_width, stack_rows
 from linsat.constraints.terms import Terms
 from linsat.constraints.text import SENSE_TEXT, row_text, summary
@@ -102,12 +81,12 @@ class RowsAndBox:
                 continue
             matrix = read_matrix(matrix_name, given[matrix_name])
             self._matrices[matrix_name] = matrix
-            self._right_sides[side_name] = read_right_side(side_name, given[side_name], matrix)
+            self._right_sides[side_name] = arrays.read_right_side(side_name, given[side_name], matrix)
         self._rounding = rounding_of(f)  # of the equalities' sides as given
         self._adjusted: Numbers = np.zeros(())
         self._bounds_on: dict[Any, Any] = {}  # constant bounds as tensors
-        self._lower = read_bound("lower", lower)
-        self._upper = read_bound("upper", upper)
+        self._lower = arrays.read_bound("lower", lower)
+        self._upper = arrays.read_bound("upper", upper)
         self._layout = read_layout(variables)
         self._structure = self._stacked()
         self._names = check_names(names, len(self))
@@ -124,12 +103,12 @@ class RowsAndBox:
 
     def _sides(self) -> dict[str, Numbers]:
         """The right-hand sides (batch..., rows) as they are kept."""
-        return {n: spread(side, (*side.shape[:-1], self._rows_of(n))) for n, side in self._right_sides.items()}
+        return {n: arrays.spread(side, (*side.shape[:-1], self._rows_of(n))) for n, side in self._right_sides.items()}
 
     def _consistent_sides(self) -> dict[str, Numbers]:
         """The right-hand sides (batch..., rows) as they are solved for: learned ones freed of rounding as well."""
         sides = self._sides()
-        if "f" in sides and followed(sides["f"]):
+        if "f" in sides and arrays.followed(sides["f"]):
             sides["f"] = self._freed(sides["f"])[0]
         return sides
 
@@ -144,24 +123,18 @@ class RowsAndBox:
     def _free_constants(self) -> None:
         """Sides that are constants are freed of rounding once, when they come in."""
         f = self._right_sides.get("f")
-        if self._rounding and f is not None and not followed(f):
+        if self._rounding and f is not None and not arrays.followed(f):
             freed, self._adjusted = self._freed(self._sides()["f"])
             self._right_sides = self._right_sides | {"f": freed}
 
-    @property
-    def adjusted(self) -> Tensor:
-        """The largest relative change of a right-hand side that was given in less than float64, per instance.
+    def _adjustment(self) -> Numbers:
+        """The largest relative change of a right-hand side that was given in less than float64: (batch...), or ().
 
         Equalities that contradict each other by no more than the rounding of that dtype (row and column sums from two
-        softmaxes in float32) get the nearest sides that do not. 0 where sides are taken as given: (batch...), or ().
+        softmaxes in float32) get the nearest sides that do not. 0 where sides are taken as given.
         """
-        amount = self.adjustment()
-        return to_tensor(np.asarray(amount)) if not is_tensor(amount) else amount
-
-    def adjustment(self) -> Numbers:
-        """`adjusted`, as an array where the sides are constants."""
         f = self._right_sides.get("f")
-        return self._adjusted if f is None or not followed(f) else self._freed(self._sides()["f"])[1]
+        return self._adjusted if f is None or not arrays.followed(f) else self._freed(self._sides()["f"])[1]
 
     def _stacked(self) -> SparsityPattern:
         return stack_rows(self._matrices, self._width())
@@ -186,13 +159,13 @@ class RowsAndBox:
         self._batch_shape = joint_batch_shape(shapes)
         # What calls have made ready, by kind (linsat.plan) and by everything but numbers (linsat.projection); plain
         # dicts, because filling them twice is harmless.
-        self.plans: dict[Any, Any] = {}
-        self.calls: dict[Any, Any] = {}
-        self.in_graphs = Kept()
+        self._plans: dict[Any, Any] = {}
+        self._calls: dict[Any, Any] = {}
+        self._in_graphs = Kept()
         self._slots: dict[Any, Any] = {}  # constants as solvers read them
-        self._fixed = not live and not any(map(followed, numbers.values()))
+        self._fixed = not live and not any(map(arrays.followed, numbers.values()))
         # Kept by reference: their numbers may change.
-        self._followed = () if self._fixed else tuple(self.learned_tensors())
+        self._followed = () if self._fixed else tuple(self._learned_tensors())
 
     # ------------------------------------------------------------------ what a user asks of it
 
@@ -219,12 +192,7 @@ class RowsAndBox:
         """One name per row: rows of A first, then C, then E."""
         return self._structure.default_names if self._names is None else self._names
 
-    @property
-    def layout(self) -> Layout | None:
-        """Names, shapes and labels of the variables; None where none were given."""
-        return self._layout
-
-    def variable_name(self, index: int) -> str:
+    def _variable_name(self, index: int) -> str:
         """A variable as messages call it: ``works[3, 0]``, or ``x[15]`` in a set without names."""
         return f"x[{index}]" if self._layout is None else self._layout.entry(index)
 
@@ -242,11 +210,6 @@ class RowsAndBox:
         return self._layout.restored(vector, "by name" if self._layout.shape is None else "shaped")
 
     @property
-    def given_names(self) -> tuple[str, ...] | None:
-        """The names of the rows where the user gave any."""
-        return self._names
-
-    @property
     def lower(self) -> Tensor:
         """The lower bounds: a scalar, (variables,) or (batch..., variables); a copy unless it is learned."""
         return own_tensor(self._lower)
@@ -259,13 +222,13 @@ class RowsAndBox:
     @property
     def rhs(self) -> Tensor:
         """All right-hand sides stacked, (batch..., rows), in float64."""
-        return self.numbers().rhs
+        return self._numbers().rhs
 
     @property
     def price(self) -> Tensor:
         """What breaking each row costs per unit, (batch..., rows) in float64; infinite where a row is hard."""
-        found = self.numbers().price
-        return to_tensor(np.full(len(self), np.inf)) if found is None else found
+        found = self._numbers().price
+        return arrays.to_tensor(np.full(len(self), np.inf)) if found is None else found
 
     @property
     def right_sides(self) -> dict[str, Tensor]:
@@ -275,7 +238,7 @@ class RowsAndBox:
     @property
     def matrix(self) -> Tensor:
         """All coefficients stacked as one sparse COO tensor (batch..., rows, variables), in float64."""
-        return sparse_matrix(self._structure, self.numbers().values)
+        return sparse_matrix(self._structure, self._numbers().values)
 
     @property
     def coefficients(self) -> dict[str, Tensor]:
@@ -286,12 +249,7 @@ class RowsAndBox:
         """
         return {name: own_tensor(matrix.stated()) for name, matrix in self._matrices.items()}
 
-    @property
-    def blocks(self) -> Mapping[str, Matrix]:
-        """Coefficients by name, with their pattern and how they were stated."""
-        return MappingProxyType(self._matrices)
-
-    def numbers(self, device: torch.device | str | None = None) -> Values:
+    def _numbers(self, device: torch.device | str | None = None) -> Values:
         """Coefficients, right-hand sides and bounds in float64 on ``device``, with gradients where asked for."""
         return values_on(self, device)
 
@@ -316,7 +274,7 @@ class RowsAndBox:
         """
         return violation(self, x)
 
-    def soft_violation(self, x: Any, tol: float) -> Any:
+    def _soft_violation(self, x: Any, tol: float) -> Any:
         """`row_violation` of the soft rows, 0 for the others and where it is at most ``tol`` times the row's size."""
         return soft_violation(self, x, tol)
 
@@ -330,12 +288,12 @@ class RowsAndBox:
     # ------------------------------------------------------------------ compiled once, kept, never copied
 
     @property
-    def mapped(self) -> bool:
+    def _mapped(self) -> bool:
         """Whether a function transform maps over some number of the set, so that its instances may differ."""
         return any(is_tensor(numbers) and mapped(numbers) for numbers in self._sources())
 
     @property
-    def moving(self) -> bool:
+    def _moving(self) -> bool:
         """Whether some number of the set carries a tangent of forward mode."""
         return any(is_tensor(numbers) and has_tangent(numbers) for numbers in self._sources())
 
@@ -345,22 +303,22 @@ class RowsAndBox:
             matrices += self._terms.sources().values()
         return [*matrices, *self._right_sides.values(), self._lower, self._upper, *(s.price for s in self._soft)]
 
-    def check_numbers(self) -> None:
+    def _check_numbers(self) -> None:
         """Check again what may have changed since the set was made: tensors that were kept by reference."""
         for name, side in self._right_sides.items():
-            check_side(name, side)
+            arrays.check_side(name, side)
         for name, matrix in self._matrices.items():
-            check_finite(name, matrix.values())
-        check_bound("lower", self._lower)
-        check_bound("upper", self._upper)
+            arrays.check_finite(name, matrix.values())
+        arrays.check_bound("lower", self._lower)
+        arrays.check_bound("upper", self._upper)
         check_bounds(self._lower, self._upper, self._layout)
         for block in self._soft:
             check_price(block.price)
         if self._terms is not None:
-            check_finite("t", self._terms.side)
-            check_finite("T", self._terms.matrix.values())
+            arrays.check_finite("t", self._terms.side)
+            arrays.check_finite("T", self._terms.matrix.values())
 
-    def require_finite_box(self, *, lower_only: bool = False) -> None:
+    def _require_finite_box(self, *, lower_only: bool = False) -> None:
         """Reject infinite bounds, or lower ones only, for what works inside a box.
 
         Raises:
@@ -369,29 +327,19 @@ class RowsAndBox:
         check_finite_box(self._lower, self._upper, self._layout, lower_only)
 
     @property
-    def reach(self) -> float:
+    def _reach(self) -> float:
         """The largest size of any finite bound."""
-        sizes = (np.abs(as_array(bound)) for bound in self._bounds().values())
+        sizes = (np.abs(arrays.as_array(bound)) for bound in self._bounds().values())
         return max(float(size[np.isfinite(size)].max(initial=0.0)) for size in sizes)
 
-    def learned_tensors(self) -> dict[str, Tensor]:
+    def _learned_tensors(self) -> dict[str, Tensor]:
         """The user's tensors that require gradients, by argument name."""
         sources = {name: m.source for name, m in self._matrices.items()}
         sources |= {} if self._terms is None else self._terms.sources()
         sources |= self._right_sides | self._bounds() | learned_price(self._soft)
         return {name: t for name, t in sources.items() if is_tensor(t) and t.requires_grad}
 
-    @property
-    def fixed(self) -> bool:
-        """Whether no number of the set was given as a tensor that requires gradients."""
-        return self._fixed
-
-    @property
-    def terms(self) -> Terms | None:
-        """The maxima that formulas with ``abs``, norms and the like add to rows; None: all rows are linear."""
-        return self._terms
-
-    def require_linear(self, what: str) -> None:
+    def _require_linear(self, what: str) -> None:
         """Reject a set with maxima, for what takes linear rows only."""
         if self._terms is not None:
             name = self.names[int(self._terms.row[0])]
@@ -399,10 +347,6 @@ class RowsAndBox:
                 f"{what} takes linear rows, and {name!r} has abs, a maximum or a norm. Fix: cons.lifted(), the same "
                 f"set in linear rows over further variables."
             )
-
-    @property
-    def structure(self) -> SparsityPattern:
-        return self._structure
 
     @property
     def soft(self) -> Tensor:
@@ -422,10 +366,5 @@ class RowsAndBox:
             found[block.rows] = True
         return found
 
-    @property
-    def named_bounds(self) -> tuple[NamedBound, ...]:
-        """Bounds that were not given as bounds but come from rows with one coefficient or from a box."""
-        return self._named_bounds
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "plans": {}, "calls": {}, "in_graphs": Kept(), "_bounds_on": {}, "_slots": {}}
+        return {**self.__dict__, "_plans": {}, "_calls": {}, "_in_graphs": Kept(), "_bounds_on": {}, "_slots": {}}

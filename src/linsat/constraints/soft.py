@@ -10,21 +10,8 @@ import numpy as np
 
 from linsat._optional import is_tensor
 from linsat._transforms import plain
-from linsat.constraints.arrays import (
-    Array,
-    Numbers,
-    alike,
-    as_array,
-    broadcast_shapes,
-    first_place,
-    indexed,
-    namespace,
-    picked,
-    positions_on,
-    read_numbers,
-    spread,
-    visible,
-)
+from linsat.constraints import arrays
+from linsat.constraints.arrays import Array, Numbers
 from linsat.constraints.names import select_rows
 from linsat.errors import ConstraintError
 
@@ -51,7 +38,7 @@ class SoftRows:
 
 def read_price(value: Any, count: int) -> Numbers:
     """Validate the price of ``count`` rows: a number, one per row, or (batch..., rows)."""
-    price = read_numbers("price", value)
+    price = arrays.read_numbers("price", value)
     if price.ndim and price.shape[-1] not in (1, count):
         raise ConstraintError(
             f"price has shape {tuple(price.shape)} but {count} rows are softened; expected a number, ({count},) or "
@@ -63,14 +50,14 @@ def read_price(value: Any, count: int) -> Numbers:
 
 def check_price(price: Numbers) -> None:
     """Reject prices that are not positive and finite, naming the first by its index; in a graph the solve does."""
-    now = visible(price)
+    now = arrays.visible(price)
     if now is None:
         return
-    wrong = ~(namespace(now).isfinite(now) & (now > 0))
+    wrong = ~(arrays.namespace(now).isfinite(now) & (now > 0))
     if bool(wrong.any()):
-        index = first_place(wrong)
+        index = arrays.first_place(wrong)
         raise ConstraintError(
-            f"{indexed('price', index)} is {float(now[index])}; expected a positive, finite price per unit. "
+            f"{arrays.indexed('price', index)} is {float(now[index])}; expected a positive, finite price per unit. "
             f"Fix: for example price=10.0; a row that must hold is left out, and a learned price is kept positive by "
             f"log_price.exp()."
         )
@@ -108,13 +95,13 @@ def full_price(soft: Sequence[SoftRows], num_rows: int) -> Numbers | None:
     """The price of every row, (batch..., rows), infinite where a row is hard; None: all are."""
     if not soft:
         return None
-    batch = broadcast_shapes(*(block.price.shape[:-1] for block in soft))
+    batch = arrays.broadcast_shapes(*(block.price.shape[:-1] for block in soft))
     full = np.full((*batch, num_rows), np.inf)
-    full, *prices = alike([full, *(block.price for block in soft)])
+    full, *prices = arrays.alike([full, *(block.price for block in soft)])
     for block, price in zip(soft, prices, strict=True):
-        own = spread(price, (*batch, len(block.rows)))
+        own = arrays.spread(price, (*batch, len(block.rows)))
         if is_tensor(full):
-            full = full.index_copy(-1, positions_on(full, block.rows), own.to(full.dtype))
+            full = full.index_copy(-1, arrays.positions_on(full, block.rows), own.to(full.dtype))
         else:
             full[..., block.rows] = own
     return full
@@ -122,10 +109,10 @@ def full_price(soft: Sequence[SoftRows], num_rows: int) -> Numbers | None:
 
 def from_full_price(price: Numbers) -> tuple[SoftRows, ...]:
     """The soft rows that prices (batch..., rows) mean, infinite where a row is hard."""
-    xp = namespace(price)
+    xp = arrays.namespace(price)
     hard = xp.isposinf(plain(price) if is_tensor(price) else price)
     check_price(xp.where(hard, 1.0, price))
-    finite = as_array(~hard.reshape(-1, price.shape[-1]))
+    finite = arrays.as_array(~hard.reshape(-1, price.shape[-1]))
     mixed = np.flatnonzero(finite.any(0) & ~finite.all(0))
     if len(mixed):
         raise ConstraintError(
@@ -133,4 +120,4 @@ def from_full_price(price: Numbers) -> tuple[SoftRows, ...]:
             f"for all or for none. Fix: a high price where it should hold."
         )
     rows = np.flatnonzero(finite.all(0))
-    return (SoftRows(rows, read_price(picked(price, rows), len(rows))),) if len(rows) else ()
+    return (SoftRows(rows, read_price(arrays.picked(price, rows), len(rows))),) if len(rows) else ()

@@ -50,18 +50,6 @@ class SparsityPattern:
             self.cache[key] = self._tensors(device)
         return self.cache[key]
 
-    def hard_price(self, device: torch.device | str) -> Tensor:
-        """The prices of rows that may not be broken, (rows,)."""
-        import torch
-
-        if torch.compiler.is_compiling():
-            return torch.full((self.num_rows,), torch.inf, dtype=torch.float64, device=device)
-        key = ("hard", str(device))
-        if key not in self.cache:
-            with plain_tensors():
-                self.cache[key] = torch.full((self.num_rows,), torch.inf, dtype=torch.float64, device=device)
-        return self.cache[key]
-
     def _tensors(self, device: torch.device | str) -> tuple[Tensor, ...]:
         import torch
 

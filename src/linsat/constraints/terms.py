@@ -18,18 +18,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from linsat._optional import is_tensor
-from linsat.constraints.arrays import (
-    Array,
-    Numbers,
-    Shape,
-    as_array,
-    broadcast_shapes,
-    namespace,
-    positions_on,
-    read_right_side,
-    side_by_side,
-    spread,
-)
+from linsat.constraints import arrays
+from linsat.constraints.arrays import Array, Numbers, Shape
 from linsat.constraints.coefficients import Matrix, join, read_matrix
 from linsat.constraints.text import terms_text
 
@@ -58,11 +48,9 @@ class Terms:
     @staticmethod
     def made(T: Any, t: Any, names: Sequence[str], base: Any, sign: Any, of: Any, row: Any, weight: Any) -> Terms:
         matrix = read_matrix("T", T)
-        whole = (np.asarray(part, dtype=np.int64) for part in (base, of, row))
-        base, of, row = whole
-        numbers = (np.asarray(part, dtype=np.float64) for part in (sign, weight))
-        sign, weight = numbers
-        return Terms(matrix, read_right_side("t", t, matrix), tuple(names), base, sign, of, row, weight)
+        base, of, row = (np.asarray(part, dtype=np.int64) for part in (base, of, row))
+        sign, weight = (np.asarray(part, dtype=np.float64) for part in (sign, weight))
+        return Terms(matrix, arrays.read_right_side("t", t, matrix), tuple(names), base, sign, of, row, weight)
 
     @staticmethod
     def of_weights(weights: sp.csr_array, maxima: Sequence[Maxima], order: Sequence[Variable]) -> Terms | None:
@@ -81,7 +69,7 @@ class Terms:
         of = np.concatenate([m.of + offset for m, offset in zip(maxima, offsets, strict=False)])
         first = np.searchsorted(of, np.arange(offsets[-1] + 1))
         counts = np.diff(first)[used]
-        pieces = np.concatenate([np.arange(first[m], first[m + 1]) for m in used])
+        pieces = arrays.ranges(first[used], first[used + 1])
         blocks = [
             sp.hstack([m.bases.terms.get(v, sp.csr_array((m.bases.size, v.size))) for v in order]) for m in maxima
         ]
@@ -104,7 +92,7 @@ class Terms:
 
     @property
     def batch_shape(self) -> Shape:
-        return broadcast_shapes(self.matrix.batch_shape, tuple(self.side.shape[:-1]))
+        return arrays.broadcast_shapes(self.matrix.batch_shape, tuple(self.side.shape[:-1]))
 
     @cached_property
     def first(self) -> Array:
@@ -113,7 +101,7 @@ class Terms:
 
     def sides(self) -> Numbers:
         """t as (batch..., bases)."""
-        return spread(self.side, (*self.side.shape[:-1], self.matrix.shape[0]))
+        return arrays.spread(self.side, (*self.side.shape[:-1], self.matrix.shape[0]))
 
     def sources(self) -> dict[str, Numbers]:
         return {"T": self.matrix.source, "t": self.side}
@@ -121,7 +109,7 @@ class Terms:
     def replaced(self, T: Any = None, t: Any = None) -> Terms:
         """The same with other numbers."""
         matrix = self.matrix if T is None else self.matrix.with_coefficients(T)
-        return replace(self, matrix=matrix, side=self.side if t is None else read_right_side("t", t, matrix))
+        return replace(self, matrix=matrix, side=self.side if t is None else arrays.read_right_side("t", t, matrix))
 
     def on_rows(self, rows: Array) -> Terms:
         """The same maxima in other rows: ``rows`` (old rows,) are their new positions."""
@@ -137,17 +125,20 @@ class Terms:
 
     def at(self, x: Numbers, count: int) -> tuple[Numbers, Numbers]:
         """What the maxima add to each of ``count`` rows at x (batch..., variables), and the sum of the terms' sizes."""
-        xp = namespace(x)
-        like = _like(x)
-        values, side = like(self.matrix.values()), like(self.sides())
-        row, col = positions_on(x, self.matrix.row), positions_on(x, self.matrix.col)
+        xp = arrays.namespace(x)
+        values, side = self.matrix.values(), self.sides()
+        if is_tensor(x):
+            values, side = arrays.to_tensor(values, x.device), arrays.to_tensor(side, x.device)
+        else:
+            values, side = arrays.as_array(values), arrays.as_array(side)
+        row, col = arrays.positions_on(x, self.matrix.row), arrays.positions_on(x, self.matrix.col)
         bases = summed(x[..., col] * values, row, self.matrix.shape[0]) - side
-        pieces = bases[..., positions_on(x, self.base)] * positions_on(x, self.sign)
+        pieces = bases[..., arrays.positions_on(x, self.base)] * arrays.positions_on(x, self.sign)
         widest = int(np.diff(self.first).max())
         table = np.minimum(self.first[:-1, None] + np.arange(widest), self.first[1:, None] - 1)
-        largest = xp.amax(pieces[..., positions_on(x, table)], -1)  # (batch..., maxima)
-        added = largest * positions_on(x, self.weight)
-        where = positions_on(x, self.row)
+        largest = xp.amax(pieces[..., arrays.positions_on(x, table)], -1)  # (batch..., maxima)
+        added = largest * arrays.positions_on(x, self.weight)
+        where = arrays.positions_on(x, self.row)
         sizes = abs(added.detach() if is_tensor(added) else added)
         return summed(added, where, count), summed(sizes, where, count)
 
@@ -182,21 +173,12 @@ class Terms:
         return left if constant == 0 else f"{left} {'+' if constant > 0 else '-'} {abs(constant):g}"
 
 
-def _like(x: Numbers) -> Callable[[Numbers], Numbers]:
-    """Numbers where x is."""
-    if is_tensor(x):
-        from linsat.constraints.arrays import to_tensor
-
-        return lambda numbers: to_tensor(numbers, x.device)
-    return as_array
-
-
 def summed(terms: Numbers, place: Any, count: int) -> Numbers:
     """(batch..., n) summed over the entries of each place, (batch..., count): arrays of numpy, torch or JAX."""
     if is_tensor(terms):
         return terms.new_zeros((*terms.shape[:-1], count)).index_add(-1, place, terms)
     if not isinstance(terms, np.ndarray):
-        return namespace(terms).zeros((*terms.shape[:-1], count), terms.dtype).at[..., place].add(terms)
+        return arrays.namespace(terms).zeros((*terms.shape[:-1], count), terms.dtype).at[..., place].add(terms)
     flat: Array = terms.reshape(-1, len(place)) if len(place) else np.zeros((int(np.prod(terms.shape[:-1])), 0))
     places = np.arange(len(flat))[:, None] * count + place
     sums = np.bincount(places.reshape(-1), flat.reshape(-1), minlength=len(flat) * count)
@@ -210,7 +192,7 @@ def both(left: Terms | None, right: Terms | None) -> Terms | None:
     bases, maxima = left.matrix.shape[0], len(left.row)
     return Terms(
         join("T", [left.matrix, right.matrix]),
-        side_by_side([left.sides(), right.sides()]),
+        arrays.side_by_side([left.sides(), right.sides()]),
         left.names + right.names,
         np.append(left.base, right.base + bases),
         np.append(left.sign, right.sign),
@@ -227,65 +209,43 @@ def lifted(constraints: Constraints) -> tuple[Constraints, Array]:
     """
     from linsat.constraints.constraint_set import Constraints
 
-    terms, l = constraints.terms, constraints.num_variables
+    terms, l = constraints._terms, constraints.num_variables
     assert terms is not None
     assert l is not None
-    count, k = len(terms.row), len(constraints)
-    matrix = terms.matrix
-    first = np.searchsorted(matrix.row, np.arange(matrix.shape[0] + 1))
-    entries = np.concatenate([np.arange(first[b], first[b + 1]) for b in terms.base]).astype(np.int64)
-    lengths = np.diff(first)[terms.base]
-    of_entry = np.repeat(np.arange(len(terms.base)), lengths)
-    values, side = as_array(matrix.values()), as_array(terms.sides())
-    own = values[..., entries] * terms.sign[of_entry]
-    blocks: dict[str, Any] = {}
+    count, k, pieces = len(terms.row), len(constraints), len(terms.base)
+
+    def block(name: str, height: int, *parts: tuple[Array, Array, Array]) -> Matrix:
+        """Coefficients with their rows and variables, put together row by row."""
+        row, col = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        order = np.lexsort((col, row))
+        values = arrays.side_by_side([part[2] for part in parts])[..., order]
+        return Matrix(name, (height, l + count), row[order], col[order], values, sparse=True)
+
+    arguments: dict[str, Any] = {name: arrays.as_array(side) for name, side in constraints._sides().items()}
     start = 0
-    for name, block in constraints.blocks.items():
-        rows = block.shape[0]
-        here = (terms.row >= start) & (terms.row < start + rows)
-        row = np.append(block.row, terms.row[here] - start)
-        col = np.append(block.col, l + np.flatnonzero(here))
-        given = as_array(block.values())
-        weights = np.broadcast_to(terms.weight[here], (*given.shape[:-1], int(here.sum())))
-        blocks[name] = (row, col, np.concatenate([given, weights], -1), rows)
-        start += rows
-    sides = {name: as_array(s) for name, s in constraints._sides().items()}
-    pieces = len(terms.base)
-    row = np.append(of_entry, np.arange(pieces))
-    col = np.append(matrix.col[entries], l + terms.of)
-    bound = np.broadcast_to(-1.0, (*own.shape[:-1], pieces))
-    piece_rows = (row, col, np.concatenate([own, bound], -1), pieces)
-    piece_side = side[..., terms.base] * terms.sign
-    if "A" in blocks:
-        a = blocks["A"]
-        batch = np.broadcast_shapes(a[2].shape[:-1], piece_rows[2].shape[:-1])
-        both_values = [np.broadcast_to(v, (*batch, v.shape[-1])) for v in (a[2], piece_rows[2])]
-        blocks["A"] = (
-            np.append(a[0], a[3] + row), np.append(a[1], col), np.concatenate(both_values, -1), a[3] + pieces
-        )  # fmt: skip
-        sides["b"] = side_by_side([sides["b"], piece_side])
-    else:
-        blocks = {"A": piece_rows} | blocks
-        sides["b"] = piece_side
-    plain_a = np.arange(constraints.blocks["A"].shape[0]) if "A" in constraints.blocks else np.zeros(0, np.int64)
-    owner = np.concatenate([plain_a, terms.row[terms.of], np.arange(len(plain_a), k)])
-    arguments: dict[str, Any] = {}
-    for name, (row, col, data, rows) in blocks.items():
-        placed = np.lexsort((col, row))
-        arguments[name] = Matrix(name, (rows, l + count), row[placed], col[placed], data[..., placed], sparse=True)
-    bounds = {n: as_array(b) for n, b in constraints._bounds().items()}
+    for name, given in constraints._matrices.items():
+        height = given.shape[0]
+        here = np.flatnonzero((terms.row >= start) & (terms.row < start + height))
+        maxima = (terms.row[here] - start, l + here, terms.weight[here])
+        arguments[name] = block(name, height, (given.row, given.col, arrays.as_array(given.values())), maxima)
+        start += height
+    entries, of = arrays.spans(terms.matrix.row, terms.base)
+    own = arrays.as_array(terms.matrix.values())[..., entries] * terms.sign[of]
+    bound = (np.arange(pieces), l + terms.of, np.full(pieces, -1.0))
+    above = block("A", pieces, (of, terms.matrix.col[entries], own), bound)
+    side = arrays.as_array(terms.sides())[..., terms.base] * terms.sign
+    first = arguments["A"].shape[0] if "A" in arguments else 0  # rows before those of the pieces
+    arguments["A"] = join("A", [arguments["A"], above]) if "A" in arguments else above
+    arguments["b"] = arrays.side_by_side([arguments["b"], side]) if "b" in arguments else side
     for name, end in (("lower", -np.inf), ("upper", np.inf)):
-        whole = np.broadcast_to(bounds[name], (*bounds[name].shape[:-1], l))
-        arguments[name] = np.concatenate([whole, np.full((*whole.shape[:-1], count), end)], -1)
-    names = [constraints.names[i] for i in owner]
-    arguments |= sides
-    made = Constraints(**arguments, names=names)
+        known = arrays.as_array(constraints._bounds()[name])
+        arguments[name] = arrays.side_by_side([np.broadcast_to(known, (*known.shape[:-1], l)), np.full(count, end)])
+    owner = np.concatenate([np.arange(first), terms.row[terms.of], np.arange(first, k)])
+    made = Constraints(**arguments, names=[constraints.names[i] for i in owner])
     price = constraints._price_of_all()
     if price is not None:
-        whole = np.concatenate([as_array(price), np.full((*price.shape[:-1], 1), np.inf)], -1)
-        is_piece = np.zeros(len(owner), dtype=bool)
-        is_piece[len(plain_a) : len(plain_a) + pieces] = True
-        made = made.with_full_price(whole[..., np.where(is_piece, k, owner)])
+        from_row = np.concatenate([np.arange(first), np.full(pieces, k), np.arange(first, k)])  # k: none, it is hard
+        made = made._with_full_price(arrays.side_by_side([arrays.as_array(price), np.full(1, np.inf)])[..., from_row])
     return made, owner
 
 

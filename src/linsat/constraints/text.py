@@ -44,7 +44,7 @@ def row_text(constraints: RowsAndBox, index: int, instance: int | None, terms: i
 
 
 def _left_side(constraints: RowsAndBox, index: int, instance: int | None, terms: int) -> str:
-    structure = constraints.structure
+    structure = constraints._structure
     here = np.flatnonzero(structure.row == index)
     columns = structure.col[here].tolist()
     own = _of_instance(constraints, present(constraints).values[..., here], instance)
@@ -52,18 +52,18 @@ def _left_side(constraints: RowsAndBox, index: int, instance: int | None, terms:
     shared = own.tolist() if own.ndim == 1 else [_one_value(own[..., position]) for position in range(len(columns))]
     # One that differs per instance is shown as the entry of the tensor that holds it.
     values = [f"{block}, {col}]" if value is None else value for value, col in zip(shared, columns, strict=True)]
-    entry: Callable[[int], str] = constraints.variable_name
-    if constraints.terms is not None:
-        maxima, width = constraints.terms, constraints.num_variables or 0
+    entry: Callable[[int], str] = constraints._variable_name
+    if constraints._terms is not None:
+        maxima, width = constraints._terms, constraints.num_variables or 0
         own_maxima = np.flatnonzero(maxima.row == index).tolist()
         values += [abs(w) for w in maxima.weight[own_maxima].tolist()]
         columns += [width + m for m in own_maxima]
 
         def named(column: int) -> str:
             if column < width:
-                return constraints.variable_name(column)
+                return constraints._variable_name(column)
             return maxima.text(
-                column - width, constraints.variable_name, lambda n: _of_instance(constraints, as_array(n), instance)
+                column - width, constraints._variable_name, lambda n: _of_instance(constraints, as_array(n), instance)
             )
 
         entry = named
@@ -100,21 +100,19 @@ def summary(constraints: RowsAndBox) -> str:
     noun = "row" if rows == 1 else "rows"
     soft, prices = constraints._soft_mask().tolist(), present(constraints).price
     softened = f", {sum(soft)} of them soft" if any(soft) else ""
-    variables = str(constraints.layout or "")  # empty where labels were given but no name
+    variables = str(constraints._layout or "")  # empty where labels were given but no name
     named = f"{variables}: " if variables else ""
     lines = [f"Constraints({named}{width} variables in {box}, {rows} {noun}: {counts}{softened}{batch})"]
     shown = range(rows) if rows <= 6 else [0, 1, 2, rows - 1]
     for position, index in enumerate(shown):
         if rows > 6 and position == 3:
             lines.append("  ...")
-        price = f" (soft, price {_range(prices[..., index])})" if prices is not None and soft[index] else ""
+        price = ""
+        if prices is not None and soft[index]:
+            ends = dict.fromkeys(f"{end:g}" for end in (prices[..., index].min(), prices[..., index].max()))
+            price = f" (soft, price {' to '.join(ends)})"
         lines.append(f"  {named_row_text(constraints, index)}{price}")
     return "\n".join(lines)
-
-
-def _range(price: Array) -> str:
-    least, most = f"{price.min():g}", f"{price.max():g}"
-    return least if least == most else f"{least} to {most}"
 
 
 def _span(bound: Array, side: str) -> str:

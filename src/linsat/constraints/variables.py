@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from linsat.constraints.constants import Array, read_constant
+from linsat.constraints.arrays import Array, read_constant
 from linsat.constraints.expressions import Expression
 from linsat.constraints.layout import Layout, NamedArray
 from linsat.errors import ConstraintError

@@ -52,7 +52,7 @@ def violation(constraints: RowsAndBox, x: Any) -> Any:
 
 
 def soft_violation(constraints: RowsAndBox, x: Any, tol: float) -> Any:
-    """See `Constraints.soft_violation`."""
+    """`row_violation` of the soft rows, 0 for the others and where it is at most ``tol`` times the row's size."""
     point = read_point(constraints, x)
     xp = namespace(point)
     gap, size = _row_gaps(constraints, point, _numbers(constraints, point))
@@ -69,7 +69,7 @@ def read_point(constraints: RowsAndBox, x: Any) -> Numbers:
             return part if tensors else part.detach().cpu().numpy()
         return np.array(part, dtype=np.float64)
 
-    point, _ = flatten("x", x, constraints.layout, constraints.num_variables, read)
+    point, _ = flatten("x", x, constraints._layout, constraints.num_variables, read)
     return point.double() if is_tensor(point) else point
 
 
@@ -79,17 +79,14 @@ def _numbers(constraints: RowsAndBox, point: Numbers) -> Any:
 
 
 def _row_gaps(constraints: RowsAndBox, point: Numbers, numbers: Any) -> RowGaps:
-    pattern, xp = constraints.structure, namespace(point)
+    pattern, xp = constraints._structure, namespace(point)
     row, col, senses = pattern.on(point.device) if is_tensor(point) else (pattern.row, pattern.col, pattern.senses)
     terms = point[..., col] * numbers.values  # (batch..., nnz)
-    activity, size = summed(terms, row, pattern.num_rows), _sizes(terms, row, pattern.num_rows)
-    if constraints.terms is not None:
-        added, sizes = constraints.terms.at(point, pattern.num_rows)
-        activity, size = activity + added, size + sizes
+    sizes = abs(terms.detach() if is_tensor(terms) else terms)
+    activity, size = (summed(part, row, pattern.num_rows) for part in (terms, sizes))
+    if constraints._terms is not None:
+        added, more = constraints._terms.at(point, pattern.num_rows)
+        activity, size = activity + added, size + more
     excess = activity - numbers.rhs
     gap = xp.where(senses == GREATER, -excess, xp.where(senses == EQUAL, abs(excess), excess))
     return RowGaps(xp.clip(gap, 0.0, None), size)
-
-
-def _sizes(terms: Numbers, row: Any, count: int) -> Numbers:
-    return summed(abs(terms.detach() if is_tensor(terms) else terms), row, count)

@@ -76,15 +76,15 @@ def write_json(path: Path, constraints: Constraints) -> None:
         ConstraintError: coefficients differ per instance, for which the format has no place; or names do, which are not
             unique.
     """
-    terms = constraints.terms
-    blocks = dict(constraints.blocks) | ({} if terms is None else {"T": terms.matrix})
+    terms = constraints._terms
+    blocks = dict(constraints._matrices) | ({} if terms is None else {"T": terms.matrix})
     differ = [name for name, block in blocks.items() if block.batch_shape]
     if differ:
         raise ConstraintError(
             f"{', '.join(differ)} differ per instance; a JSON file holds coefficients that all instances share. "
             f"Fix: save as .npz."
         )
-    layout, count = constraints.layout, constraints.num_variables or 1
+    layout, count = constraints._layout, constraints.num_variables or 1
     keys = [str(i) for i in range(count)] if layout is None else layout.entries()
     if len(set(keys)) < count:
         raise ConstraintError("two variables have the same name. Fix: other names or labels, or save as .npz.")

@@ -51,7 +51,7 @@ class Model:
     @property
     def variables(self) -> tuple[str, ...] | None:
         """Names of the variables, where the file gives them."""
-        layout = self.constraints.layout
+        layout = self.constraints._layout
         return None if layout is None else tuple(layout.entries())
 
 
@@ -109,7 +109,9 @@ def with_prices(constraints: Constraints, price: np.ndarray) -> Constraints:
             f"price has dtype {price.dtype} and shape {price.shape}; expected a number, or one for each of "
             f"{len(constraints)} rows."
         )
-    return constraints.with_full_price(np.broadcast_to(price.astype(np.float64), (*price.shape[:-1], len(constraints))))
+    return constraints._with_full_price(
+        np.broadcast_to(price.astype(np.float64), (*price.shape[:-1], len(constraints)))
+    )
 
 
 def read_terms(T: Any, t: Any, names: Any, pieces: np.ndarray, rows: np.ndarray, counts: list[int]) -> Terms:
@@ -155,7 +157,7 @@ def check_size(path: Path, most: int) -> None:
     size = path.stat().st_size
     if size == 0:
         raise ConstraintError(
-            "the file is empty; expected constraints. Fix: write it again, e.g. with linsat.files.save."
+            "the file is empty; expected constraints. Fix: write it again, e.g. with Constraints.save."
         )
     if size > most:
         raise ConstraintError(

@@ -96,7 +96,7 @@ def write_npz(path: Path, constraints: Constraints) -> None:
         "upper": numbers.upper,
         "names": np.array(constraints.names, dtype=np.str_),
     }
-    layout = constraints.layout
+    layout = constraints._layout
     if layout is not None and not layout.variables[0].name:
         arrays["variables"] = np.array(layout.entries(), dtype=np.str_)
     elif layout is not None:
@@ -104,12 +104,12 @@ def write_npz(path: Path, constraints: Constraints) -> None:
     if numbers.price is not None:
         arrays["price"] = numbers.price
     arrays |= {name: as_array(side) for name, side in constraints._sides().items()}
-    terms = constraints.terms
+    terms = constraints._terms
     if terms is not None:
         arrays["t"], arrays["bases"] = as_array(terms.sides()), np.array(terms.names, dtype=np.str_)
         arrays["pieces"] = np.stack([terms.base, terms.sign, terms.of], -1)
         arrays["maxima"] = np.stack([terms.row, terms.weight], -1)
-    blocks = dict(constraints.blocks) | ({} if terms is None else {"T": terms.matrix})
+    blocks = dict(constraints._matrices) | ({} if terms is None else {"T": terms.matrix})
     for block, matrix in blocks.items():
         if matrix.sparse:
             starts = np.cumsum(np.bincount(matrix.row + 1, minlength=matrix.shape[0] + 1))
@@ -146,7 +146,7 @@ def open_archive(path: Path) -> zipfile.ZipFile:
         return zipfile.ZipFile(path)
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
         raise ConstraintError(
-            f"not a complete .npz archive ({error}). Fix: write it again with numpy.savez or linsat.files.save."
+            f"not a complete .npz archive ({error}). Fix: write it again with numpy.savez or Constraints.save."
         ) from None
 
 

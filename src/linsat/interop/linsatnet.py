@@ -1,4 +1,4 @@
-"""Drop-in for the published `LinSATNet` package: the same two functions with the same arguments.
+"""Drop-in for the published `LinSATNet` package: its two functions with their arguments, and the bare iterations.
 
 ``from linsat import linsat_layer, init_constraints`` in place of ``from LinSATNet import ...`` is all it takes. The
 default ``mode="newton"`` holds every feasible set of rows exactly; ``mode="v1"`` and ``mode="v2"`` run the
@@ -16,9 +16,12 @@ from linsat._recent import Recent, content
 from linsat._transforms import transforming
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError, LinSATWarning
+from linsat.marginals import multi_set_sinkhorn, sinkhorn
 from linsat.plan import Solver
 from linsat.projection import solve
 from linsat.solvers import Newton, Sinkhorn
+
+__all__ = ["init_constraints", "linsat_layer", "multi_set_sinkhorn", "sinkhorn"]
 
 _MODES = ("newton", "v1", "v2")
 _KEY = "linsat_constraints"

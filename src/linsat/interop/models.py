@@ -14,9 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from linsat._optional import require
+from linsat.compile.diagnosis import linear_system
 from linsat.constraints.constraint_set import Constraints
-from linsat.constraints.labels import index_text
-from linsat.constraints.layout import Layout, NamedArray
+from linsat.constraints.layout import Layout, NamedArray, index_text
 from linsat.constraints.numbers import present
 from linsat.errors import ConstraintError, LinSATWarning
 from linsat.interop.two_sided import Box, TwoSided, read_box, to_constraints
@@ -106,10 +106,10 @@ def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:
             f"constraints have {found}; expected one instance over a fixed number of variables. "
             f"Fix: with_coefficients, with_rhs and with_bounds with one instance's numbers."
         )
-    constraints.require_linear("Constraints.to_highs")
-    numbers = present(constraints)
-    if numbers.price is not None:
-        row = constraints.names[int(np.isfinite(numbers.price).argmax())]
+    constraints._require_linear("Constraints.to_highs")
+    price, system = present(constraints).price, linear_system(constraints)
+    if price is not None:
+        row = constraints.names[int(np.isfinite(price).argmax())]
         raise ConstraintError(
             f"row {row!r} is soft; LP, MPS and HiGHS models hold hard rows only. Fix: save as .json or .npz, or leave "
             f"soften out."
@@ -120,21 +120,17 @@ def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:
         cost = np.array(scores.tolist() if hasattr(scores, "tolist") else scores, dtype=np.float64)
         if cost.shape != (count,) or not np.isfinite(cost).all():
             raise ConstraintError(f"scores have shape {cost.shape}; expected {count} finite numbers, one per variable.")
-    matrix = sp.csr_array((numbers.values, (numbers.row, numbers.col)), shape=(len(constraints), count))
-    side = numbers.rhs
-    senses = np.array(constraints.senses, dtype=np.str_)
+    matrix = system.matrix
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = count, len(constraints)
     lp.col_cost_ = cost
     lp.sense_ = highspy.ObjSense.kMaximize if scores is not None else highspy.ObjSense.kMinimize
-    lp.col_lower_ = np.broadcast_to(numbers.lower, count).copy()
-    lp.col_upper_ = np.broadcast_to(numbers.upper, count).copy()
-    lp.row_lower_ = np.where(senses == "<=", -highspy.kHighsInf, side)
-    lp.row_upper_ = np.where(senses == ">=", highspy.kHighsInf, side)
+    lp.col_lower_, lp.col_upper_ = system.lower, system.upper
+    lp.row_lower_, lp.row_upper_ = system.row_lower, system.row_upper
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     lp.a_matrix_.num_col_, lp.a_matrix_.num_row_ = count, len(constraints)
     lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
-    layout = constraints.layout
+    layout = constraints._layout
     lp.col_names_ = [f"x{i}" for i in range(count)] if layout is None else _solver_names(layout.entries(), "x")
     lp.row_names_ = _solver_names(constraints.names, "row")
     highs = highspy.Highs()

@@ -101,7 +101,7 @@ def to_constraints(rows: TwoSided, box: Box | None) -> tuple[Constraints, list[s
             names += [rows.row_names[i] + (suffix if twice[i] else "") for i in index.tolist()]
     if twice.any():
         notes.append(f"{int(twice.sum())} of the rows have two ends and count as two rows each")
-    return Constraints(**arguments, names=names, variables=rows.layout).with_named_bounds(named), notes
+    return Constraints(**arguments, names=names, variables=rows.layout)._with_named_bounds(named), notes
 
 
 def _check_numbers(rows: TwoSided) -> None:

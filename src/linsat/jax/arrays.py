@@ -30,7 +30,7 @@ from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan
 from linsat.solvers import Newton
 from linsat.solvers import newton as constants
-from linsat.solvers.linear_solve import MOST_DENSE_ROWS
+from linsat.solvers.linear_algebra import MOST_DENSE_ROWS
 from linsat.solvers.newton import precision_of
 from linsat.solvers.result import farkas_gap
 from linsat.solvers.saddle import explicit

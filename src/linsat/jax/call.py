@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from linsat.call import DEFAULT, check_options, joint_batch, read_start
+from linsat.call import DEFAULT, Given, check_options, joint_batch, read_start
 from linsat.compile.diagnosis import reject_infeasible
 from linsat.compile.presolve import has_even_interior
 from linsat.constraints.arrays import side_by_side
@@ -21,7 +21,7 @@ from linsat.constraints.modelling import not_a_set
 from linsat.constraints.numbers import slots_given, slots_of
 from linsat.errors import ConstraintError
 from linsat.jax.core import Answers, Kind, Operands, operands_of, solve, unavailable
-from linsat.jax.rounded import change
+from linsat.jax.single import change
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan, plan_of
 from linsat.solvers.newton import Newton
@@ -49,7 +49,7 @@ class Call:
     def restored(self, x: Array) -> Any:
         """x (N, l) in the shape (or dict of shapes) and dtype of the scores."""
         x = x.reshape(*self.batch, x.shape[-1]).astype(self.dtype)
-        layout = self.constraints.layout
+        layout = self.constraints._layout
         return x if layout is None or self.arrangement == "flat" else layout.restored(x, self.arrangement)
 
 
@@ -58,7 +58,7 @@ def check(constraints: Any, solver: Any, on_failure: Any) -> None:
     if not isinstance(constraints, Constraints):
         raise not_a_set(constraints)
     check_options(solver, on_failure)
-    if not constraints.fixed:
+    if not constraints._fixed:
         constraints.statement()  # says why such a set cannot be a constant of the computation
     if solver is not None and not isinstance(solver, Newton):
         raise ConstraintError(f"solver is {solver!r}; linsat.jax has linsat.Newton(...) only.")
@@ -69,19 +69,13 @@ def check(constraints: Any, solver: Any, on_failure: Any) -> None:
 
 
 def read(
-    y: Any,
-    constraints: Constraints,
-    given: Mapping[str, Any],
-    objective: Objective,
-    solver: Any,
-    on_failure: str,
-    start: Any,
+    y: Any, constraints: Constraints, given: Given, objective: Objective, solver: Any, on_failure: str, start: Any
 ) -> Call:
     """Everything a call says, or a `ConstraintError` that names the argument."""
     check(constraints, solver, on_failure)
-    scores, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, _scores)
+    scores, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, _scores)
     numbers = {name: _floating(name, value) for name, value in given.items()}
-    adjusted, freed = constraints.adjustment(), None
+    adjusted, freed = constraints._adjustment(), None
     if "f" in numbers:
         dtype = _known(jnp.asarray, given["f"]).dtype
         freed, adjusted = change(numbers["f"], dtype, None if "E" in numbers else constraints)
@@ -92,7 +86,7 @@ def read(
     for name, slot in slots.items():
         batch = _joint(batch, slot.shape[:-1], name)
     width = scores.shape[-1]
-    objective = objective.read(constraints.layout, batch, width)
+    objective = objective.read(constraints._layout, batch, width)
     plan = plan_of(constraints, objective, solver or DEFAULT, width, given=bool(slots))
     if plan.constant:
         _require_consistent(plan, constraints)
@@ -207,13 +201,13 @@ def _in_shape(constraints: Constraints, name: str, array: Array, width: int) -> 
     if name in ("lower", "upper"):
         if array.ndim == 0:
             return jnp.broadcast_to(array, (width,))
-        return flatten(name, array, constraints.layout, width, lambda _, whole: whole)[0]
+        return flatten(name, array, constraints._layout, width, lambda _, whole: whole)[0]
     if name == "price":
         return _price(constraints, array)
     block = name if name in _BLOCKS else next(matrix for matrix, side in _BLOCKS.items() if side == name)
-    if block not in constraints.blocks:
+    if block not in constraints._matrices:
         raise ConstraintError(f"{name} was given but the set has no rows of that kind. Fix: leave {name} out.")
-    matrix = constraints.blocks[block]
+    matrix = constraints._matrices[block]
     rows, count = matrix.shape[0], len(matrix.row)
     if name != block:
         if array.ndim == 0 or array.shape[-1] != rows:

@@ -265,10 +265,7 @@ def _lowering(target: str, by_lax: Any) -> tuple[Any, Any]:
     return otherwise, on_cpu
 
 
-for primitive, target, by_lax in (
-    (_solve_p, _SOLVE, arrays.solve),
-    (_pull_p, _PULL_BACK, arrays.pull_back),
-):
+for primitive, target, by_lax in ((_solve_p, _SOLVE, arrays.solve), (_pull_p, _PULL_BACK, arrays.pull_back)):
     anywhere, on_cpu = _lowering(target, by_lax)
     mlir.register_lowering(primitive, anywhere)
     mlir.register_lowering(primitive, on_cpu, platform="cpu")

@@ -27,8 +27,8 @@ def with_formulas(
     from linsat.jax.projection import solve
 
     check(constraints, solver, on_failure)
-    rows, terms = PlainRows.of(constraints, objective.entropic_slack), constraints.terms
-    width, layout = constraints.num_variables, constraints.layout
+    rows, terms = PlainRows.of(constraints, objective.entropic_slack), constraints._terms
+    width, layout = constraints.num_variables, constraints._layout
     assert terms is not None
     assert width is not None
     scores, arrangement = flatten("y", y, layout, width, lambda _, part: jnp.asarray(part))
@@ -82,7 +82,7 @@ def _asked(
     batch: tuple[int, ...],
 ) -> tuple[Array, Selection]:
     """Status, and what the right choice selects, by a callback to the host."""
-    terms, width = constraints.terms, scores.shape[-1]
+    terms, width = constraints._terms, scores.shape[-1]
     assert terms is not None
     count = int(np.prod(batch))
     parameters = objective.spread(batch, width).parameters()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,9 @@ import numpy as np
 
 from linsat import formulas, numpy_door, projection
 from linsat.call import Call as HostCall
-from linsat.call import read_objective, with_numbers
+from linsat.call import GivenNumbers, OnFailure, read_given, read_objective, with_numbers
 from linsat.constraints.constraint_set import Constraints
+from linsat.errors import ConstraintError
 from linsat.failures import settle
 from linsat.jax.arrays import worst_violation
 from linsat.jax.call import Array, Call, check, read
@@ -27,7 +28,8 @@ from linsat.solvers import Newton
 from linsat.solvers.bound_duals import bound_duals
 from linsat.status import Status
 
-OnFailure = Literal["raise", "warn", "nan", "ignore"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Solution(NamedTuple):
@@ -35,7 +37,7 @@ class Solution(NamedTuple):
 
     Attributes:
         x: the projected scores, like the scores.
-        status: how each instance ended, as a position in `linsat.Status`: ``Status.of(int(code))``; 0 is converged.
+        status: how each instance ended, as a position in `linsat.status.Status` (``Status.of``); 0: converged.
         violation: the worst violation of any hard row or bound at x, relative to its size; see
             `linsat.Constraints.violation`.
         steps: steps taken.
@@ -64,20 +66,10 @@ def project(
     *,
     tau: Any = None,
     objective: Objective | None = None,
-    b: Array = None,
-    d: Array = None,
-    f: Array = None,
-    A: Array = None,
-    C: Array = None,
-    E: Array = None,
-    lower: Array = None,
-    upper: Array = None,
-    price: Array = None,
-    T: Array = None,
-    t: Array = None,
     solver: Newton | None = None,
     on_failure: OnFailure = "raise",
     start: Array = None,
+    **numbers: Unpack[GivenNumbers],
 ) -> Any:
     """The point of the constraint set that fits the scores best: `linsat.project` in JAX.
 
@@ -88,19 +80,17 @@ def project(
         tau: short for ``objective=linsat.Entropy(tau=tau)``, the paper's layer; default 0.1. A number or an array of
             the batch shape.
         objective: what is optimised, as in `linsat.project`; its numbers may be JAX arrays.
-        b, d, f: right-hand sides in place of the set's own, (rows,) or (batch..., rows); a row whose b is inf, or d
-            -inf, is absent.
-        A, C, E: coefficients in place of the set's own, (batch..., rows, variables); where the set has zeros, the
-            values of its non-zeros instead, row by row, (batch..., non-zeros).
-        lower, upper: bounds in place of the set's own, a number, (variables,) or (batch..., variables).
-        price: of breaking the rows that are soft in the set, a number or (batch..., rows).
-        T, t: coefficients (batch..., non-zeros) and constants (batch..., bases) of the expressions inside ``abs``,
-            ``maximum`` and norms, T x - t, in the order of `linsat.Constraints.terms`.
         solver: `linsat.Newton(tol=..., max_steps=...)`.
         on_failure: what to do when some instance is not solved: ``"raise"``, ``"warn"``, ``"nan"`` or ``"ignore"``.
             Where JAX traces (jit, grad, vmap) nothing can be raised: ``"raise"`` acts as ``"nan"``, ``"warn"`` as
             ``"ignore"``.
         start: duals of an earlier, similar solve (`Solution.duals`) to start from.
+        numbers: in place of the set's own for this call, by their names: right-hand sides ``b``, ``d``, ``f``, (rows,)
+            or (batch..., rows), a row whose b is inf, or d -inf, being absent; coefficients ``A``, ``C``, ``E``,
+            (batch..., rows, variables) or, where the set has zeros, the values of its non-zeros, row by row,
+            (batch..., non-zeros); bounds ``lower`` and ``upper``, a number, (variables,) or (batch..., variables); the
+            ``price`` of soft rows, a number or (batch..., rows); ``T`` and ``t``, coefficients (batch..., non-zeros)
+            and constants (batch..., bases) of the expressions inside ``abs``, ``maximum`` and norms, T x - t.
 
     Returns:
         x like y. Every number may be traced, mapped and differentiated, forwards and backwards, any number of times.
@@ -113,9 +103,7 @@ def project(
         ConstraintError: malformed arguments; outside of traces, numbers that no solver could use.
         ConvergenceError: with ``on_failure="raise"``, outside of traces.
     """
-    given = {"b": b, "d": d, "f": f, "A": A, "C": C, "E": E, "lower": lower, "upper": upper, "price": price}
-    given |= {"T": T, "t": t}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = _given(numbers)
     arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
     answer = _outside_traces(y, arguments, lambda *own: jax.tree.map(jnp.asarray, numpy_door.project(*own)))
     if answer is not None:
@@ -132,28 +120,16 @@ def solve(
     *,
     tau: Any = None,
     objective: Objective | None = None,
-    b: Array = None,
-    d: Array = None,
-    f: Array = None,
-    A: Array = None,
-    C: Array = None,
-    E: Array = None,
-    lower: Array = None,
-    upper: Array = None,
-    price: Array = None,
-    T: Array = None,
-    t: Array = None,
     solver: Newton | None = None,
     on_failure: OnFailure = "warn",
     start: Array = None,
+    **numbers: Unpack[GivenNumbers],
 ) -> Solution:
     """Like `project`, returning a `Solution`: x with status, violation, steps and duals of every instance.
 
     As the status says which instances were not solved, the default is to warn.
     """
-    given = {"b": b, "d": d, "f": f, "A": A, "C": C, "E": E, "lower": lower, "upper": upper, "price": price}
-    given |= {"T": T, "t": t}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = _given(numbers)
     arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
     answer = _outside_traces(y, arguments, _by_core)
     if answer is not None:
@@ -167,6 +143,12 @@ def solve(
     violation = _violation(call, answers.x).reshape(batch)
     own = _of_bounds(call, answers)
     return Solution(call.restored(answers.x), codes, violation, steps, duals, call.adjusted, own)
+
+
+def _given(numbers: GivenNumbers) -> dict[str, Any]:
+    if numbers.get("rhs") is not None:
+        raise ConstraintError("rhs names rows; linsat.jax takes right-hand sides by kind. Fix: b=, d= or f=.")
+    return read_given(numbers)
 
 
 def _of_bounds(call: Call, answers: Answers) -> Array:
@@ -187,7 +169,7 @@ class _Host(NamedTuple):
 
 
 def _outside_traces(y: Any, arguments: tuple[Any, ...], by_core: Callable[..., Any]) -> Any:
-    """What ``by_core`` makes of a call whose numbers are known, on a CPU, or a `Solution` by the methods for other sets.
+    """What ``by_core`` makes of a call whose numbers are known, on a CPU; else a `Solution` by methods for other sets.
 
     None where it is for JAX to solve.
     """
@@ -240,7 +222,7 @@ def _by_core(scores: Any, constraints: Constraints, given: Any, *others: Any) ->
         jnp.asarray(violation),
         steps,
         jnp.asarray(answer.duals.reshape(*batch, answer.duals.shape[-1])),
-        jnp.asarray(np.broadcast_to(constraints.adjustment() if "f" not in given else 0.0, batch)),
+        jnp.asarray(np.broadcast_to(constraints._adjustment() if "f" not in given else 0.0, batch)),
         jnp.asarray(z.reshape(*batch, z.shape[-1])),
     )
 
@@ -283,7 +265,7 @@ def _settled_now(call: Call, answers: Answers, given: Mapping[str, Any]) -> Answ
     kind, numbers = call.kind, {name: np.asarray(value) for name, value in given.items()}
     known = HostCall(
         plan=kind.plan,
-        numbers=_in_numpy(call),
+        stated=_in_numpy(call),
         objective=kind.objective(call.operands).changed(np.asarray),
         on_failure=call.on_failure,
         start=None,

@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
+import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from linsat.native.binding import OBJECTIVES, PARAMETERS, PULL, SOLVE, STATEMENT, Core, load
+from linsat.native.binding import NUMBERS, OBJECTIVES, PARAMETERS, PULL, SOLVE, STATEMENT
 from linsat.native.layout import NativeLayout
 
 Array = Any  # of numpy, or a tensor on the CPU: float32 or float64
-NUMBERS = 5  # of a statement besides those of the objective: values, side, lower, upper, price
+_SLOTS = 5  # numbers of a statement besides those of the objective: values, side, lower, upper, price
+_FIRST = STATEMENT.size - NUMBERS.size * (_SLOTS + PARAMETERS) - 8  # where they begin; a real number follows them
 _NOWHERE = (0, 0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Statement:
     """A statement as the core reads it, and the arrays behind it, which must live as long."""
 
     packed: bytes
     arrays: tuple[Array, ...]
-    fields: tuple[Any, ...]  # what is packed
+
+    def without(self, positions: Iterable[int]) -> Statement:
+        """The same for `with_arrays`: arrays at these positions are gone, and those to come contiguous."""
+        packed, kept = self.packed, list(self.arrays)
+        for position in positions:
+            rows, size = kept[position].shape
+            packed = _put(packed, position, _PLACE.pack(0, 0 if rows == 1 else size, 1))
+            kept[position] = None
+        return Statement(packed, tuple(kept))
 
     def with_arrays(self, arrays: Mapping[int, Array]) -> Statement:
-        """The same with other arrays of the same shapes and dtypes, by their positions."""
-        fields, kept = list(self.fields), list(self.arrays)
+        """Contiguous arrays, by their positions, in place of those it is `without`, in their shapes and dtypes."""
+        packed = self.packed
         for position, array in arrays.items():
-            kept[position] = array
-            fields[2 + 4 * position : 6 + 4 * position] = _place(array, array.shape[0])
-        return Statement(STATEMENT.pack(*fields), tuple(kept), self.fields)
+            packed = _put(packed, position, _ADDRESS.pack(_address(array)))
+        return Statement(packed, (*arrays.values(), *self.arrays))
+
+
+_ADDRESS, _PLACE = struct.Struct("P"), struct.Struct("Pqq")  # how NUMBERS begins
+
+
+def _put(packed: bytes, position: int, part: bytes) -> bytes:
+    """A statement with another beginning of the numbers at a position."""
+    at = _FIRST + NUMBERS.size * position
+    return packed[:at] + part + packed[at + len(part) :]
 
 
 @dataclass(slots=True)
@@ -45,6 +65,7 @@ class Answer:
     decided: Array  # (1 or N, 2 l + 2 k) uint8: what presolve decided
     solved: bool  # whether every instance has converged
     statement: Statement | None = None  # what the core has read, for the way back
+    addresses: tuple[int, int, int] | None = None  # of duals, counts and what is decided, where the core wrote them
 
     @property
     def codes(self) -> Array:
@@ -58,7 +79,7 @@ def state(
     places = [part for array in (*numbers, *parameters) for part in _place(array, count)]
     places += _NOWHERE * (PARAMETERS - len(parameters))
     fields = (OBJECTIVES.index(kind), entropic_slack, *places, shift)
-    return Statement(STATEMENT.pack(*fields), (*numbers, *parameters), fields)
+    return Statement(STATEMENT.pack(*fields), (*numbers, *parameters))
 
 
 def solve(
@@ -78,15 +99,16 @@ def solve(
     """
     count, width = scores.shape
     k = layout.rows
-    numbers, size = count * k, 2 * (width + k)
-    own = 0 if known is not None else count * size
+    whole, size = 8 * count * k, 2 * (width + k)
+    flags = whole + 24 * count + 8
     # One block for all: whole numbers behind the duals, what is decided behind these.
     try:
-        room = np.zeros(numbers + 3 * count + 1 + (own + 7) // 8)
+        room = np.zeros(flags if known is not None else flags + count * size, np.uint8)
     except MemoryError:
         raise too_large(count, width, k) from None
-    at = _address(room)
-    end = at + 8 * numbers
+    at = ctypes.addressof(ctypes.c_char.from_buffer(room.data))
+    end = at + whole
+    flags_at = at + flags if known is None else _address(known)
     call = SOLVE.pack(
         count,
         scores.itemsize == 4,
@@ -95,22 +117,21 @@ def solve(
         tol,
         _address(scores),
         0 if start is None else _address(start),
-        0 if known is None else _address(known),
+        0 if known is None else flags_at,
         _address(x),
         at,
-        0 if known is not None else end + 24 * count + 8,
+        flags_at if known is None else 0,
         end,
         end + 8 * count,
         end + 16 * count,
         end + 24 * count,
     )
-    _core().solve(layout.address, statement.packed, call)
-    whole = room[numbers : numbers + 3 * count + 1].view(np.int64)
-    decided = known
-    if decided is None:
-        decided = room[numbers + 3 * count + 1 :].view(np.uint8)[:own].reshape(count, size)
-    duals = room[:numbers].reshape(count, k)
-    return Answer(x, duals, whole[:-1].reshape(3, count), decided, not whole[-1], statement)
+    layout.core.solve(layout.address, statement.packed, call)
+    unsolved = np.ndarray((), np.int64, room, flags - 8)
+    decided = np.ndarray((count, size), np.uint8, room, flags) if known is None else known
+    counts = np.ndarray((3, count), np.int64, room, whole)
+    duals = np.ndarray((count, k), np.float64, room)
+    return Answer(x, duals, counts, decided, not unsolved, statement, (at, end, flags_at))
 
 
 def pull_back(
@@ -120,40 +141,37 @@ def pull_back(
     grad_scores: Array,
     grad_x: Array | None,
     grad_duals: Array | None,
-    wanted: Sequence[tuple[int, ...] | None],
-) -> list[np.ndarray | None]:
-    """The gradient to the scores, into ``grad_scores``, and those of the shapes ``wanted``, None: not wanted.
+    others: Mapping[int, Array],
+) -> None:
+    """The gradient to the scores, into ``grad_scores``, and to other numbers, into ``others`` by their positions.
 
-    Scores, grad_scores and grad_x are contiguous and of one dtype; the duals and their gradient are float64. A shape
-    that begins with 1 is that of a number which instances share: its gradient is their sum.
+    Scores, grad_scores and grad_x are contiguous and of one dtype; duals, their gradient and the others are float64.
+    One of the others that is as large as for one instance belongs to a number which instances share: it is their sum.
     """
     assert answer.statement is not None
     count = scores.shape[0]
-    made = [None if shape is None else np.empty(shape) for shape in wanted]
-    places: list[int] = []
-    for gradient in made:
-        if gradient is None:
-            places += (0, 0)
-        else:
-            places += (_address(gradient), gradient.shape[1] if gradient.shape[0] == count else 0)
-    places += [0] * (2 * (NUMBERS + PARAMETERS) - len(places))
+    places = [0] * (2 * (_SLOTS + PARAMETERS))
+    for position, gradient in others.items():
+        size = layout.sizes[position] if position < _SLOTS else math.prod(gradient.shape[1:])
+        places[2 * position] = _address(gradient)
+        places[2 * position + 1] = 0 if math.prod(gradient.shape) == size else size
     decided = answer.decided
+    duals, codes, flags = answer.addresses or map(_address, (answer.duals, answer.counts, decided))
     call = PULL.pack(
         count,
         scores.itemsize == 4,
         thread_count(),
         _address(scores),
         0 if grad_x is None else _address(grad_x),
-        _address(answer.duals),
+        duals,
         0 if grad_duals is None else _address(grad_duals),
-        _address(answer.counts),
-        _address(decided),
+        codes,
+        flags,
         decided.shape[1] if decided.shape[0] == count > 1 else 0,
         _address(grad_scores),
         *places,
     )
-    _core().pull_back(layout.address, answer.statement.packed, call)
-    return made
+    layout.core.pull_back(layout.address, answer.statement.packed, call)
 
 
 def too_large(count: int, width: int, rows: int) -> MemoryError:
@@ -173,12 +191,6 @@ def thread_count() -> int:
         return torch.get_num_threads()
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
-
-
-def _core() -> Core:
-    core = load()
-    assert isinstance(core, Core)  # or there would be no layout
-    return core
 
 
 def _address(array: Array) -> int:

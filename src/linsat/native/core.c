@@ -105,7 +105,6 @@ static int fits_lanes(const Layout *a) {
 }
 
 INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
-INLINE int64_t claim(int64_t *counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
 
 #if defined(__x86_64__) && !defined(LINSAT_NARROW)
 #define LINSAT_X86 1
@@ -391,5 +390,6 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #undef Group
 #undef LanePoint
 #undef WOLFE
+#undef LEADING_ROWS
 
 #endif

@@ -218,8 +218,9 @@ static double *V(arrange)(Work *w, const Layout *a, const Statement *s, double *
 }
 
 /* Work arrays for a problem in one block, for free_block; NULL without memory. */
-static void *V(begin)(Work *w, const Layout *a, const Statement *s) {
+static void *V(begin)(Work *w, const Layout *a, const Statement *s, Team *team) {
     memset(w, 0, sizeof(*w));
+    w->team = team && team->together ? team : NULL;
     w->layout = a;
     w->objective = (int)s->objective;
     w->entropic = (int)s->entropic_slack;
@@ -242,6 +243,3 @@ static void *V(begin)(Work *w, const Layout *a, const Statement *s) {
     }
     return block;
 }
-
-/* The instances of one thread: the next that nobody has claimed, or all of them for the one that leads. */
-INLINE int64_t V(next_instance)(const Work *w, Team *team, int64_t last) { return w->team ? last + 1 : claim(&team->counter); }

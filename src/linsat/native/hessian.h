@@ -60,12 +60,17 @@ static void V(assemble_part)(void *argument, int64_t t) {
 static int64_t V(chunk_of)(int64_t leading) { return leading <= 64 * 64 ? 64 : rounded_up((leading + 63) / 64); }
 static int64_t V(chunks_of)(int64_t leading) { return (leading + V(chunk_of)(leading) - 1) / V(chunk_of)(leading); }
 
+/* The leading rows of a chunk, from `start` to `stop`. */
+#define LEADING_ROWS(argument, chunk)                                                                   \
+    const Pass *pass = argument;                                                                        \
+    const Work *w = pass->w;                                                                            \
+    const Layout *a = w->layout;                                                                        \
+    const int64_t ld = a->width, size = V(chunk_of)(a->leading), start = chunk * size;                  \
+    const int64_t stop = start + size < a->leading ? start + size : a->leading
+
 /* Leading rows of the coupling, each divided by the root of its diagonal entry, and copied into panels where H is wide. */
 static void V(scale_part)(void *argument, int64_t chunk) {
-    const Work *w = ((Pass *)argument)->w;
-    const Layout *a = w->layout;
-    const int64_t ld = a->width, size = V(chunk_of)(a->leading), start = chunk * size;
-    const int64_t stop = start + size < a->leading ? start + size : a->leading;
+    LEADING_ROWS(argument, chunk);
     double *coupling = w->H + rounded_up(a->leading) + ld;
     for (int64_t i = start; i < stop; i++)
         for (int64_t h = 0; h < ld; h += LANES) {
@@ -118,11 +123,7 @@ static int V(factor)(Work *w, const State *at, double T, double damping, double 
 
 /* What a chunk of leading rows takes from the right-hand sides of the others. */
 static void V(reduce_part)(void *argument, int64_t chunk) {
-    const Pass *pass = argument;
-    const Work *w = pass->w;
-    const Layout *a = w->layout;
-    const int64_t ld = a->width, size = V(chunk_of)(a->leading), start = chunk * size;
-    const int64_t stop = start + size < a->leading ? start + size : a->leading;
+    LEADING_ROWS(argument, chunk);
     double *restrict y = w->parts + chunk * w->part;
     memset(y, 0, ld * sizeof(double));
     for (int64_t i = start; i < stop; i++)
@@ -131,11 +132,7 @@ static void V(reduce_part)(void *argument, int64_t chunk) {
 
 /* The leading rows' part of a solution, from that of the others. */
 static void V(extend_part)(void *argument, int64_t chunk) {
-    const Pass *pass = argument;
-    const Work *w = pass->w;
-    const Layout *a = w->layout;
-    const int64_t ld = a->width, size = V(chunk_of)(a->leading), start = chunk * size;
-    const int64_t stop = start + size < a->leading ? start + size : a->leading;
+    LEADING_ROWS(argument, chunk);
     const double *W = w->H + rounded_up(a->leading) + ld;
     for (int64_t i = start; i < stop; i++)
         pass->to[i] = pass->to[i] / w->H[i] - w->root[i] * V(dot)(W + i * ld, w->rest, ld);

@@ -48,14 +48,13 @@ static int V(state_box)(Instance *it, const Layout *a, const Statement *s, const
     V(read_numbers)(it->upper, s->upper, n, a->variables);
     int usable = 1, empty = 0;
     for (int64_t j = 0; j < a->variables; j++) {
-        if (it->forbids && V(is_held)(it, objective, scores, j)) {
-            usable &= it->lower[j] > -INFINITY;
-            it->upper[j] = it->lower[j];
-        }
         const double low = it->lower[j], high = it->upper[j];
+        const int held = it->forbids && V(is_held)(it, objective, scores, j);
+        if (held) it->upper[j] = low;
         empty |= low > high;
         usable &= low < INFINITY && high > -INFINITY;
-        usable &= !(objective->finite_lower && low == -INFINITY) && !(objective->finite_upper && high == INFINITY);
+        usable &= low > -INFINITY || !(held || objective->finite_lower);
+        usable &= high < INFINITY || held || !objective->finite_upper;
     }
     memset(it->least, 0, 4 * a->rows * sizeof(double)); /* least, most, wide and scale follow each other */
     memset(it->negative, 0, a->rows);
@@ -106,7 +105,8 @@ static void V(state_unit)(Instance *it, const Layout *a) {
     for (int64_t e = 0; e < a->entries; e++) {
         const double value = it->values[a->entry[e]], room = asked[a->order[a->entry_row[e]]] / value;
         double *least = it->room + a->entry_col[e];
-        if (value > 0 && room < *least) *least = room > 0 ? room : 0.0;
+        /* No room at all holds x by the dual of the row, as anywhere; a cut at 0 would leave that dual unknown. */
+        if (value > 0 && room > 0 && room < *least) *least = room;
     }
     if (count) sum /= count;
     it->unit = ldexp(1.0, sum > 100 ? 100 : sum < -100 ? -100 : (int)sum);

@@ -23,8 +23,9 @@ _REASONS = {
 class NativeLayout:
     """A layout in the memory of the core, freed with this object."""
 
-    def __init__(self, address: int, rows: int, core: Core) -> None:
-        self.address, self.rows = address, rows
+    def __init__(self, address: int, rows: int, variables: int, coefficients: int, core: Core) -> None:
+        self.address, self.rows, self.core = address, rows, core
+        self.sizes = coefficients, rows, variables, variables, rows  # of the numbers of one instance
         # Not when Python ends: a thread may still be at work, and the memory goes anyway.
         weakref.finalize(self, core.functions.linsat_layout_free, address).atexit = False
 
@@ -44,7 +45,7 @@ def make_layout(row: Array, col: Array, senses: Array, variables: int, core: Cor
         return _REASONS[code].format(*refused)
     if code != _MADE or address.value is None:
         raise ValueError("a coefficient lies outside of the matrix, or in the same place as another.")
-    return NativeLayout(address.value, len(senses), core)
+    return NativeLayout(address.value, len(senses), variables, len(col), core)
 
 
 def fits_dense(rows: int, variables: int) -> bool:

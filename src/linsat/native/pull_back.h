@@ -240,21 +240,19 @@ static void V(backward_one)(Work *w, const Statement *s, const Pull *call, int64
 
 static int V(backward)(const Layout *a, const Statement *s, const Pull *call, Team *team) {
     Work w;
-    int64_t t = claim(&team->counter);
-    if (team->together && t > 0) help(team);
-    if (t >= team->blocks || (team->together && t > 0)) return 0;
-    void *memory = V(begin)(&w, a, s);
-    w.team = team->together ? team : NULL;
+    int64_t t = enter(team, team->blocks);
+    if (t >= team->blocks) return 0;
+    void *memory = V(begin)(&w, a, s, team);
     w.dense.ridge = CONSTANTS.refined_ridge;
     const Wanted wanted = list_gradients(a, s, call);
-    for (int first = 1; memory && t < team->blocks; t = V(next_instance)(&w, team, t)) {
+    for (int first = 1; memory && t < team->blocks; t = after(team, t)) {
         const int64_t stop = (t + 1) * team->block < call->count ? (t + 1) * team->block : call->count;
         for (int64_t n = t * team->block; n < stop; n++) {
             V(backward_one)(&w, s, call, n, V(places)(&wanted, team, t, n), first);
             first &= call->status[n] != CONVERGED;
         }
     }
-    if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
+    leave(team);
     free_block(memory);
     return memory ? 0 : -1;
 }

@@ -38,7 +38,7 @@ enum { ROUNDS = 60, PATIENT_EXCHANGES = 2, MOST_EXCHANGES = 4000, SADDLE_ROUNDS 
 #define NEGATIVE 1e-6      /* of that: an eigenvalue may be so far below 0 by rounding */
 #define NEARLY_SINGULAR 1e-11
 #define EXCHANGED 1e-11    /* beyond its end, or of the wrong sign, by more */
-#define FINE 1e-12         /* the same of a gradient, which nobody judges to more digits */
+#define FINE 1e-11          /* what may be left of the equations of a gradient: nobody judges it to more digits */
 #define SETTLED 1e-13      /* what is left of the equations is rounding */
 #define AT_BOUND 1e-12     /* a variable as close to its bound, beyond the rounding of the largest, is there */
 #endif
@@ -99,8 +99,9 @@ INLINE double V(number_at)(Numbers from, int64_t j) {
     return from.single ? ((const float *)from.at)[j * from.stride] : ((const double *)from.at)[j * from.stride];
 }
 
-static void *V(begin_quadratic)(Quadratic *q, const Layout *a, const Statement *s) {
+static void *V(begin_quadratic)(Quadratic *q, const Layout *a, const Statement *s, Team *team) {
     memset(q, 0, sizeof(*q));
+    q->team = team->together ? team : NULL;
     double *origin = (double *)64;
     int64_t bounded = 0;
     for (int64_t j = 0; j < a->variables; j++)
@@ -242,7 +243,9 @@ static int V(state_quadratic)(Quadratic *q, const Statement *s, const double *sc
 /* ---- sums ---- */
 
 static void V(times_P)(const Quadratic *q, const double *x, double *to) {
-    for (int64_t j = 0; j < q->layout->variables; j++) to[j] = V(dot)(q->P + j * q->n, x, q->n);
+    const int64_t l = q->layout->variables;
+    for (int64_t j = 0; j < l; j++) to[j] = V(dot)(q->P + j * q->n, x, q->n);
+    memset(to + l, 0, (q->n - l) * sizeof(double)); /* zeros of padding may meet anything but NaN */
 }
 
 /* M' lambda into `pulled` */
@@ -759,6 +762,7 @@ static int V(read_linear)(Quadratic *q, double *scores) {
         if (scores[j] == -INFINITY && q->it.forbids) scores[j] = q->metric ? q->it.lower[j] : 0.0;
         usable &= isfinite(scores[j]) != 0;
     }
+    memset(scores + l, 0, (q->n - l) * sizeof(double));
     if (q->metric) V(times_P)(q, scores, q->c);
     else memcpy(q->c, scores, l * sizeof(double));
     for (int64_t j = 0; j < l; j++) usable &= isfinite(q->c[j]) != 0;
@@ -796,14 +800,12 @@ static void V(forward_one_quadratic)(Quadratic *q, const Statement *s, const Sol
 
 static int V(forward_quadratic)(const Layout *a, const Statement *s, const Solve *call, Team *team) {
     Quadratic q;
-    int64_t n = claim(&team->counter);
-    if (team->together && n > 0) help(team);
-    if (n >= call->count || (team->together && n > 0)) return 0;
-    void *block = V(begin_quadratic)(&q, a, s);
-    q.team = team->together ? team : NULL;
-    for (int first = 1; block && n < call->count; n = q.team ? n + 1 : claim(&team->counter), first = 0)
+    int64_t n = enter(team, call->count);
+    if (n >= call->count) return 0;
+    void *block = V(begin_quadratic)(&q, a, s, team);
+    for (int first = 1; block && n < call->count; n = after(team, n), first = 0)
         V(forward_one_quadratic)(&q, s, call, n, first);
-    if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
+    leave(team);
     free_block(block);
     return block ? 0 : -1;
 }
@@ -924,21 +926,19 @@ static void V(backward_one_quadratic)(Quadratic *q, const Statement *s, const Pu
 
 static int V(backward_quadratic)(const Layout *a, const Statement *s, const Pull *call, Team *team) {
     Quadratic q;
-    int64_t t = claim(&team->counter);
-    if (team->together && t > 0) help(team);
-    if (t >= team->blocks || (team->together && t > 0)) return 0;
-    void *memory = V(begin_quadratic)(&q, a, s);
+    int64_t t = enter(team, team->blocks);
+    if (t >= team->blocks) return 0;
+    void *memory = V(begin_quadratic)(&q, a, s, team);
     double *scores = aligned_block(64, (q.n + 8) * sizeof(double));
-    q.team = team->together ? team : NULL;
     const Wanted wanted = list_gradients(a, s, call);
-    for (int first = 1; memory && scores && t < team->blocks; t = q.team ? t + 1 : claim(&team->counter)) {
+    for (int first = 1; memory && scores && t < team->blocks; t = after(team, t)) {
         const int64_t stop = (t + 1) * team->block < call->count ? (t + 1) * team->block : call->count;
         for (int64_t n = t * team->block; n < stop; n++) {
             V(backward_one_quadratic)(&q, s, call, n, scores, V(places)(&wanted, team, t, n), first);
             first &= call->status[n] != CONVERGED;
         }
     }
-    if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
+    leave(team);
     const int failed = !memory || !scores;
     free_block(memory);
     free_block(scores);

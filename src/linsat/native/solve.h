@@ -52,15 +52,13 @@ static void V(forward_one)(Work *w, const Statement *s, const Solve *call, int64
 
 static int V(forward)(const Layout *a, const Statement *s, const Solve *call, Team *team) {
     Work w;
-    int64_t n = claim(&team->counter);
-    if (team->together && n > 0) help(team);
-    if (n >= call->count || (team->together && n > 0)) return 0;
-    void *block = V(begin)(&w, a, s);
-    w.team = team->together ? team : NULL;
+    int64_t n = enter(team, call->count);
+    if (n >= call->count) return 0;
+    void *block = V(begin)(&w, a, s, team);
     w.dense.ridge = CONSTANTS.first_ridge;
-    for (int first = 1; block && n < call->count; n = V(next_instance)(&w, team, n), first = 0)
+    for (int first = 1; block && n < call->count; n = after(team, n), first = 0)
         V(forward_one)(&w, s, call, n, first, 0);
-    if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
+    leave(team);
     if (block) free_block(w.interior);
     free_block(block);
     return block ? 0 : -1;

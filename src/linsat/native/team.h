@@ -72,4 +72,22 @@ static void help(Team *team) {
     }
 }
 
+static inline int64_t claim(int64_t *counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
+
+/* The first instance, or block of them, of a thread: one that nobody has claimed, or all for the one that leads. `count`:
+ * there is none for it, and where threads work together it has helped until the others were done. */
+static int64_t enter(Team *team, int64_t count) {
+    const int64_t n = claim(&team->counter);
+    if (!team->together || n == 0) return n < count ? n : count;
+    help(team);
+    return count;
+}
+
+static inline int64_t after(Team *team, int64_t n) { return team->together ? n + 1 : claim(&team->counter); }
+
+/* Whoever leads lets the others go. */
+static inline void leave(Team *team) {
+    if (team->together) __atomic_store_n(&team->over, 1, __ATOMIC_RELEASE);
+}
+
 #endif

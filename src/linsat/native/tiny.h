@@ -293,7 +293,7 @@ static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve 
         lanes.busy &= ~(ended | lost);
         for (int i = 0; i < LANES && !failed; i++) {
             if (!(lost >> i & 1)) continue;
-            if (!alone) alone = CORE(begin)(&w, a, s);
+            if (!alone) alone = CORE(begin)(&w, a, s, NULL);
             failed = !alone;
             if (failed) break;
             w.dense.ridge = CONSTANTS.first_ridge;
@@ -380,7 +380,7 @@ static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull 
     int64_t t = claim(&team->counter);
     if (t >= team->blocks) return 0;
     void *block = V(begin_lanes)(&group, a, s);
-    void *rooms = V(begin_stated)(&stated, a, s, call->decided_step != 0), *work = CORE(begin)(&w, a, s), *alone = NULL;
+    void *rooms = V(begin_stated)(&stated, a, s, call->decided_step != 0), *work = CORE(begin)(&w, a, s, NULL), *alone = NULL;
     const Wanted wanted = list_gradients(a, s, call);
     int failed = !block || !rooms || !work;
     for (; !failed && t < team->blocks; t = claim(&team->counter)) {
@@ -389,7 +389,7 @@ static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull 
             const int later = V(pull_lanes)(&group, &w, &stated, s, call, &wanted, team, t, n, end);
             for (int i = 0; i < LANES && !failed; i++) {
                 if (!(later >> i & 1)) continue;
-                if (!alone) alone = CORE(begin)(&other, a, s);
+                if (!alone) alone = CORE(begin)(&other, a, s, NULL);
                 failed = !alone;
                 if (failed) break;
                 other.dense.ridge = CONSTANTS.refined_ridge;

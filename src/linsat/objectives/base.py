@@ -159,7 +159,7 @@ class Objective:
     def check_bounds(self, constraints: Any) -> None:
         """Reject a set without the bounds that this objective needs."""
         if self.finite_box or self.finite_lower:
-            constraints.require_finite_box(lower_only=not self.finite_box)
+            constraints._require_finite_box(lower_only=not self.finite_box)
 
     @property
     def held(self) -> Tensor | None:

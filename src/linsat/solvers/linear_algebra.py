@@ -1,10 +1,11 @@
-"""Solving with symmetric positive semi-definite matrices that may be singular (duplicate or dependent rows)."""
+"""Solving with Hessians, which may be singular (dependent rows): by Cholesky, or by conjugate gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from linsat._array_namespace import Tensor, namespace
+from linsat.compile.problem import Curvature
 from linsat.solvers.newton import REFINED_RIDGE as REFINED_RIDGE
 from linsat.solvers.newton import precision_of
 
@@ -12,6 +13,9 @@ Product = Callable[[Tensor], Tensor]  # v (N, k) -> H v (N, k)
 
 # Iterations of conjugate gradients between two looks at how far they are; a look at a device makes the host wait.
 _LOOK_EVERY, _LOOK_AT_DEVICE_EVERY = 4, 32
+# Up to this many rows (32 MB and 3e9 operations an instance) a dense factor is faster than iterations.
+MOST_DENSE_ROWS = 2000
+_STEPS_INEXACT = 400
 
 
 def scaled_cholesky(H: Tensor, ridge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,3 +86,29 @@ def conjugate_gradients(product: Product, diagonal: Tensor, rhs: Tensor, tol: Te
         direction = xp.where(goes_on, s + new_size / size.clamp_min(tiny) * direction, 0.0)
         size = new_size
     return q
+
+
+def is_dense(num_rows: int) -> bool:
+    """Whether the Hessian of so many rows is small enough to be formed."""
+    return num_rows <= MOST_DENSE_ROWS
+
+
+def newton_direction(curvature: Curvature, damping: Tensor, ridge: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
+    """Solve (H + damping I) d = rhs well enough for a step, and say for which instances the factor failed.
+
+    damping and ridge are (N, 1); the ridge is relative to the diagonal of H. Conjugate gradients stop the earlier the
+    farther the residual is from zero: accuracy there would be wasted.
+    """
+    if is_dense(rhs.shape[-1]):
+        xp = namespace(rhs)
+        H = curvature.dense() + xp.diagonal_matrix(xp.broadcast_to(damping, rhs.shape))
+        factor, scaling, failed = scaled_cholesky(H, ridge)
+        return cholesky_solve(factor, scaling, rhs), failed
+    diagonal = curvature.diagonal() + damping
+
+    def product(v: Tensor) -> Tensor:
+        return curvature.product(v) + damping * v
+
+    tol = rhs.abs().amax(-1).clamp(1e-3, 0.1)
+    found = conjugate_gradients(product, diagonal, rhs, tol, _STEPS_INEXACT)
+    return found, tol < 0

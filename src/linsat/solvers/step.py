@@ -12,7 +12,7 @@ from linsat._array_namespace import Tensor, namespace
 from linsat.compile.problem import Evaluation, Problem
 from linsat.objectives.base import Objective
 from linsat.solvers import newton as constants
-from linsat.solvers.linear_solve import newton_direction
+from linsat.solvers.linear_algebra import newton_direction
 from linsat.solvers.newton import Precision, precision_of
 
 _FAR = 1e30  # beyond any length of a step, in single precision too
@@ -348,8 +348,5 @@ def _snapped(setting: Setting, state: State) -> Tensor:
 
 
 def _pick(setting: Setting, which: Tensor, first: Evaluation, second: Evaluation) -> Evaluation:
-    return Evaluation(*(_where(setting, which, a, b) for a, b in zip(first, second, strict=True)))
-
-
-def _where(setting: Setting, which: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    return setting.xp.where(which[:, None] if first.ndim == 2 else which, first, second)
+    pairs = zip(first, second, strict=True)
+    return Evaluation(*(setting.xp.where(which[:, None] if a.ndim == 2 else which, a, b) for a, b in pairs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linsat._array_namespace import Tensor, namespace
+from linsat._array_namespace import namespace
 from linsat.compile.problem import Problem
 from linsat.status import Status
 
@@ -14,15 +14,12 @@ if TYPE_CHECKING:
     from linsat.solvers.sinkhorn import Sinkhorn
 
 
-def rows_hold(problem: Problem, x: Tensor, tol: float) -> Tensor:
-    """(N,) whether every hard row as stated holds at x, relative to ``max(1, sum_j |a_ij x_j|)``, but for rounding."""
-    xp = namespace(x)
-    return problem.violation(xp.cast(x, problem.rhs)) <= tol + xp.eps(x)
-
-
 def confirm(problem: Problem, result: SolverResult, solver: Newton | Sinkhorn) -> None:
-    """Take back that an instance has converged where its rows, as given, do not hold at x, to tolerance."""
+    """Take back that an instance has converged where a hard row as stated does not hold at x: relative to
+    ``max(1, sum_j |a_ij x_j|)``, but for rounding."""
     xp = namespace(problem.rhs)
-    lost = ~rows_hold(problem, xp.constant(result.x), solver.holds) & (result.codes == Status.CONVERGED.code)
+    x = xp.constant(result.x)
+    holds = problem.violation(xp.cast(x, problem.rhs)) <= solver.holds + xp.eps(x)
+    lost = ~holds & (result.codes == Status.CONVERGED.code)
     result.codes[:] = xp.where(lost, Status.STALLED.code, result.codes)
     result.known_solved = False

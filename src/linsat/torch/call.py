@@ -65,12 +65,10 @@ class Reading:
         if not isinstance(constraints, Constraints):
             raise not_a_set(constraints)
         check_options(solver, on_failure)
-        _reject_scripts()
+        _reject_recorders()
         solver = DEFAULT if solver is None else solver
-        like, arrangement = flatten("y", y, constraints.layout, constraints.num_variables, read_scores)
-        if tracing(like):
-            _reject_onnx()
-        elif like.dtype is not torch.float64:
+        like, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, read_scores)
+        if not tracing(like) and like.dtype is not torch.float64:
             check_range(like.dtype, torch.finfo(like.dtype).max, constraints)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = _CPU if like.device.type == "mps" else like.device
@@ -80,7 +78,7 @@ class Reading:
         width = constraints.num_variables or like.shape[-1]  # which a graph may not know
         if not tracing(like):  # a graph reads its arguments again when it runs
             solver = trusted(solver, device)
-        objective = objective.read(constraints.layout, batch_shape, width)
+        objective = objective.read(constraints._layout, batch_shape, width)
         scores = like if like.device == device else like.to(device)
         if batch_shape != scores.shape[:-1]:
             scores = scores.expand(*batch_shape, width)
@@ -132,7 +130,7 @@ class Reading:
             x = x.reshape(*self.batch_shape, x.shape[-1])
         if x.dtype is not self.dtype or x.device != self.device:
             x = x.to(self.device, self.dtype)
-        layout = self.constraints.layout
+        layout = self.constraints._layout
         return x if layout is None or self.arrangement == "flat" else layout.restored(x, self.arrangement)
 
     def solution(self, x: Tensor, duals: Tensor, counts: tuple[Tensor, Tensor, Tensor]) -> Solution:
@@ -143,14 +141,14 @@ class Reading:
 
         def of_bounds() -> Tensor:
             numbers, count = numbers_in_graphs(self), math.prod(batch)
-            row, col, _ = constraints.structure.on(numbers.values.device)
+            row, col, _ = constraints._structure.on(numbers.values.device)
             scores = self.scores.reshape(count, self.width)
             point = x.reshape(count, self.width).to(self.dtype)
             found = bound_duals(self.objective, numbers, (row, col), scores, point, duals.reshape(count, -1))
             return found.reshape(*batch, self.width)
 
         solution = Solution(self.answer(x), steps, duals, codes, solver_codes, constraints, of_bounds)
-        if not constraints.fixed:
+        if not constraints._fixed:
             # Now: an optimiser may change the numbers before anyone asks.
             _ = solution.violation, solution.broken, solution.adjusted
             if self.objective.native is not None:
@@ -158,11 +156,29 @@ class Reading:
         return solution
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class TensorCall(Call):
     """A call whose scores are tensors on a device."""
 
     device: torch.device
+
+    @functools.cached_property
+    def others(self) -> list[tuple[int, Tensor]]:
+        """What may carry a gradient besides the numbers given, by position: numbers of the set, of the objective."""
+        numbers = () if self.plan.constant else self.stated
+        every = [*enumerate(numbers), *enumerate(self.objective.parameters().values(), len(Numbers._fields))]
+        return [(position, tensor) for position, tensor in every if isinstance(tensor, torch.Tensor)]
+
+    def template(self, constraints: Constraints, given: Mapping[str, Any]) -> Call | None:
+        kept = super().template(constraints, given)
+        if isinstance(kept, TensorCall):
+            _ = kept.others  # once for all calls made from it
+        return kept
+
+    @staticmethod
+    def dense(tensor: Tensor) -> Tensor:
+        tensor = tensor.resolve_neg()  # memory knows nothing of a sign that torch has yet to apply
+        return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
 
     @classmethod
     def of(cls, plan: Plan, numbers: Numbers, objective: Objective, device: torch.device, **others: Any) -> TensorCall:
@@ -176,7 +192,7 @@ class TensorCall(Call):
             numbers = tensors_of(plan, numbers, device)
         else:
             numbers = Numbers(*(to_tensor(array, device) for array in numbers))
-        return cls(plan, numbers, objective, statement=statement, device=device, **others)
+        return cls(plan=plan, stated=numbers, objective=objective, statement=statement, device=device, **others)
 
     def tensors(self) -> Numbers:
         """The numbers as tensors in float64 on the device, with gradients."""
@@ -196,7 +212,7 @@ def tensors_of(plan: Plan, numbers: Numbers, device: torch.device) -> Numbers:
 
 def as_tensors(answer: Answer) -> Answer:
     """An answer of the native core with its arrays as tensors, which share their memory."""
-    if isinstance(answer.duals, torch.Tensor):
+    if isinstance(answer.counts, torch.Tensor):
         return answer
     duals, counts, decided = map(torch.from_numpy, (answer.duals, answer.counts, answer.decided))
     return Answer(answer.x, duals, counts, decided, answer.solved, answer.statement)
@@ -215,13 +231,14 @@ def numbers_in_graphs(reading: Reading) -> Numbers:
     constraints, device = reading.constraints, reading.scores.device
     if reading.scores.is_meta:
         device = _CPU
-    fixed = constraints.fixed and not constraints.batch_shape
+    fixed = constraints._fixed and not constraints.batch_shape
     if fixed and torch.compiler.is_compiling():
-        return getattr(constraints.in_graphs, _keep_in_graphs(constraints, reading.width, str(device)))
+        return getattr(constraints._in_graphs, _keep_in_graphs(constraints, reading.width, str(device)))
     if fixed:
         return _constants(constraints, reading.width, device)
-    given, pattern = values_on(constraints, device), constraints.structure
-    price = pattern.hard_price(device) if given.price is None else given.price
+    given, pattern = values_on(constraints, device), constraints._structure
+    hard = torch.full((pattern.num_rows,), torch.inf, dtype=torch.float64, device=device)
+    price = hard if given.price is None else given.price
     sizes = len(pattern.row), pattern.num_rows, reading.width, reading.width, pattern.num_rows
     batch = reading.batch_shape if constraints.batch_shape else ()
     slots = zip((given.values, given.rhs, given.lower, given.upper, price), sizes, strict=True)
@@ -235,16 +252,16 @@ def numbers_in_graphs(reading: Reading) -> Numbers:
 
 def _constants(constraints: Constraints, width: int, device: torch.device) -> Numbers:
     key = "tensors", width, str(device)
-    if key not in constraints.plans:
+    if key not in constraints._plans:
         with plain_tensors():
             slots = slots_of(constraints, width, ())
-            constraints.plans[key] = Numbers(*(_whole(to_tensor(slot, device)) for slot in slots))
-    return constraints.plans[key]
+            constraints._plans[key] = Numbers(*(_whole(to_tensor(slot, device)) for slot in slots))
+    return constraints._plans[key]
 
 
 @constant_in_graphs
 def _keep_in_graphs(constraints: Constraints, width: int, device: str) -> str:
-    return constraints.in_graphs.put((width, device), _constants(constraints, width, torch.device(device)))
+    return constraints._in_graphs.put((width, device), _constants(constraints, width, torch.device(device)))
 
 
 def _whole(tensor: Tensor) -> Tensor:
@@ -258,19 +275,14 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 @constant_in_graphs
-def _reject_scripts() -> None:
+def _reject_recorders() -> None:
     """TorchScript would record the steps of the solver for one input, as if they were those for every input."""
     if torch._C._is_tracing():
         raise ConstraintError(
             "torch.jit.trace cannot record a projection. Fix: torch.export.export(model, (y,)), whose programs can be "
             "saved and loaded as well."
         )
-
-
-@constant_in_graphs
-def _reject_onnx() -> None:
-    """The operators of ONNX are fixed."""
-    if torch.onnx.is_in_onnx_export():
+    if torch.onnx.is_in_onnx_export():  # the operators of ONNX are fixed
         raise ConstraintError(
             "ONNX has no operator for a projection. Fix: export the network that makes the scores, and call "
             "linsat.project on its output; or torch.export.export(model, (y,)), which keeps the projection."

@@ -24,7 +24,7 @@ which masks it trains on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,6 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import transforming
-from linsat.backends.triton import TritonBackend
 from linsat.compile.problem import Problem, Tensor
 from linsat.native import batch as native
 from linsat.native.batch import Answer
@@ -40,15 +39,14 @@ from linsat.native.layout import NativeLayout
 from linsat.objectives import Objective
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan
-from linsat.solvers.newton import Newton
 from linsat.status import Status
 from linsat.torch import saddle
 from linsat.torch.arrays import solve as solve_on_arrays
 from linsat.torch.call import TensorCall, as_tensors, tensors_of
 from linsat.torch.exact_solve import solve_exactly
 
-_TRITON = TritonBackend()
 _NUMBERS = len(Numbers._fields)
+_dense = TensorCall.dense
 _READ = (torch.float64, torch.float32)  # by the native core
 
 
@@ -80,35 +78,26 @@ def solve_flat(call: TensorCall, scores: Tensor) -> Answer:
 
 def point(call: TensorCall, scores: Tensor) -> Tensor:
     """x for scores (batch..., l), in their shape and dtype, with gradients to every tensor that wants them."""
-    learned = _learned(call) if torch.is_grad_enabled() else ()
-    if learned or (scores.requires_grad and torch.is_grad_enabled()):
-        tensors = _tensors(call) if learned else ()
-        return Projection.apply(call, (learned, None), scores, *(tensors[i] for i in learned))
+    if torch.is_grad_enabled():
+        learned = _learned(call)
+        if learned or scores.requires_grad:
+            return Projection.apply(call, (tuple(learned), None), scores, *learned.values())
     return _like(solve_flat(call, flat_scores(scores)).x, scores)
 
 
 def point_and_duals(call: TensorCall, scores: Tensor) -> Answer:
     """The same with the duals, which have gradients too, and how each instance ended; all as tensors."""
-    learned = _learned(call) if torch.is_grad_enabled() else ()
+    learned = _learned(call) if torch.is_grad_enabled() else {}
     if learned or (scores.requires_grad and torch.is_grad_enabled()):
-        tensors = _tensors(call)
         solved: list[Answer] = []
-        x, duals = Projection.apply(call, (learned, solved), scores, *(tensors[i] for i in learned))
+        x, duals = Projection.apply(call, (tuple(learned), solved), scores, *learned.values())
         return replace(as_tensors(solved[0]), x=x, duals=duals)
     return as_tensors(solve_flat(call, flat_scores(scores)))
 
 
-def _tensors(call: TensorCall) -> tuple[Any, ...]:
-    """Everything but the scores that may carry a gradient."""
-    return *call.numbers, *call.objective.parameters().values()
-
-
-def _learned(call: TensorCall) -> tuple[int, ...]:
-    """Positions among these of those that carry a gradient."""
-    parameters = call.objective.parameters().values()
-    if call.plan.constant and not any(number.requires_grad for number in parameters):
-        return ()
-    return tuple([i for i, t in enumerate(_tensors(call)) if isinstance(t, torch.Tensor) and t.requires_grad])
+def _learned(call: TensorCall) -> dict[int, Tensor]:
+    """What carries a gradient besides the scores, by its position among numbers and parameters, as it came."""
+    return {at: tensor for at, tensor in (*call.given.items(), *call.others) if tensor.requires_grad}
 
 
 class Projection(torch.autograd.Function):
@@ -124,14 +113,16 @@ class Projection(torch.autograd.Function):
         ctx.learned, solved = how
         scores = given[0]
         answer = solve_flat(call, flat_scores(scores))
+        x = _like(answer.x, scores)
+        answer.x = None  # a node that holds its own outputs would wait for the garbage collector
         ctx.call, ctx.answer = call, answer
         ctx.set_materialize_grads(False)
-        x = _like(answer.x, scores)
         if solved is None:
             ctx.save_for_backward(*given)
             return x
         solved.append(answer)
         duals = as_tensors(answer).duals
+        ctx.answer = replace(answer, duals=None if duals is answer.duals else answer.duals)
         ctx.save_for_backward(*given, duals)  # as an output, so that second derivatives reach it
         return x, duals
 
@@ -143,11 +134,10 @@ class Projection(torch.autograd.Function):
         call, answer = ctx.call, ctx.answer
         if answer.statement is not None and not torch.is_grad_enabled() and not _transformed(grad_x, grad_duals):
             # By far the most frequent case, with nothing in its way: the core has the numbers already.
-            wanted: list[Tensor | None] = [None] * (_NUMBERS + len(call.objective.parameters()))
-            for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
-                wanted[position] = tensor if wants else None
+            needed = zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True)
+            wanted = {position: tensor for position, tensor, wants in needed if wants}
             to_scores, others = _by_core(call.plan, answer, flat_scores(scores), grad_x, grad_duals, wanted)
-            return None, None, to_scores.view(scores.shape), *(others[i] for i in ctx.learned)
+            return None, None, _like(to_scores, scores), *map(others.get, ctx.learned)
         if duals is None and torch.is_grad_enabled():  # for second derivatives the duals are functions of all too
             duals = Duals.apply(call, (ctx.learned, answer), scores, *learned)
         elif duals is None:
@@ -175,21 +165,27 @@ def _by_core(
     scores: Tensor,
     grad_x: Tensor | None,
     grad_duals: Tensor | None,
-    wanted: Sequence[Tensor | None],
-) -> tuple[Tensor, list[Tensor | None]]:
+    wanted: Mapping[int, Tensor],
+) -> tuple[Tensor, dict[int, Tensor]]:
     """The gradient to scores (N, l), and those like the tensors ``wanted``, by the native core."""
     layout, readable = plan.layout(), _readable(scores)
     assert isinstance(layout, NativeLayout)
-    given = None if grad_x is None else _dense(flat_scores(grad_x).to(readable.dtype))
-    to_duals = None if grad_duals is None else _dense(grad_duals.to(torch.float64))
+    given = None if grad_x is None else _dense(_in(flat_scores(grad_x), readable.dtype))
+    to_duals = None if grad_duals is None else _dense(_in(grad_duals, torch.float64))
     to_scores = torch.empty_like(readable)
-    shapes = [None if like is None else tuple(like.shape) for like in wanted]
-    made = native.pull_back(layout, answer, readable, to_scores, given, to_duals, shapes)
-    others = [
-        None if gradient is None or like is None else torch.from_numpy(gradient).to(like.device, like.dtype)
-        for gradient, like in zip(made, wanted, strict=False)
-    ]
-    return to_scores if to_scores.dtype is scores.dtype else to_scores.to(scores.dtype), others
+    others = {at: _room(like) for at, like in wanted.items()}
+    native.pull_back(layout, answer, readable, to_scores, given, to_duals, others)
+    for at, like in wanted.items():
+        if like.dtype is not torch.float64 or not like.is_cpu:
+            others[at] = others[at].to(like.device, like.dtype)
+    return _in(to_scores, scores.dtype), others
+
+
+def _room(like: Tensor) -> Tensor:
+    """A contiguous tensor of its shape, in float64 on the CPU."""
+    if like.dtype is torch.float64 and like.is_cpu and like.is_contiguous():
+        return torch.empty_like(like)  # which takes half the time
+    return torch.empty(like.shape, dtype=torch.float64)
 
 
 def _pull_back(
@@ -201,12 +197,14 @@ def _pull_back(
     tensors = [flat_scores(scores), *call.tensors(), *call.objective.parameters().values()]
     needed = [ctx.needs_input_grad[2], *[False] * (len(tensors) - 1)]
     for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
-        tensors[1 + position], needed[1 + position] = tensor, wants
+        tensors[1 + position], needed[1 + position] = tensor.reshape(tensors[1 + position].shape), wants
     counts, decided = (as_tensors(ctx.answer).counts, as_tensors(ctx.answer).decided)
     solved = Solved(call.plan, call.objective, tuple(tensors), duals, counts, decided)
     gradient = gradients(solved, grad_duals, None if grad_x is None else flat_scores(grad_x), tuple(needed))
     to_scores = None if gradient[0] is None else gradient[0].reshape(scores.shape)
-    return None, None, to_scores, *(gradient[1 + i] for i in ctx.learned)
+    others = [gradient[1 + i] for i in ctx.learned]
+    pairs = zip(others, learned, strict=True)
+    return None, None, to_scores, *(None if g is None else g.reshape(like.shape) for g, like in pairs)
 
 
 def _transformed(*tensors: Tensor | None) -> bool:
@@ -217,7 +215,11 @@ def _like(x: Tensor, scores: Tensor) -> Tensor:
     """x (N, l) in the shape and dtype of the scores."""
     if x.dim() != scores.dim():
         x = x.view(scores.shape)
-    return x if x.dtype is scores.dtype else x.to(scores.dtype)
+    return _in(x, scores.dtype)
+
+
+def _in(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor if tensor.dtype is dtype else tensor.to(dtype)
 
 
 def flat_scores(tensor: Tensor) -> Tensor:
@@ -230,11 +232,6 @@ def flat_scores(tensor: Tensor) -> Tensor:
 def _readable(scores: Tensor) -> Tensor:
     """The scores as the core reads them; float32 holds every shorter dtype exactly."""
     return _dense(scores if scores.dtype in _READ else scores.to(torch.float32))
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    tensor = tensor.resolve_neg()  # memory knows nothing of a sign that torch has yet to apply
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
 @dataclass(frozen=True)
@@ -302,10 +299,10 @@ def gradients(
         own = solved.tensors[1:]
         statement = plan.state(Numbers(*own[:_NUMBERS]), own[_NUMBERS:], scores.shape[0])
         duals, counts, decided = (_dense(part).numpy() for part in (solved.duals, solved.counts, solved.decided))
-        wanted = [tensor if wants else None for tensor, wants in zip(own, needed[1:], strict=True)]
+        wanted = {at: tensor for at, tensor in enumerate(own) if needed[1 + at]}
         answer = Answer(None, duals, counts, decided, False, statement)
         to_scores, others = _by_core(plan, answer, scores, grad_x, grad_duals, wanted)
-        return to_scores, *others
+        return to_scores, *map(others.get, range(len(own)))
     return _on_arrays(solved.usable(), grad_duals, grad_x, needed)
 
 
@@ -318,14 +315,7 @@ def _on_arrays(
     problem = solved.problem()
     given = solved.masked(torch.zeros_like(problem.scores) if grad_x is None else grad_x)
     to_duals = torch.zeros_like(solved.duals) if grad_duals is None else solved.masked(grad_duals)
-    plain = not torch.is_grad_enabled() and not any(map(transforming, (given, to_duals, solved.duals)))
-    asked = isinstance(solved.plan.solver, Newton) and solved.plan.solver.backend == "triton"
-    if plain and asked and _TRITON.supports(problem) is None:
-        codes = solved.counts if solved.counts.dim() == 1 else solved.counts[0]
-        scaled = None if grad_duals is None else to_duals / problem.scale
-        q = _TRITON.vjp(problem, solved.duals * problem.scale, given, codes=codes, grad_mu=scaled).q
-    else:
-        q = adjoint(problem, solved.duals, given, to_duals)
+    q = adjoint(problem, solved.duals, given, to_duals)
     pull_back: Callable[..., Any] = torch.func.vjp(solved.explicit, *solved.tensors)[1]
     return pull_back((given, -q, to_duals))
 

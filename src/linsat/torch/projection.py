@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
-from linsat.call import takes_given, with_numbers
+from linsat.call import Given, keep, with_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.numbers import slots_given
 from linsat.errors import ConstraintError
@@ -20,31 +19,23 @@ from linsat.solution import Solution
 from linsat.solvers import Newton
 from linsat.solvers.sinkhorn import Sinkhorn
 from linsat.torch.arrays import unrolled
-from linsat.torch.call import Reading, TensorCall, numbers_in_graphs
+from linsat.torch.call import Reading, numbers_in_graphs
 from linsat.torch.implicit import flat_scores, point, point_and_duals
 from linsat.torch.operator import Answers, Arguments, apply
 from linsat.torch.options import describe
-
-_RECENT = 64  # calls of one set
 
 
 @recorded
 @one_thread_after_a_fork
 def project(
-    y: Any,
-    constraints: Constraints,
-    given: Mapping[str, Any],
-    objective: Objective,
-    solver: Solver | None,
-    on_failure: str,
-    start: Any,
+    y: Any, constraints: Constraints, given: Given, objective: Objective, solver: Any, on_failure: str, start: Any
 ) -> Any:
     """See `linsat.project`."""
     plain = _plain()
     key = None
     if plain and start is None:
         key = _key(y, constraints, given, objective, solver, on_failure)
-    call = None if key is None else constraints.calls.get(key)
+    call = None if key is None else constraints._calls.get(key)
     if call is not None:
         return point(call.with_given(constraints, given) if given else call, y)
     slots = slots_given(constraints, given) if given and plain else None
@@ -58,20 +49,15 @@ def project(
         return reading.answer(apply(arguments_of(reading)).x)
     call = reading.call()
     x = point(call, scores)
-    if key is not None and scores is y and (takes_given(call, constraints, given) if given else call.plan.constant):
-        _keep(constraints.calls, key, call)
+    if key is not None and scores is y:
+        keep(constraints, key, call, given)
     return reading.answer(x)
 
 
 @recorded
 @one_thread_after_a_fork
 def solve(
-    y: Any,
-    constraints: Constraints,
-    objective: Objective,
-    solver: Solver | None,
-    on_failure: str,
-    start: Any,
+    y: Any, constraints: Constraints, objective: Objective, solver: Solver | None, on_failure: str, start: Any
 ) -> Solution:
     """See `linsat.solve`."""
     reading = Reading.of(y, constraints, objective, solver, on_failure, start)
@@ -98,16 +84,16 @@ def arguments_of(reading: Reading) -> Arguments:
         reading.objective,
         reading.solver,
         on_failure=reading.on_failure,
-        constant=constraints.fixed and not constraints.batch_shape,
-        names=constraints.given_names,
+        constant=constraints._fixed and not constraints.batch_shape,
+        names=constraints._names,
     )
     numbers = numbers_in_graphs(reading)
-    pattern = [*constraints.structure.on(numbers.values.device)]
+    pattern = [*constraints._structure.on(numbers.values.device)]
     parameters = [*reading.objective.parameters().values()]
     return Arguments(flat_scores(scores), pattern, [*numbers], parameters, reading.start, text)
 
 
-def _key(y: Any, constraints: Any, given: Mapping[str, Any], objective: Objective, solver: Any, on_failure: Any) -> Any:
+def _key(y: Any, constraints: Any, given: Given, objective: Objective, solver: Any, on_failure: Any) -> Any:
     """What a call depends on besides the numbers in y and those given, where all of that is plain; else None.
 
     A call with the key of an earlier one needs no reading and no checks of anything but these numbers.
@@ -119,16 +105,10 @@ def _key(y: Any, constraints: Any, given: Mapping[str, Any], objective: Objectiv
         return None
     key: tuple[Any, ...] = y.shape, y.dtype, y.device, y.layout, numbers, solver, on_failure
     for name, value in given.items():
-        if not isinstance(value, torch.Tensor) or value.is_neg():
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_neg():
             return None
-        key += name, value.shape, value.dtype, value.device, value.layout
+        key += name, value.shape, value.dtype, value.device
     return key
-
-
-def _keep(calls: dict[Any, TensorCall], key: Any, call: TensorCall) -> None:
-    if len(calls) >= _RECENT:
-        calls.clear()
-    calls[key] = call
 
 
 def _unrolls(solver: Solver) -> bool:

@@ -16,7 +16,7 @@ from scipy.optimize import linprog
 
 import linsat
 from linsat._senses import EQUAL, GREATER, LESS
-from linsat.constraints.statement import Statement
+from linsat.constraints.numbers import Statement
 
 A = np.array([[1.0, 2.0, 0.0], [0.0, -1.0, 3.0]])
 C = np.array([[1.0, 1.0, 1.0]])
@@ -87,7 +87,7 @@ def test_numbers_per_instance_broadcast():
     assert sparse.with_coefficients(A=values).statement().values.tolist() == values.tolist()
     assert sparse.with_coefficients(A=sp.csr_array(2 * A)).statement().values.tolist() == [2, 4, -2, 6]
     np.testing.assert_array_equal(dense(sparse.with_coefficients(A=sp.csr_array(2 * A)).statement()), 2 * A)
-    assert cons.instances(1, 2).statement().rhs.tolist() == [[3, 4, 0.5]]
+    assert cons._instances(1, 2).statement().rhs.tolist() == [[3, 4, 0.5]]
 
 
 def test_names_right_hand_sides_and_bounds_by_name():
@@ -205,9 +205,9 @@ def test_sets_join_pickle_and_go_to_files(tmp_path):
     np.testing.assert_array_equal(dense(stated), [*A, np.ones(3)])
     assert stated.rhs.tolist() == [[1, 2, 1], [3, 4, 1]]
     assert stated.upper.tolist() == [1, 1, 0.5]
-    linsat.save(both, tmp_path / "set.npz")
-    linsat.save(both, tmp_path / "set.json")
-    loaded = [linsat.load(tmp_path / name) for name in ("set.npz", "set.json")]
+    both.save(tmp_path / "set.npz")
+    both.save(tmp_path / "set.json")
+    loaded = [linsat.Constraints.load(tmp_path / name) for name in ("set.npz", "set.json")]
     for found in (pickle.loads(pickle.dumps(both)), *loaded):
         again = found.statement()
         np.testing.assert_array_equal(dense(again), dense(stated))
@@ -308,8 +308,8 @@ def test_decoders_without_torch():
 
 def test_a_set_comes_back_from_a_file_without_torch(tmp_path):
     cons = linsat.Constraints(A=A, b=[1.0, 2.0], C=C, d=[1.0])
-    linsat.save(cons, tmp_path / "set.json")
-    again = linsat.load(tmp_path / "set.json")
+    cons.save(tmp_path / "set.json")
+    again = linsat.Constraints.load(tmp_path / "set.json")
     y = np.array([0.3, -0.2, 0.9])
     np.testing.assert_array_equal(linsat.project(y, again), linsat.project(y, cons))
     np.testing.assert_allclose(dense(again.statement()), dense(cons.statement()))
@@ -318,7 +318,7 @@ def test_a_set_comes_back_from_a_file_without_torch(tmp_path):
 def test_what_needs_torch_says_so():
     for use in (
         lambda: linsat.LinSAT,
-        lambda: linsat.sinkhorn,
+        lambda: linsat.linsat_layer,
         lambda: linsat.project(np.zeros(3), linsat.constraints.simplex(3), solver=linsat.Newton(backend="arrays")),
     ):
         with pytest.raises(ImportError, match=r'torch.*Fix: pip install "linsat\[torch\]"'):

@@ -29,8 +29,8 @@ class ProjectBatches:
         scores: name of a column with one vector of scores a row, or names of columns, one per variable.
         out: name of the new column with x, or names of new columns, one per variable.
         tau: temperature.
-        status: name of the new column that says how each row ended (`linsat.Status`): rows that did not converge are
-            marked, not dropped and not raised.
+        status: name of the new column that says how each row ended (`linsat.status.Status`): rows that did not converge
+            are marked, not dropped and not raised.
 
     Cost: that of `linsat.solve` on the batch, plus starting a worker (a second with the kernel's code on disk).
 

@@ -6,12 +6,11 @@ import functools
 import importlib.util
 import os
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from linsat.backends.triton.data import KernelData, kernel_data
-from linsat.backends.triton.layout import Layout, layout_of
+from linsat.backends.triton.layout import KernelData, Layout, kernel_data, layout_of
 from linsat.compile.problem import Problem, Tensor
 from linsat.objectives import Entropy, Euclidean
 from linsat.solvers.newton import Newton
@@ -23,17 +22,9 @@ _FAST_DOUBLE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 _COARSE_TOL = 1e-4  # error in float32 at which float64 takes over
 
 
-class Pulled(NamedTuple):
-    """What the gradient of a loss becomes."""
-
-    scores: Tensor  # of the dtype of the scores and the shape of the gradient of x
-    q: Tensor  # (N, k) adjoint duals, zero outside the rows whose dual lies strictly inside its bounds
-    parameter: Tensor | None  # (N, 1) to tau or (N, l) to the weights, where asked for
-
-
 @dataclass(frozen=True)
 class TritonBackend:
-    """Newton's method and its gradient on a GPU: entropic and Euclidean problems, one Triton program per instance.
+    """Newton's method on a GPU: entropic and Euclidean problems, one Triton program per instance.
 
     Args:
         mixed: solve in float32 first and finish in float64 from there; the answer holds to the same tolerance. None:
@@ -79,42 +70,6 @@ class TritonBackend:
         if problem.scores.dtype is torch.float64 or device.type != "cuda" or torch.version.hip:
             return False
         return torch.cuda.get_device_capability(device) not in _FAST_DOUBLE
-
-    def vjp(
-        self,
-        problem: Problem,
-        mu: Tensor,
-        grad_x: Tensor,
-        *,
-        codes: Tensor,
-        grad_mu: Tensor | None = None,
-        parameter: bool = False,
-    ) -> Pulled:
-        """The gradient to the scores and q, from which all other gradients follow (`linsat.torch.implicit`).
-
-        Instances that did not converge, by their ``codes``, have no gradient: zeros. ``parameter`` asks for the
-        gradient of tau or the weights.
-        """
-        from linsat.backends.triton.backward import backward
-
-        call = _Call(problem, torch.float64)
-        scores = problem.scores.contiguous()
-        grad_x = grad_x.contiguous()
-        grad_y, q = torch.zeros_like(grad_x, dtype=scores.dtype), torch.zeros_like(mu, dtype=torch.float64)
-        width = 1 if isinstance(problem.objective, Entropy) else scores.shape[1]
-        to_parameter = q.new_zeros((problem.size, width)) if parameter else None
-        unused = q
-        call.launch(
-            backward,
-            [
-                *(call.layout.variable_of, call.layout.row_of, mu.contiguous(), codes.contiguous(), grad_x),
-                *(unused if grad_mu is None else grad_mu.contiguous(), grad_y, q),
-                unused if to_parameter is None else to_parameter,
-            ],
-            [],
-            {"DUALS": grad_mu is not None, "PARAMETER": parameter},
-        )
-        return Pulled(grad_y, q, to_parameter)
 
 
 def _at_bounds(problem: Problem, mu: Tensor) -> Tensor:

@@ -13,39 +13,247 @@ so that the code of an evaluation and of a factorisation is there once.
 
 from __future__ import annotations
 
+import sys
+
 import triton
 import triton.language as tl
 
 from linsat.backends.triton.evaluation import (
     BASE,
+    DIRECTION,
+    DRIFT,
+    HIGH,
+    INVERSE,
+    LIN,
+    LOW,
+    LOWER,
     MU,
+    NU,
+    OUT,
+    RAW,
+    RHS,
     ROW_VECTORS,
     SIZES,
+    SLACK,
+    UPPER,
     VARIABLE_VECTORS,
+    WHOLE,
     WIDTH,
+    B,
+    R,
     U,
     evaluate,
+    moved_duals,
+    others_tile,
     point,
+    pulled,
     read_scores,
+    sigmoid,
+    slopes,
     tile_places,
 )  # fmt: skip
-from linsat.backends.triton.steps import (
-    FIRST,
-    GIVEN,
-    NEW,
-    POLISH,
-    REFRESH,
-    SNAP,
-    SWEEP,
-    TRY,
-    falls,
-    find_direction,
-    go,
-    optimal,
-    proves_infeasible,
-)  # fmt: skip
+from linsat.backends.triton.factor import factor, solve, split_rows
 from linsat.solvers import newton as constants
 from linsat.status import Status
+
+HELD = tl.constexpr(constants.HELD)
+GAP = tl.constexpr(constants.GAP)
+ROW_ROUNDING = tl.constexpr(constants.SUM_ROUNDING * sys.float_info.epsilon)
+DECREASE = tl.constexpr(constants.DECREASE)
+ROUNDING, SINGLE_ROUNDING = tl.constexpr(constants.DOUBLE.rounding), tl.constexpr(constants.SINGLE.rounding)
+# What a pass does.
+FIRST, GIVEN, SWEEP, NEW, TRY, REFRESH, POLISH, SNAP = (tl.constexpr(i) for i in range(8))
+
+
+@triton.jit
+def find_direction(
+    A, rows, variables, row_work, variable_work, W, S, state, T, cooler, error, damping, ridge, longest,
+    slots, members, places, others,
+    ENTROPY: tl.constexpr, SLACKED: tl.constexpr, WEIGHTED: tl.constexpr, POSITIONS: tl.constexpr,
+    TS: tl.constexpr, TM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """Newton's step from a state at T towards the solution at ``cooler``; returns how many pivots were dropped."""
+    slopes(
+        A, variables, row_work, variable_work, W, state, T, slots, members, places, others,
+        ENTROPY, WEIGHTED, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
+    )  # fmt: skip
+    i = tl.arange(0, POSITIONS)
+    mu, r = tl.load(row_work + (MU + state) * POSITIONS + i), tl.load(row_work + (R + state) * POSITIONS + i)
+    low, high = tl.load(rows + LOW * POSITIONS + i), tl.load(rows + HIGH * POSITIONS + i)
+    inverse = tl.load(rows + INVERSE * POSITIONS + i)
+    near = tl.minimum(error, HELD)
+    held = ((mu - low <= near) & (r > 0)) | ((high - mu <= near) & (r < 0))
+    moving = (inverse > 0) & (held == 0)
+    rhs, extra = r, tl.zeros((POSITIONS,), DTYPE)
+    if ENTROPY:
+        drift = tl.where(inverse > 0, tl.load(row_work + DRIFT * POSITIONS + i), 0.0) * inverse
+        if SLACKED:
+            z = sigmoid(mu / T)
+            extra = tl.load(rows + SLACK * POSITIONS + i) * z * (1.0 - z) / T
+            drift += extra * mu
+        rhs = r - drift * ((cooler - T) / T)
+    tl.store(row_work + RHS * POSITIONS + i, tl.where(moving, rhs, 0.0))
+    split_rows(rows, row_work, moving, extra, damping, ridge, slots, POSITIONS, DTYPE)
+    dropped = 0
+    if BLOCKS > 0:
+        dropped = factor(
+            A, rows, row_work, variable_work, W, S, damping, ridge, slots, places, others,
+            POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
+        )  # fmt: skip
+    solve(rows, row_work, W, S, slots, others, POSITIONS, BLOCK, BLOCKS, DTYPE)
+    found = tl.where(moving, tl.load(row_work + OUT * POSITIONS + i), r)
+    if ENTROPY:
+        largest = tl.max(tl.abs(found), 0)
+        found = found * tl.where(largest > longest, longest / largest, 1.0)
+    tl.store(row_work + DIRECTION * POSITIONS + i, -found)
+    tl.debug_barrier()
+    return dropped
+
+
+@triton.jit
+def go(
+    rows, row_work, group_of, start, row_of, state, phase, length, group, T, reach, num_rows,
+    HAS_START: tl.constexpr, SWEEPS: tl.constexpr, POSITIONS: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """The duals that this pass evaluates, into the other state."""
+    i = tl.arange(0, POSITIONS)
+    other = 1 - state
+    mu, r = tl.load(row_work + (MU + state) * POSITIONS + i), tl.load(row_work + (R + state) * POSITIONS + i)
+    low, high = tl.load(rows + LOW * POSITIONS + i), tl.load(rows + HIGH * POSITIONS + i)
+    step = tl.where((phase == TRY) | (phase == POLISH), length, 0.0)
+    direction = tl.load(row_work + DIRECTION * POSITIONS + i)
+    trial = tl.where(step > 0, mu + step * direction, mu)
+    there = mu - r
+    trial = tl.where((phase == SNAP) & (there <= low), low, tl.where((phase == SNAP) & (there >= high), high, trial))
+    if HAS_START:
+        if phase == GIVEN:
+            own = tl.load(row_of + i)
+            given = tl.load(start + own, mask=own >= 0, other=0.0).to(DTYPE)
+            # The dual of a row that is not active would never move: from another right-hand side it may not be 0.
+            trial = tl.where(tl.load(rows + INVERSE * POSITIONS + i) > 0, given, 0.0)
+    if SWEEPS:
+        if phase == SWEEP:
+            # The first group starts from the state, the next ones from what the last has left.
+            from_state = tl.where(group == 0, state, other)
+            mu = tl.load(row_work + (MU + from_state) * POSITIONS + i)
+            r = tl.load(row_work + (R + from_state) * POSITIONS + i)
+            own = tl.load(group_of + i) == group
+            trial = mu + tl.where(own, swept(rows, r, i, T, reach, POSITIONS), 0.0)
+    tl.debug_barrier()
+    tl.store(row_work + (MU + other) * POSITIONS + i, tl.minimum(tl.maximum(trial, low), high))
+    tl.debug_barrier()
+
+
+@triton.jit
+def swept(rows, r, i, T, reach, POSITIONS: tl.constexpr):
+    """What would make each row hold were its coefficients equal."""
+    whole, wanted = tl.load(rows + WHOLE * POSITIONS + i), tl.load(rows + B * POSITIONS + i)
+    rest, have = whole - wanted, r + wanted
+    left, least = whole - have, 1e-12 * whole
+    usable = (whole > 0) & (wanted > least) & (rest > least) & (have > least) & (left > least)
+    ratio = tl.where(usable, wanted * left, 1.0) / tl.where(usable, rest * have, 1.0)
+    cap = 10.0 * T + 0.5 * reach
+    return tl.minimum(tl.maximum(T * tl.log(ratio), -cap), cap)
+
+
+@triton.jit
+def falls(
+    row_work, state, theta, size, error, new_theta, new_size, new_error, POSITIONS: tl.constexpr, DTYPE: tl.constexpr
+):
+    """Whether the other state lies lower; close to the solution the residual decides, where rounding hides theta."""
+    i = tl.arange(0, POSITIONS)
+    other = 1 - state
+    moved = tl.load(row_work + (MU + other) * POSITIONS + i) - tl.load(row_work + (MU + state) * POSITIONS + i)
+    before = tl.sum(moved * tl.load(row_work + (R + state) * POSITIONS + i), 0)
+    after = tl.sum(moved * tl.load(row_work + (R + other) * POSITIONS + i), 0)
+    lower = new_theta <= theta + DECREASE * tl.minimum(before, 0.0)
+    rounding = ROUNDING if DTYPE == tl.float64 else SINGLE_ROUNDING
+    level = new_theta <= theta + rounding * (1.0 + size + new_size)
+    return lower | (level & ((after <= 0) | (new_error < error)))
+
+
+@triton.jit
+def optimal(
+    A, rows, variables, row_work, variable_work, state, T, tol, slots, members, places, others,
+    ENTROPY: tl.constexpr, WEIGHTED: tl.constexpr, POSITIONS: tl.constexpr,
+    TS: tl.constexpr, TM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """Whether rows hold relative to their size at x, and the duality gap is small."""
+    raw = row_work + RAW * POSITIONS
+    value = tl.zeros((), DTYPE)
+    if BLOCKS > 0:
+        g = tl.arange(0, BLOCK * BLOCKS)
+        rest = tl.zeros((BLOCK * BLOCKS,), DTYPE)
+    for slot in range(0, slots, TS):
+        leading = tl.zeros((TS,), DTYPE)
+        for member in range(0, members, TM):
+            v, _ = tile_places(slot, member, members, TS, TM)
+            u = tl.load(variable_work + (U + state) * places + v)
+            p, _ = point(variables, u, v, T, places, ENTROPY, WEIGHTED)
+            x = tl.load(variables + BASE * places + v) + tl.load(variables + WIDTH * places + v) * p
+            value += tl.sum(tl.abs(tl.load(variable_work + LIN * places + v) * x), 0)
+            leading += tl.sum(tl.reshape(tl.abs(tl.load(A + v) * x), (TS, TM)), 1)
+            if BLOCKS > 0:
+                rest += tl.sum(tl.abs(others_tile(A, v, g, places, others) * x[None, :]), 1)
+        tl.store(raw + slot + tl.arange(0, TS), leading)
+    if BLOCKS > 0:
+        tl.store(raw + slots + g, rest, mask=g < others)
+    tl.debug_barrier()
+    i = tl.arange(0, POSITIONS)
+    mu, r = tl.load(row_work + (MU + state) * POSITIONS + i), tl.load(row_work + (R + state) * POSITIONS + i)
+    low, high = tl.load(rows + LOW * POSITIONS + i), tl.load(rows + HIGH * POSITIONS + i)
+    inverse = tl.load(rows + INVERSE * POSITIONS + i)
+    sizes = tl.maximum(tl.load(raw + i), 1.0)
+    scale = tl.where(inverse > 0, 1.0 / tl.where(inverse > 0, inverse, 1.0), 0.0)
+    worst = tl.max(tl.abs(moved_duals(mu, r, low, high)) * tl.maximum(scale / sizes, 1.0), 0)
+    bound = tl.where(r > 0, low, high)
+    way = tl.abs(mu - tl.where(tl.abs(bound) < float("inf"), bound, 0.0))
+    soft = (low > float("-inf")) & (high < float("inf"))
+    # Scaled, the right-hand side of a soft row is what its terms add up to but for r.
+    lost = ROW_ROUNDING * (2.0 * sizes * inverse + tl.abs(r))
+    off = tl.maximum(tl.abs(r) - tl.where(soft, lost, 0.0), 0.0)
+    gap = tl.sum(way * off, 0)
+    tl.debug_barrier()
+    return (worst <= tol) & (gap <= GAP * tol * (1.0 + value))
+
+
+@triton.jit
+def proves_infeasible(
+    A, rows, variables, row_work, state, slots, members, places, others,
+    ENTROPY: tl.constexpr, POSITIONS: tl.constexpr,
+    TS: tl.constexpr, TM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """Whether the duals, as weights of the rows, prove that nothing in the box satisfies them."""
+    i = tl.arange(0, POSITIONS)
+    mu = tl.load(row_work + (MU + state) * POSITIONS + i)
+    low, high = tl.load(rows + LOW * POSITIONS + i), tl.load(rows + HIGH * POSITIONS + i)
+    inverse = tl.load(rows + INVERSE * POSITIONS + i)
+    infinite = float("inf")
+    counts = (inverse > 0) & ((mu <= 0) | (high == infinite)) & ((mu >= 0) | (low == -infinite))
+    mu = tl.where(counts, mu, 0.0)
+    target = tl.load(rows + B * POSITIONS + i) * mu
+    slack = tl.load(rows + SLACK * POSITIONS + i) * tl.maximum(mu, 0.0)
+    best, size = tl.sum(slack, 0), tl.sum(slack + tl.abs(target), 0)
+    nu = row_work + NU * POSITIONS
+    tl.store(nu + i, mu * inverse)
+    tl.debug_barrier()
+    for slot in range(0, slots, TS):
+        for member in range(0, members, TM):
+            v, at = tile_places(slot, member, members, TS, TM)
+            gain = tl.load(variables + WIDTH * places + v)
+            gain *= pulled(A, nu, v, at, slots, places, others, BLOCK, BLOCKS)
+            if ENTROPY:
+                most = tl.maximum(gain, 0.0)
+            else:
+                end = tl.where(
+                    gain > 0, tl.load(variables + UPPER * places + v), tl.load(variables + LOWER * places + v)
+                )
+                most = tl.where(gain == 0, 0.0, gain * end)
+            best += tl.sum(most, 0)
+            size += tl.sum(tl.abs(most), 0)
+    tl.debug_barrier()
+    return tl.sum(target, 0) - best - 1e-9 * size > 0
+
 
 CONVERGED, STEP_LIMIT = tl.constexpr(Status.CONVERGED.code), tl.constexpr(Status.STEP_LIMIT.code)
 STALLED, INFEASIBLE = tl.constexpr(Status.STALLED.code), tl.constexpr(Status.INFEASIBLE.code)

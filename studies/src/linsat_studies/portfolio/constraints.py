@@ -97,7 +97,6 @@ class TurnoverRules:
             (p.sum() <= rules.turnover).named("turnover"),
         ]
         self.pattern = linsat.subject_to(*moves, *_relations(w, rules, about), variables=[w, p])
-        self.count = about.count
 
     def since(self, yesterday: np.ndarray) -> linsat.Constraints:
         """The rows against yesterday's weights (assets,), as a batch of one.
@@ -105,9 +104,7 @@ class TurnoverRules:
         Right-hand sides of a batch are not proven feasible by a linear program first. It would cost more than solving,
         and yesterday's weights, which keep all other rules, show that there is an answer: to trade nothing.
         """
-        right_side = self.pattern.right_sides["b"].clone()
-        right_side[: self.count] = torch.as_tensor(yesterday)  # the rows of what is bought come first
-        return self.pattern.with_rhs(b=right_side[None])
+        return self.pattern.with_rhs({"bought": torch.as_tensor(yesterday)[None]})
 
 
 def turnover(weights: np.ndarray) -> np.ndarray:

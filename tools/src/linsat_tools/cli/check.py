@@ -179,7 +179,7 @@ def as_content(file: Path, model: Model, findings: Findings) -> dict[str, Any]:
         "forced": None
         if findings.forced is None
         else [
-            {"variable": model.constraints.variable_name(f.variable), "value": f.value, "by_bounds": f.by_bounds}
+            {"variable": model.constraints._variable_name(f.variable), "value": f.value, "by_bounds": f.by_bounds}
             for f in findings.forced
         ],
         "redundant": None if findings.redundant is None else [names[i] for i in findings.redundant],
@@ -256,7 +256,7 @@ def _print_conflict(model: Model, findings: Findings) -> None:
 
 
 def _forced_words(model: Model, forced: Forced) -> str:
-    return f"{model.constraints.variable_name(forced.variable)} = {forced.value:g}" + (
+    return f"{model.constraints._variable_name(forced.variable)} = {forced.value:g}" + (
         " (by its bounds)" if forced.by_bounds else ""
     )
 

@@ -48,7 +48,7 @@ def run(job: Job, progress: Callable[[int, int], None] = lambda done, total: Non
     objective = read_objective(job.objective, job.tau)
     model = read_model(job.constraints, box=job.box)
     scores = _read_scores(job, model)
-    variables = model.variables or tuple(map(model.constraints.variable_name, range(model.num_variables)))
+    variables = model.variables or tuple(map(model.constraints._variable_name, range(model.num_variables)))
     constraints = _read_constraints(job, model.constraints, objective, variables)
     check_table(job, scores, variables)
     chunk = job.chunk or _chunk_size(constraints)
@@ -99,7 +99,7 @@ def _read_constraints(job: Job, stated: Constraints, objective: Objective, varia
 
 def _read_scores(job: Job, model: Model) -> ScoreFile:
     """The scores, flat or in the shape of the set's variable, checked against the set."""
-    scores, layout = open_scores(job.scores, variables=model.variables, ids=job.ids), model.constraints.layout
+    scores, layout = open_scores(job.scores, variables=model.variables, ids=job.ids), model.constraints._layout
     shape = None if layout is None else layout.shape
     if shape and scores.shape[-1] != model.num_variables and scores.shape[-len(shape) :] == shape:
         scores = scores.shaped(shape)
@@ -119,7 +119,7 @@ def _read_scores(job: Job, model: Model) -> ScoreFile:
 
 
 def _chunk_size(constraints: Constraints) -> int:
-    largest = max(constraints.num_variables or 1, len(constraints), len(constraints.structure.row))
+    largest = max(constraints.num_variables or 1, len(constraints), len(constraints._structure.row))
     return max(1, _NUMBERS_PER_CHUNK // largest)
 
 
@@ -145,9 +145,9 @@ def _solve(piece: np.ndarray, constraints: Constraints, objective: Objective, sc
     if len(bad):
         row, column = (int(i) for i in bad[0])
         raise ConstraintError(
-            f"{scores}: instance {first + row}, variable {constraints.variable_name(column)} is "
+            f"{scores}: instance {first + row}, variable {constraints._variable_name(column)} is "
             f"{piece[row, column]}; expected finite scores, or -inf to keep a variable at its lower bound. "
             f"Fix: find out where it comes from."
         )
-    here = constraints.instances(first, first + len(piece)) if constraints.batch_shape else constraints
+    here = constraints._instances(first, first + len(piece)) if constraints.batch_shape else constraints
     return solve(piece, here, objective=objective, on_failure="ignore")

@@ -62,7 +62,7 @@ def _plain(value: object) -> object:
 
 
 def as_json(problem: Problem) -> str:
-    """The constraint set as a JSON constraint file (`linsat.load` reads it), one line per row."""
+    """The constraint set as a JSON constraint file (`linsat.Constraints.load` reads it), one line per row."""
     content = problem.arguments()
     for sense, matrix_name in (("<=", "A"), (">=", "C"), ("==", "E")):
         if matrix_name in content:
