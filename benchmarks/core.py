@@ -170,7 +170,7 @@ def numbers() -> Iterator[Line]:
     every |= {
         "price": np.full((count, ROWS), 3.0),
         "weights": 1 + rng.random(VARIABLES),
-        "tau": np.full((count, 1), 0.5),
+        "tau": np.full(count, 0.5),
     }
     soft_cons, fixed = cons.soften(price=1.0), {name: torch.as_tensor(array) for name, array in every.items()}
     for name in ("A", "b", "lower", "upper", "price", "weights", "tau"):
