@@ -128,9 +128,11 @@ def table(results: list[dict[str, Any]]) -> str:
     proved = [r["seconds"] for r in rejected if r["status"] == "proved"]
     lines += ["", f"Of {len(rejected)} infeasible sets {len(proved)} are rejected with a certificate that is right in "]
     lines[-1] += f"fractions, the slowest in {max(proved, default=0.0):.1f} s."
-    lines += ["", "What is left:" if left else "Nothing is left.", ""]
-    lines += [f"- {r['name']} ({r['collection']}), {r['asked']}: {r['status']}" for r in left]
-    return "\n".join(lines).rstrip()
+    named: dict[tuple[str, str], list[str]] = {}
+    for r in left:
+        named.setdefault((r["asked"], r["status"]), []).append(r["name"])
+    lines += ["", "Left: " + "; ".join(f"{', '.join(names)} ({', '.join(key)})" for key, names in named.items()) + "."]
+    return "\n".join(lines if left else [*lines[:-1], "Nothing is left."])
 
 
 def filled(page: str, results: list[dict[str, Any]]) -> str:

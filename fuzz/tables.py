@@ -1,4 +1,4 @@
-"""``python fuzz/tables.py``: the tables of docs/reliability.md from the recorded run in results/."""
+"""``python -m fuzz.tables``: the tables of docs/reliability.md from the recorded run in results/."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def feasible_text(record: dict[str, Any]) -> str:
     vouched, apart = checks["optimum"], _found(record, "Clarabel")
     silent = len(set(record["findings"]))
     counts = (f"--{kind} {record[kind]}" for kind in ("feasible", "structured", "infeasible"))
-    command = " ".join([f"fuzz/run.py --seed {record['seed']} --minutes 600", *counts])
+    command = " ".join([f"-m fuzz.run --seed {record['seed']} --minutes 600", *counts])
     forced = checks["forced"]
     lines = [
         f"The recorded run, `.venv/bin/python {command}`, went through",
@@ -51,13 +51,9 @@ def feasible_text(record: dict[str, Any]) -> str:
         lines.append(_row(family, record["statuses"][family], *worst))
     lines += [
         "",
-        "Worst violation: of hard rows called converged, relative to `max(1, sum_j |a_ij x_j|)`, beyond rounding.",
-        "Worst gap: relative to 1 plus the sum of the terms of the objective, beyond rounding.",
-        "The same systems by what was asked; a system may count in several lines:",
-        "",
-        "| option | systems | converged | `step_limit` | `stalled` | rejected (dtype) |",
-        "|---|---|---|---|---|---|",
-        *(_row(option, counts) for option, counts in sorted(record["options"].items())),
+        "Worst violation: of hard rows called converged, relative to `max(1, sum_j |a_ij x_j|)`; worst gap: "
+        "relative to 1 plus",
+        f"the sum of the terms of the objective; both beyond rounding. By what was asked: `fuzz/results/{RECORD.name}`.",
     ]
     return "\n".join(lines)
 

@@ -160,10 +160,36 @@ def test_the_readme_names_both_commands():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
 
-def test_contributing_shows_every_package():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+TO_THE_SOURCES = [CONTRIBUTING, ROOT / "docs" / "contributing.md", ROOT / "docs" / "reliability.md"]
+
+
+def test_contributing_is_two_screens_and_draws_every_package():
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 80
+    drawn = re.search(r"## The tree\n\n(.*?)\n\n", text, re.DOTALL)[1]
     packages = [path.parent.name for path in (ROOT / "src" / "linsat").glob("*/__init__.py")]
-    assert [name for name in packages if f"{name}/" not in text] == []
+    assert [name for name in packages if f"{name}/" not in drawn] == []
+    tests = [path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name[0] not in "_."]
+    assert [name for name in tests if name != "helpers" and f"{name}/" not in drawn] == []
+
+
+@pytest.mark.parametrize("path", TO_THE_SOURCES, ids=lambda path: path.name)
+def test_files_that_contributors_are_sent_to_exist(path):
+    text = path.read_text(encoding="utf-8")
+    named = set(re.findall(r"[`\s(,]((?:[\w.-]+/)*[\w-]+\.(?:py|h|c|md|yml|json))(?=[`\s),:])", text))
+    named |= set(re.findall(r"`((?:src|tests|tools|studies|fuzz|docs|examples|scripts|benchmarks)/[\w/.-]*)`", text))
+    places = [ROOT, path.parent, ROOT / "src" / "linsat", ROOT / "src" / "linsat" / "native"]
+    missing = [name for name in sorted(named) if not any((place / name).exists() for place in places)]
+    assert len(named) >= 10
+    assert missing == []
+
+
+def test_targets_that_contributors_are_told_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for path in TO_THE_SOURCES:
+        targets = set(re.findall(r"\bmake ([a-z-]+)\b`", path.read_text(encoding="utf-8")))
+        assert [one for one in sorted(targets) if not re.search(rf"^{one}:", makefile, re.MULTILINE)] == []
 
 
 def test_versions_agree():
