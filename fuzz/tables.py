@@ -53,7 +53,7 @@ def feasible_text(record: dict[str, Any]) -> str:
         "",
         "Worst violation: of hard rows called converged, relative to `max(1, sum_j |a_ij x_j|)`; worst gap: "
         "relative to 1 plus",
-        f"the sum of the terms of the objective; both beyond rounding. By what was asked: `fuzz/results/{RECORD.name}`.",
+        f"the sum of the terms of the objective; both beyond rounding. By option: `fuzz/results/{RECORD.name}`.",
     ]
     return "\n".join(lines)
 
