@@ -43,7 +43,7 @@ _HOMES = {
     "linsat.solvers": ("Newton", "Sinkhorn"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("constraints", "decode", "jax", "losses")
+_MODULES = ("constraints", "decode", "errors", "exact", "interop", "jax", "losses", "status")
 _MOVED = {
     "LinSATError": "linsat.errors.LinSATError",
     "Status": "linsat.status.Status",

@@ -43,9 +43,20 @@ ON_FAILURE: tuple[str, ...] = get_args(OnFailure)
 def check_options(solver: Any, on_failure: Any) -> None:
     """Reject what is no solver, and unknown ways to handle failure."""
     if solver is not None and not isinstance(solver, Newton) and type(solver).__name__ != "Sinkhorn":
-        raise ConstraintError(f"solver is {solver!r}; expected linsat.Newton(...) or linsat.Sinkhorn(...).")
+        raise ConstraintError(
+            f"solver is {_shown(solver)}; expected a linsat.Newton or linsat.Sinkhorn. "
+            f"Fix: linsat.Newton(), with parentheses."
+        )
     if on_failure not in ON_FAILURE:
-        raise ConstraintError(f"on_failure is {on_failure!r}; expected one of {', '.join(ON_FAILURE)}.")
+        raise ConstraintError(
+            f"on_failure is {on_failure!r}; expected one of {', '.join(map(repr, ON_FAILURE))}. Fix: on_failure='nan', "
+            f"under which x of instances that were not solved is NaN; or leave it out."
+        )
+
+
+def _shown(value: Any) -> str:
+    """What a user gave, in few words."""
+    return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
 
 
 def read_objective(objective: Any, tau: Any) -> Objective:
@@ -54,7 +65,7 @@ def read_objective(objective: Any, tau: Any) -> Objective:
         return Entropy(tau=DEFAULT_TAU if tau is None else tau)
     if not isinstance(objective, Objective):
         raise ConstraintError(
-            f"objective is {objective!r}; expected an instance of linsat.Objective. "
+            f"objective is {_shown(objective)}; expected an instance of linsat.Objective. "
             f"Fix: linsat.Entropy(tau=0.1), with parentheses, or linsat.Euclidean()."
         )
     if tau is not None:
@@ -83,6 +94,13 @@ class GivenNumbers(TypedDict, total=False):
 
 
 _GIVEN = frozenset(GivenNumbers.__annotations__)
+_FIXES = {
+    "temperature": "tau=.",
+    "eps": "tau=, or solver=linsat.Newton(tol=...).",
+    "tol": "solver=linsat.Newton(tol=...).",
+    "device": "leave it out; x is where the scores are.",
+    "warm_start": "start=solution.duals, or linsat.LinSAT(cons, warm_start=True).",
+}
 
 
 def read_given(numbers: GivenNumbers) -> dict[str, Any]:
@@ -93,7 +111,11 @@ def read_given(numbers: GivenNumbers) -> dict[str, Any]:
     """
     if not _GIVEN.issuperset(numbers):
         unknown = next(name for name in numbers if name not in _GIVEN)
-        raise TypeError(f"got an unexpected keyword argument {unknown!r}; expected numbers {', '.join(sorted(_GIVEN))}")
+        raise TypeError(
+            f"unexpected keyword argument {unknown!r}; expected tau, objective, solver, on_failure or start, or "
+            f"numbers of the set for this call: {', '.join(sorted(_GIVEN - {'T', 't'}))}. Fix: "
+            + _FIXES.get(unknown, "leave it out.")
+        )
     return {name: value for name, value in numbers.items() if value is not None}
 
 

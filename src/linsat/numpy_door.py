@@ -12,6 +12,7 @@ from linsat._array_namespace import to_numpy
 from linsat._optional import torch_installed
 from linsat.backends.interior_point import unsupported
 from linsat.call import DEFAULT, Call, Given, check_options, check_range, joint_batch, keep, read_start, with_numbers
+from linsat.constraints.arrays import not_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.constraints.modelling import not_a_set
@@ -178,9 +179,17 @@ def restored(call: Call, x: Array, dtype: np.dtype) -> Any:
 
 def read_scores(name: str, y: Any) -> Array:
     """Scores as a floating array of native byte order."""
-    array = np.asarray(y)
+    try:
+        array = np.asarray(y)
+    except ValueError:
+        raise ConstraintError(f"{name} has parts of different lengths; expected one array. Fix: pad them.") from None
+    if array.dtype.kind in "OUS" and not isinstance(y, np.ndarray):
+        raise not_numbers(name, y, "floating scores")
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
-        raise ConstraintError(f"{name} has dtype {array.dtype}; expected floating scores. Fix: {name}.astype(float).")
+        fix = f"{name}.astype(float)" if hasattr(y, "astype") else f"numpy.array({name}, float)"
+        raise ConstraintError(
+            f"{name} has dtype {array.dtype}; expected floating scores of at most 64 bits. Fix: {fix}."
+        )
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

@@ -48,7 +48,7 @@ def project(
             ``-inf`` keeps a variable at its lower bound in that instance, without a gradient.
         constraints: the rows and the box; per-instance numbers broadcast against the leading dimensions of y.
         tau: short for ``objective=linsat.Entropy(tau=tau)``, the paper's layer; default 0.1.
-        objective: `Entropy` or `Euclidean`; docs/objectives.md says which to choose.
+        objective: `Entropy`, `KL`, `Tsallis`, `Euclidean` or `Quadratic`; docs/objectives.md says which to choose.
         solver: `Newton()` (default) or `Sinkhorn()`.
         on_failure: what to do when some instance is not solved, since its x breaks rows: ``"raise"``, ``"warn"``,
             ``"nan"`` (its x is NaN, the others are untouched) or ``"ignore"``.
@@ -56,7 +56,7 @@ def project(
         numbers: in place of the set's own for this call, by their names: coefficients ``A``, ``C``, ``E`` as
             `Constraints.with_coefficients` takes them, right-hand sides ``b``, ``d``, ``f`` or, by the names of rows,
             ``rhs={"budget": 3.0}``, bounds ``lower`` and ``upper``, the ``price`` of soft rows, ``T`` and ``t`` of
-            formulas as `Constraints.with_numbers` takes them. The cheapest way to rows that change with every call.
+            formulas as `Constraints.with_rhs` takes ``t``. The cheapest way to rows that change with every call.
 
     Returns:
         x like y: same shape or dict (broadcast with per-instance constraints), dtype and device. Gradients reach y,

@@ -470,7 +470,7 @@ def _csr(columns):
         (lambda: BATCH.with_coefficients(A=np.ones(4)), r"A has shape \(4,\); expected a matrix"),
         (lambda: BATCH.with_coefficients(C=np.ones((2, 4))), "the set has no C rows. Fix: leave C out"),
         (lambda: BATCH.with_coefficients(A=np.full((3, 2, 4), np.nan)), r"A\[0, 0, 0\] is nan"),
-        (lambda: BATCH.with_coefficients(A="four"), "A has dtype"),
+        (lambda: BATCH.with_coefficients(A="four"), "A is 'four'; expected real numbers"),
         (lambda: SPARSE.with_coefficients(A=np.ones((5, 2))), r"A has shape \(5, 2\); expected \(\.\.\., 3\)"),
         (lambda: SPARSE.with_coefficients(A=1.0), r"A has shape \(\); expected \(\.\.\., 3\)"),
         (lambda: SPARSE.with_coefficients(A=[[1.0, np.inf, 1.0]]), r"A\[0, 1\] is inf"),

@@ -89,7 +89,7 @@ class TestEveryDecoder:
             (0.5, r"x has shape \(\); expected \(\.\.\., 4\)"),
             ([0.1, 0.2, 0.3], r"x has shape \(3,\); expected \(\.\.\., 4\)"),
             (torch.ones(4).to_sparse(), r"x is sparse"),
-            (["a", "b", "c", "d"], r"x has dtype"),
+            (["a", "b", "c", "d"], r"x is a list of texts; expected real numbers"),
         ],
     )
     def test_malformed_points_are_refused(self, decode, x, message):

@@ -23,7 +23,7 @@ GOOD_S, GOOD_U, GOOD_V = torch.ones(2, 3), [[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]], [
         ({"S": torch.ones(3)}, r"S has shape \(3,\); expected \(\.\.\., m, n\)"),
         ({"S": torch.ones(0, 3)}, r"S has shape \(0, 3\)"),
         ({"S": torch.ones(2, 3).to_sparse()}, r"S is sparse; expected a dense array"),
-        ({"S": [["a", "b"]]}, r"S has dtype"),
+        ({"S": [["a", "b"]]}, r"S is a list of texts"),
         ({"S": [[1.0, 0.0, 1.0], [1.0, 0.0, 1.0]]}, r"column 1 of S is all zero"),
         (
             {"S": torch.tensor([1.0, 0.0]).reshape(2, 1, 1).expand(2, 2, 3)},

@@ -392,3 +392,26 @@ def test_wrong_input_is_named_with_a_fix(call: Callable[[], Any], message: str) 
 
 def test_examples_in_docstrings() -> None:
     assert doctest.testmod(modelling).failed == 0
+
+
+def test_numpy_operators_and_functions_on_expressions():
+    """numpy on the left, arrays and scalars of it, and np.abs: what the operators of Python give."""
+    w, a = Variable(3, name="w"), np.array([1.0, -2.0, 3.0])
+    pairs = [
+        (a * w <= 1, w * a <= 1),
+        (a + w <= 1, w + a <= 1),
+        (a - w <= 1, -w + a <= 1),
+        (np.float64(2.0) * w <= 1, 2.0 * w <= 1),
+        (a @ w <= 1, w @ a <= 1),
+        (a <= w, w >= a),
+        (a >= w, w <= a),
+        (np.negative(w) <= 1, -w <= 1),
+        (np.abs(w - 0.5) <= 1, abs(w - 0.5) <= 1),
+    ]
+    point = np.array([0.2, 0.9, 0.4])
+    for by_numpy, by_python in pairs:
+        theirs, ours = subject_to(by_numpy, variables=[w]), subject_to(by_python, variables=[w])
+        assert theirs.senses == ours.senses
+        np.testing.assert_array_equal(theirs.row_violation(3 * point), ours.row_violation(3 * point))
+    np.testing.assert_allclose(subject_to(a * w <= 1).row_violation(point), np.maximum(a * point - 1, 0))
+    np.testing.assert_allclose(subject_to(a @ w <= 1).row_violation(point), np.maximum([a @ point - 1], 0))

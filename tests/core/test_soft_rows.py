@@ -525,7 +525,7 @@ def test_a_learned_price_beside_a_constant_one():
         (float("inf"), r"price is inf; expected a positive"),
         (float("nan"), r"price is nan; expected a positive"),
         ([1.0, 2.0, 3.0], r"price has shape \(3,\) but 2 rows are softened; expected a number, \(2,\) or \(batch, 2\)"),
-        ("high", r"price has dtype <U4; expected real numbers"),
+        ("high", r"price is 'high'; expected real numbers"),
         (torch.ones(2).to_sparse(), r"price is sparse"),
     ],
 )

@@ -44,7 +44,7 @@ def test_tau_must_be_positive(tau):
         ({"start": "x"}, "start is str"),
         ({"constraints": "rows"}, "constraints is a str.*Fix"),
         ({"solver": "newton"}, "solver is 'newton'"),
-        ({"on_failure": "explode"}, "on_failure is 'explode'; expected one of raise, warn, nan, ignore"),
+        ({"on_failure": "explode"}, "on_failure is 'explode'; expected one of 'raise', 'warn', 'nan', 'ignore'. Fix"),
         ({"tau": torch.ones(2)}, "tau has shape"),
         ({"start": torch.zeros(5)}, r"start has shape \(5,\).*Fix"),
         ({"start": torch.tensor([float("nan")])}, r"start\[0\] is nan; expected finite duals.*Fix"),
@@ -101,6 +101,64 @@ def test_relations_in_place_of_a_set_are_told_how_to_become_one():
 def test_an_objective_without_parentheses_is_told_to_have_them():
     with pytest.raises(linsat.ConstraintError, match="with parentheses"):
         linsat.project(torch.rand(3), SIMPLEX, objective=linsat.Euclidean)
+
+
+_w = linsat.Variable(3, name="w")
+FIRST_DAY = {  # what is written in the first hour -> what the message says
+    "list of whole numbers": (lambda: linsat.project([1, 2, 3], SIMPLEX), r"y has dtype int64.*Fix: numpy.array\(y"),
+    "no scores": (lambda: linsat.project(None, SIMPLEX), "y is None; expected floating scores"),
+    "text": (lambda: linsat.project("y", SIMPLEX), "y is 'y'; expected floating scores"),
+    "lists of two lengths": (lambda: linsat.project([[1.0, 2.0], [3.0]], SIMPLEX), "y has parts of different lengths"),
+    "instances last": (lambda: linsat.project(torch.zeros(3, 2), SIMPLEX), r"Fix: y.swapaxes\(-1, -2\)"),
+    "too few": (lambda: linsat.project(torch.zeros(2), SIMPLEX), "each of the 3 variables, or a set over 2"),
+    "matrices": (lambda: linsat.project(torch.zeros(5, 3, 1), SIMPLEX), "Fix: flatten matrices"),
+    "arguments swapped": (lambda: linsat.project(SIMPLEX, torch.zeros(3)), "Fix: .*scores come first"),
+    "family not called": (lambda: linsat.project(torch.zeros(3), linsat.constraints.top_k), r"call it, top_k\("),
+    "solver without parentheses": (lambda: linsat.LinSAT(SIMPLEX, solver=linsat.Newton), "solver is the class Newton"),
+    "back end": (lambda: linsat.Newton(backend="cuda"), "backend is 'cuda'; expected.*leave backend out"),
+    "A transposed": (lambda: linsat.Constraints(A=torch.ones(3, 2), b=[1, 1]), "one per row; or A.T, which has 2"),
+    "rows of two lengths": (
+        lambda: linsat.Constraints(A=[[1, 2], [1]], b=1),
+        "A is not a regular array: its parts differ",
+    ),
+    "text as a row": (lambda: linsat.subject_to("w[0] <= 1"), "subject_to got 'w.*Fix: without quotes"),
+    "list of rows": (lambda: linsat.subject_to([_w.sum() <= 1]), r"subject_to got a list;.*Fix: unpack"),
+    "&": (lambda: (_w[0] <= 1) & (_w[1] <= 1), r"Fix: linsat.subject_to\(first, second\)"),
+    "set & row": (lambda: SIMPLEX & (_w[0] <= 1), r"cons & linsat.subject_to\(relation\)"),
+    "max": (lambda: max(_w), r"Fix:.* X.max\(\) and X.min\(\)"),
+    "np.square": (lambda: np.square(_w), "np.square does not take expressions.*Fix"),
+    "a solution as a point": (
+        lambda: SIMPLEX.violation(linsat.solve(torch.zeros(3), SIMPLEX)),
+        "x is a Solution;.*Fix: x.x",
+    ),
+    "text as a point": (lambda: SIMPLEX.violation("x"), "x is 'x'; expected real numbers"),
+    "folder that is not there": (lambda: SIMPLEX.save("no such folder/set.json"), "there is no folder no such folder"),
+    "ending": (lambda: SIMPLEX.save("set.txt"), "the name ends in '.txt'; expected one of .json.*Fix: set.json"),
+}
+
+
+@pytest.mark.parametrize("mistake", FIRST_DAY)
+def test_mistakes_of_a_first_day_end_in_a_fix(mistake):
+    call, message = FIRST_DAY[mistake]
+    with pytest.raises(linsat.ConstraintError, match=message) as caught:
+        call()
+    assert re.search(r"Fix: .+\.$", str(caught.value))
+    assert "<class" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"), [("temperature", "tau="), ("tol", "linsat.Newton(tol=...)"), ("device", "where the scores are")]
+)
+def test_an_unknown_keyword_is_named_with_those_there_are(name, fix):
+    with pytest.raises(TypeError, match=rf"{name}.*expected tau, objective.*rhs, upper. Fix: .*{re.escape(fix)}"):
+        linsat.project(torch.zeros(3), SIMPLEX, **{name: 0.1})
+
+
+def test_a_name_that_moved_is_where_its_message_says():
+    with pytest.raises(AttributeError, match=re.escape("Fix: linsat.interop.linsatnet.sinkhorn")):
+        _ = linsat.sinkhorn
+    assert callable(linsat.interop.linsatnet.sinkhorn)
+    assert callable(linsat.exact.regret)
 
 
 def test_one_number_per_instance_is_told_its_shape():

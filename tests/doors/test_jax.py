@@ -415,3 +415,18 @@ def test_rows_hold_as_given_or_are_reported_where_the_papers_slack_rounds_them()
     np.testing.assert_allclose(
         np.asarray(found.violation)[held], np.maximum(gap[held].max(1), 0.0), rtol=1e-3, atol=1e-12
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("b", lambda v: linsat.Constraints(A=A, b=v)),
+        ("x", lambda v: linsat.decode.top_k(v, 2)),
+        ("x", lambda v: CONS.violation(v)),
+    ],
+    ids=["set", "decoder", "violation"],
+)
+def test_traced_numbers_where_known_ones_are_needed_are_sent_to_the_call(name, use):
+    """Not JAX's own error, which names neither the argument nor the way out."""
+    with pytest.raises(linsat.ConstraintError, match=rf"^{name} is traced by JAX.* Fix: .*project\(y, cons, b=b\)\."):
+        jax.make_jaxpr(use)(jnp.ones(1 if name == "b" else 6))

@@ -42,6 +42,15 @@ def reject_dtype(name: str, dtype: object) -> NoReturn:
     )
 
 
+def not_numbers(name: str, value: Any, expected: str) -> ConstraintError:
+    """The error for what is no array of numbers at all, such as a text, None or a `Solution`."""
+    text = np.asarray(value).dtype.kind in "US"
+    what = f"{name} is {value!r}" if value is None or isinstance(value, str) else f"{name} is a {type(value).__name__}"
+    what += " of texts" if text and not isinstance(value, str) else ""
+    fix = f"{name}.x" if type(value).__name__ == "Solution" else "an array of floats"
+    return ConstraintError(f"{what}; expected {expected}. Fix: {fix}.")
+
+
 def is_sparse(value: Any) -> bool:
     """Whether the value is a sparse matrix of scipy, or a tensor of torch that is not dense."""
     return not is_dense(value) if is_tensor(value) else scipy.sparse.issparse(value)
@@ -69,17 +78,24 @@ def read_numbers(name: str, value: Any) -> Numbers:
 def read_array(name: str, value: Any) -> Array:
     """Any array-like but tensors as a float64 array that nothing else holds."""
     array = _regular(name, value)
+    if array.dtype.kind in "OUS" and not isinstance(value, np.ndarray):
+        raise not_numbers(name, value, "real numbers (float, int or bool)")
     if array.dtype.kind not in "fiub":
         reject_dtype(name, array.dtype)
     return np.array(array, dtype=np.float64, order="C")
 
 
 def _regular(name: str, value: Any) -> Array:
+    if is_traced(value):
+        raise ConstraintError(
+            f"{name} is traced by JAX (jit, grad or vmap); expected numbers known by now. Fix: make sets and look "
+            f"at points outside; traced numbers of a set come with the call, linsat.project(y, cons, b=b)."
+        )
     try:
         return np.asarray(value)
-    except ValueError as error:
+    except ValueError:
         raise ConstraintError(
-            f"{name} is not a regular array ({error}). Fix: give every row the same length."
+            f"{name} is not a regular array: its parts differ in length. Fix: give every row the same length."
         ) from None
 
 
@@ -143,6 +159,8 @@ def read_right_side(name: str, value: Any, matrix: Matrix) -> Numbers:
     check_side(name, side)
     if side.ndim > 0 and side.shape[-1] != rows:
         fix = f"{name}[:, None], if these are one number per instance" if rows == 1 == side.ndim else "one per row"
+        if side.ndim == 1 and side.shape[0] == matrix.shape[1]:
+            fix += f"; or {matrix.name}.T, which has {matrix.shape[1]}"
         raise ConstraintError(
             f"{name} has shape {tuple(side.shape)} but {matrix.name} has {rows} rows; "
             f"expected {name} of shape ({rows},) or (batch, {rows}). Fix: {fix}."
@@ -288,6 +306,12 @@ def to_float64(value: Any, device: torch.device | None) -> Numbers | None:
         return None if value.dtype.kind == "c" else value.astype(namespace(value).zeros(0).dtype)
     array = as_array(value)
     return None if array.dtype.kind == "c" else array.astype(np.float64)
+
+
+def is_traced(value: Any) -> bool:
+    """Whether JAX traces the value, which then has no numbers yet."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.core.Tracer)
 
 
 def is_jax(value: Any) -> bool:

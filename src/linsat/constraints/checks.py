@@ -21,7 +21,9 @@ def check_names(names: Sequence[str] | None, num_rows: int) -> tuple[str, ...] |
     if names is None:
         return None
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ConstraintError("names must be a sequence of strings, one per row (rows of A, then C, then E).")
+        raise ConstraintError(
+            f"names is {names!r}; expected a list of strings. Fix: one name per row, rows of A first, then C, then E."
+        )
     if len(names) != num_rows:
         raise ConstraintError(
             f"names has {len(names)} entries but there are {num_rows} rows. "

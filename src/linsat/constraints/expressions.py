@@ -25,6 +25,22 @@ if TYPE_CHECKING:
     from linsat.constraints.variables import Variable
 
 _NUMPY_FUNCTIONS = ("sum", "mean", "cumsum", "diff", "max", "min")
+# What numpy calls an operation -> the method of an expression on its left, and of one on its right.
+_NUMPY_OPERATORS = {
+    "absolute": ("__abs__", ""),
+    "negative": ("__neg__", ""),
+    "add": ("__add__", "__radd__"),
+    "subtract": ("__sub__", "__rsub__"),
+    "multiply": ("__mul__", "__rmul__"),
+    "divide": ("__truediv__", "__rtruediv__"),
+    "matmul": ("__matmul__", "__rmatmul__"),
+    "less_equal": ("__le__", "__ge__"),
+    "greater_equal": ("__ge__", "__le__"),
+    "equal": ("__eq__", "__eq__"),
+    "less": ("__lt__", "__gt__"),
+    "greater": ("__gt__", "__lt__"),
+    "not_equal": ("__ne__", "__ne__"),
+}
 
 
 class Expression:
@@ -35,8 +51,6 @@ class Expression:
     ``.flatten``; ``abs(...)``, ``.max`` and ``.min``, `linsat.maximum`, `linsat.minimum` and `linsat.norm` where the
     rows stay convex; comparing with ``<=``, ``>=`` or ``==`` gives a `Relation`.
     """
-
-    __array_ufunc__ = None  # numpy on the left hands the operation over: np.ones(3) * X calls X.__rmul__
 
     def __init__(
         self,
@@ -59,6 +73,18 @@ class Expression:
                 f"a product with a constant matrix."
             )
         return getattr(self, function.__name__)(*args[1:], **kwargs)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """``np.ones(3) * X`` is ``X.__rmul__(np.ones(3))``, ``np.abs(X)`` is ``abs(X)``."""
+        names = _NUMPY_OPERATORS.get(ufunc.__name__) if method == "__call__" and not options else None
+        if names is None:
+            raise ConstraintError(
+                f"np.{ufunc.__name__} does not take expressions. Fix: + - * / @ with constants, np.abs, or "
+                f"linsat.maximum, linsat.minimum and linsat.norm."
+            )
+        if isinstance(inputs[0], Expression):
+            return getattr(inputs[0], names[0])(*inputs[1:])
+        return getattr(inputs[1], names[1])(inputs[0])
 
     @property
     def size(self) -> int:
@@ -265,7 +291,10 @@ class Expression:
         return id(self)  # == builds a relation, so only identity can tell dictionary keys apart
 
     def _refuse_comparison(self, other: Any) -> NoReturn:
-        raise ConstraintError("<, > and != do not describe a closed set. Fix: use <=, >= or ==.")
+        raise ConstraintError(
+            "<, > and != do not describe a closed set. Fix: use <=, >= or ==; X.max() and X.min() for max(X) and "
+            "min(X), which compare with <."
+        )
 
     __lt__ = __gt__ = __ne__ = _refuse_comparison
 
@@ -308,6 +337,17 @@ class Relation:
             "A relation is neither true nor false. Fix: write a chained comparison (0 <= X <= 1) or an 'and' "
             "as separate relations; to ask whether two variables are the same object use 'is'."
         )
+
+    def __and__(self, other: Any) -> NoReturn:
+        raise ConstraintError(
+            "Relations are not joined by & or |. Fix: linsat.subject_to(first, second), and "
+            "cons & linsat.subject_to(relation) for one that joins a set."
+        )
+
+    __or__ = __rand__ = __ror__ = __and__
+
+    def __repr__(self) -> str:
+        return f"Relation({self.difference!r} {self.sense} 0)"
 
 
 def _one_axis(axis: Any, dim: Any) -> Any:

@@ -256,9 +256,13 @@ def flatten(
     if found is not None:
         return found
     named = layout is not None and bool(layout.variables[0].name)
-    fix = (
-        "the shape of the variables, after any batch dimensions."
-        if named
-        else f"flatten matrices, e.g. {name}.flatten(-2)."
+    fix = f"one entry in {name} for each of the {width} variables" + (f", or a set over {last}" if last else "")
+    if named:
+        fix = "the shape of the variables, after any batch dimensions"
+    elif flat.ndim > 1 and flat.shape[-2] * last == width:
+        fix = f"flatten matrices, {name}.reshape(*{name}.shape[:-2], -1)"
+    elif flat.ndim > 1 and flat.shape[-2] == width:
+        fix = f"{name}.swapaxes(-1, -2), instances first"
+    raise ConstraintError(
+        f"{name} has shape {tuple(flat.shape)}; expected {expected_shape(layout, width)}. Fix: {fix}."
     )
-    raise ConstraintError(f"{name} has shape {tuple(flat.shape)}; expected {expected_shape(layout, width)}. Fix: {fix}")

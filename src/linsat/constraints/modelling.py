@@ -36,10 +36,14 @@ _BLOCKS = {"<=": ("A", "b"), ">=": ("C", "d"), "==": ("E", "f")}
 def not_a_set(value: Any) -> ConstraintError:
     """The error for what was given in place of a constraint set, with the call that makes a set of it."""
     fix = "linsat.Constraints(A=A, b=b)"
-    if isinstance(value, Relation):
+    if callable(value):
+        fix = f"call it, {getattr(value, '__name__', 'make_set')}(...)"
+    elif isinstance(value, Relation):
         fix = "linsat.subject_to(relation)"
     elif isinstance(value, (list, tuple)) and value and all(isinstance(entry, Relation) for entry in value):
         fix = "linsat.subject_to(*relations)"
+    elif hasattr(value, "shape"):
+        fix += "; scores come first, project(y, constraints)"
     return ConstraintError(f"constraints is a {type(value).__name__}; expected linsat.Constraints. Fix: {fix}.")
 
 
@@ -99,12 +103,14 @@ def subject_to(
 def _check_relation(relation: Any) -> None:
     if isinstance(relation, Relation):
         return
-    hint = "compare with <=, >= or =="
+    hint, what = "compare with <=, >= or ==", repr(relation)
     if isinstance(relation, bool | np.bool_):
         hint = "the comparison contains no Variable; leave it out"
     elif isinstance(relation, list | tuple):
-        hint = "unpack the sequence, subject_to(*relations)"
-    raise ConstraintError(f"subject_to got {relation!r}; expected a relation such as X.sum(0) == 1. Fix: {hint}.")
+        hint, what = "unpack the sequence, subject_to(*relations)", f"a {type(relation).__name__}"
+    elif isinstance(relation, str):
+        hint = "without quotes, in Python: X[0] + X[1] <= 1"
+    raise ConstraintError(f"subject_to got {what}; expected a relation such as X.sum(0) == 1. Fix: {hint}.")
 
 
 def _order(relations: Sequence[Relation], variables: Sequence[Variable] | None) -> list[Variable]:

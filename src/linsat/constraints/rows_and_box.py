@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Tensor = torch.Tensor
 
 
-_ARGUMENTS = ("A", "b", "C", "d", "E", "f", "lower", "upper", "names", "variables", "terms")
+_ARGUMENTS = ("A", "b", "C", "d", "E", "f", "lower", "upper", "names", "variables")
 
 
 class RowsAndBox:
@@ -41,7 +41,7 @@ class RowsAndBox:
 
     def __new__(cls, *unnamed: Any, **given: Any) -> Self:
         """Reject arguments that there are none of, before Python does so in the name of this class."""
-        unknown = [name for name in given if name not in _ARGUMENTS]
+        unknown = [name for name in given if name not in (*_ARGUMENTS, "terms")]
         if unnamed or unknown:
             what = f"an argument {unknown[0]!r}" if unknown else f"{type(unnamed[0]).__name__} without a name"
             raise ConstraintError(

@@ -8,7 +8,7 @@ import numpy as np
 
 from linsat._optional import is_tensor
 from linsat._senses import EQUAL, GREATER
-from linsat.constraints.arrays import Numbers, namespace, positions_on
+from linsat.constraints.arrays import Numbers, namespace, positions_on, read_array
 from linsat.constraints.layout import flatten, holds_tensors
 from linsat.constraints.numbers import present, values_on
 from linsat.constraints.terms import summed
@@ -64,10 +64,10 @@ def read_point(constraints: RowsAndBox, x: Any) -> Numbers:
     """x (batch..., variables) in float64: a tensor where x holds one, else an array."""
     tensors = holds_tensors(x)
 
-    def read(_: str, part: Any) -> Numbers:
+    def read(name: str, part: Any) -> Numbers:
         if is_tensor(part):
             return part if tensors else part.detach().cpu().numpy()
-        return np.array(part, dtype=np.float64)
+        return read_array(name, part)
 
     point, _ = flatten("x", x, constraints._layout, constraints.num_variables, read)
     return point.double() if is_tensor(point) else point

@@ -29,8 +29,7 @@ def read_model(path: str | os.PathLike[str], *, box: tuple[float, float] | None 
     file = Path(path)
     ending = file.suffix.lower()
     ends = read_box(box)
-    if ending not in _ENDINGS:
-        raise ConstraintError(f"{file}: the name ends in {ending!r}; expected one of {', '.join(_ENDINGS)}.")
+    _check_ending(file)
     if not file.is_file():
         fault = "is not a regular file" if file.exists() else "does not exist"
         raise ConstraintError(f"{file}: the file {fault}; expected a constraint file. Fix: check the path.")
@@ -52,12 +51,20 @@ def read_model(path: str | os.PathLike[str], *, box: tuple[float, float] | None 
         raise ConstraintError(f"{file}: not enough memory to read it. Fix: save large sets as sparse .npz.") from None
 
 
+def _check_ending(file: Path) -> None:
+    if file.suffix.lower() not in _ENDINGS:
+        raise ConstraintError(
+            f"{file}: the name ends in {file.suffix!r}; expected one of {', '.join(_ENDINGS)}. Fix: {file.stem}.json."
+        )
+
+
 def save(constraints: Constraints, path: str | os.PathLike[str]) -> None:
     """See `Constraints.save`."""
     file = Path(path)
     ending = file.suffix.lower()
-    if ending not in _ENDINGS:
-        raise ConstraintError(f"{file}: the name ends in {ending!r}; expected one of {', '.join(_ENDINGS)}.")
+    _check_ending(file)
+    if not file.parent.is_dir():
+        raise ConstraintError(f"{file}: there is no folder {file.parent}; expected one. Fix: make it first.")
     if constraints.num_variables is None:
         raise ConstraintError(
             "constraints fit any number of variables, so a file cannot hold them. "

@@ -14,7 +14,7 @@ import numpy as np
 from linsat.call import DEFAULT, Given, check_options, joint_batch, read_start
 from linsat.compile.diagnosis import reject_infeasible
 from linsat.compile.presolve import has_even_interior
-from linsat.constraints.arrays import side_by_side
+from linsat.constraints.arrays import not_numbers, side_by_side
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
 from linsat.constraints.modelling import not_a_set
@@ -61,7 +61,7 @@ def check(constraints: Any, solver: Any, on_failure: Any) -> None:
     if not constraints._fixed:
         constraints.statement()  # says why such a set cannot be a constant of the computation
     if solver is not None and not isinstance(solver, Newton):
-        raise ConstraintError(f"solver is {solver!r}; linsat.jax has linsat.Newton(...) only.")
+        raise ConstraintError(f"solver is {solver!r}; linsat.jax has linsat.Newton only. Fix: leave solver out.")
     if solver is not None and solver.backend not in ("auto", "kernel", "arrays"):
         raise ConstraintError(
             f"backend is {solver.backend!r}; linsat.jax has 'auto', 'kernel' and 'arrays'. Fix: leave backend out."
@@ -169,7 +169,10 @@ def _known(function: Any, value: Any) -> Any:
 
 
 def _scores(name: str, y: Any) -> Array:
-    scores = _known(jnp.asarray, y)
+    try:
+        scores = _known(jnp.asarray, y)
+    except (TypeError, ValueError):
+        raise not_numbers(name, y, "floating scores") from None
     if not jnp.issubdtype(scores.dtype, jnp.floating):
         raise ConstraintError(f"{name} has dtype {scores.dtype}; expected floating scores. Fix: {name}.astype(float).")
     return scores
@@ -180,9 +183,11 @@ def _floating(name: str, value: Any) -> Array:
     try:
         array = _known(jnp.asarray, value)
     except (TypeError, ValueError):
-        raise ConstraintError(f"{name} is a {type(value).__name__}; expected an array of numbers.") from None
+        raise ConstraintError(
+            f"{name} is a {type(value).__name__}; expected an array of numbers. Fix: jnp.asarray of numbers."
+        ) from None
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise ConstraintError(f"{name} has dtype {array.dtype}; expected real numbers.")
+        raise ConstraintError(f"{name} has dtype {array.dtype}; expected real numbers. Fix: {name}.real.")
     return array.astype(jax.dtypes.canonicalize_dtype(np.float64))
 
 
@@ -212,7 +217,7 @@ def _in_shape(constraints: Constraints, name: str, array: Array, width: int) -> 
     if name != block:
         if array.ndim == 0 or array.shape[-1] != rows:
             raise ConstraintError(
-                f"{name} has shape {array.shape}; expected (..., {rows}), one right-hand side per row."
+                f"{name} has shape {array.shape}; expected (..., {rows}). Fix: one right-hand side per row."
             )
         return array
     full = array.ndim >= 2 and array.shape[-2:] == matrix.shape

@@ -37,7 +37,9 @@ class Entropy(Objective):
 
     def __post_init__(self) -> None:
         if self.slack not in ("entropic", "none"):
-            raise ConstraintError(f"slack is {self.slack!r}; expected 'entropic' (the paper's layer) or 'none'.")
+            raise ConstraintError(
+                f"slack is {self.slack!r}; expected 'entropic' (the paper's layer) or 'none'. Fix: slack='none'."
+            )
 
     @property
     def entropic_slack(self) -> bool:

@@ -103,16 +103,17 @@ class Newton:
 
     def __post_init__(self) -> None:
         if not 0 < self.tol < 1:
-            raise ConstraintError(f"tol is {self.tol}; expected a number between 0 and 1, such as 1e-9.")
+            raise ConstraintError(f"tol is {self.tol}; expected a number between 0 and 1. Fix: tol=1e-9.")
         if not isinstance(self.max_steps, int) or self.max_steps < 1:
-            raise ConstraintError(f"max_steps is {self.max_steps}; expected a positive integer.")
+            raise ConstraintError(f"max_steps is {self.max_steps}; expected a positive integer. Fix: max_steps=200.")
         if self.seconds is not None and not self.seconds > 0:
             raise ConstraintError(
                 f"seconds is {self.seconds}; expected a positive number, or None. Fix: for example seconds=10."
             )
         if self.backend not in ("auto", "arrays", "kernel", "triton", "interior_point"):
             raise ConstraintError(
-                f"backend is {self.backend!r}; expected 'auto', 'arrays', 'kernel', 'triton' or 'interior_point'."
+                f"backend is {self.backend!r}; expected 'auto', 'arrays', 'kernel', 'triton' or 'interior_point'. "
+                f"Fix: leave backend out; what runs on a GPU is decided by where the scores are."
             )
 
     @property

@@ -59,16 +59,20 @@ class Sinkhorn:
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_sweeps, int) or self.max_sweeps < 1:
-            raise ConstraintError(f"max_sweeps is {self.max_sweeps}; expected a positive integer.")
+            raise ConstraintError(
+                f"max_sweeps is {self.max_sweeps}; expected a positive integer. Fix: max_sweeps=1000."
+            )
         if not 0 <= self.tol < 1:
-            raise ConstraintError(f"tol is {self.tol}; expected a number in [0, 1), such as 1e-6.")
+            raise ConstraintError(f"tol is {self.tol}; expected a number in [0, 1). Fix: tol=1e-6.")
         for name, value, choices in (
             ("variant", self.variant, ("v1", "v2")),
             ("gradient", self.gradient, ("implicit", "unrolled")),
             ("stop", self.stop, ("residual", "published")),
         ):
             if value not in choices:
-                raise ConstraintError(f"{name} is {value!r}; expected {choices[0]!r} or {choices[1]!r}.")
+                raise ConstraintError(
+                    f"{name} is {value!r}; expected {choices[0]!r} or {choices[1]!r}. Fix: leave {name} out."
+                )
         if self.variant == "v1" and self.gradient == "implicit":
             raise ConstraintError(
                 "variant='v1' has no implicit gradient: its fixed point is not that of the entropic problem. "

@@ -223,7 +223,7 @@ def test_sets_join_pickle_and_go_to_files(tmp_path):
         ({"A": sp.csr_array([[1.0, np.nan]]), "b": 1.0}, r"A\[0, 1\] is nan"),
         ({"A": A, "b": [1.0]}, r"b has shape \(1,\) but A has 2 rows"),
         ({"A": A, "b": sp.csr_array([[1.0, 1.0]])}, r"b is sparse.*toarray"),
-        ({"A": A, "b": ["x", "y"]}, "b has dtype"),
+        ({"A": A, "b": ["x", "y"]}, "b is a list of texts"),
         ({"A": A, "b": 1.0, "lower": [0, 2, 0]}, r"lower\[1\] = 2.0 is above upper\[1\] = 1.0"),
         ({"A": A, "b": 1.0, "upper": -np.inf}, "upper is -inf"),
         ({"A": A, "b": [[1.0, 1.0]] * 2, "upper": np.ones((3, 3))}, "do not fit together"),
