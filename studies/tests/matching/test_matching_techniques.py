@@ -10,6 +10,7 @@ import pytest
 import torch
 from matching_cases import batch, scores, sizes
 
+from linsat_studies.matching.config import LAYERS
 from linsat_studies.matching.techniques import (
     black_box,
     hamming_loss,
@@ -55,10 +56,11 @@ def test_sinkhorn_is_that_of_a_square_matrix_with_explicit_dummies():
         assert float(ours[i].sum()) == pytest.approx(min(n1, n2), abs=1e-8)  # and nothing on padded keypoints
 
 
+@pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("tau", [0.5, 0.05])
-def test_every_row_of_the_layer_holds_and_padding_is_zero(tau):
+def test_every_row_of_the_layer_holds_and_padding_is_zero(tau, kind):
     b = batch(12)
-    x = layer(scores(b), b, tau=tau)
+    x = layer(scores(b), b, tau=tau, kind=kind)
     for i, (n1, n2) in enumerate(sizes(b)):
         assert float(x[i, n1:].abs().sum() + x[i, :, n2:].abs().sum()) == 0.0
     assert float(x.min()) >= 0
@@ -74,6 +76,24 @@ def test_the_cold_layer_is_the_best_partial_matching():
     for i, (n1, n2) in enumerate(sizes(b)):
         best = best_by_enumeration(s[i, :n1, :n2].numpy(), int(b.phi[i]))
         np.testing.assert_allclose(x[i, :n1, :n2].numpy(), best, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", LAYERS[1:])
+def test_layers_without_slacks_against_a_conic_program(kind):
+    """Oracle: Clarabel through cvxpy; the row of phi binds in one pair and not in the other."""
+    import cvxpy as cp
+
+    b, tau = batch(2), 0.4
+    s = scores(b)
+    phi = torch.stack([b.phi[0] - 1.0, torch.tensor(50.0)]).double()
+    x = layer(s, b, tau=tau, phi=phi, kind=kind)
+    for i, (n1, n2) in enumerate(sizes(b)):
+        X = cp.Variable((n1, n2))
+        spread = cp.entr(X) + X if kind == "kl" else cp.entr(X) + cp.entr(1 - X)
+        rows = [cp.sum(X, axis=0) <= 1, cp.sum(X, axis=1) <= 1, cp.sum(X) <= float(phi[i])]
+        goal = cp.sum(cp.multiply(s[i, :n1, :n2].numpy(), X)) + tau * cp.sum(spread)
+        cp.Problem(cp.Maximize(goal), rows).solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10)
+        np.testing.assert_allclose(x[i, :n1, :n2].numpy(), X.value, atol=1e-5)
 
 
 def test_a_pair_does_not_depend_on_its_batch_mates():
@@ -147,9 +167,11 @@ def test_losses_are_what_their_formulas_say():
 
 def test_the_margin_favours_wrong_pairs_only():
     b = batch()
-    moved = with_margin(torch.zeros(b.truth.shape), b, 2.0)
-    assert set(moved[b.truth > 0].tolist()) == {-1.0}
-    assert set(moved[b.truth == 0].tolist()) == {1.0}
+    for scaled in (True, False):
+        moved = with_margin(torch.zeros(b.truth.shape), b, 2.0, scaled=scaled)
+        assert set(moved[b.truth > 0].tolist()) == {-1.0}
+        assert set(moved[b.truth == 0].tolist()) == {1.0}
+    torch.testing.assert_close(with_margin(scores(b), b, 0.0, scaled=False), scores(b))
 
 
 def test_scores_for_the_black_box_have_mean_0_and_deviation_1_in_each_pair():

@@ -38,6 +38,7 @@ def test_settings_survive_json_and_say_what_is_wrong():
         ({"tau": 0.0}, "tau is 0.0; expected a positive number"),
         ({"batch": 0}, "batch is 0; expected at least 1"),
         ({"margin": -1.0}, "margin is -1.0"),
+        ({"soft": 1.0}, "soft is 1.0; expected a share"),
     ):
         with pytest.raises(ConfigError, match=message):
             replace(config, **wrong)
@@ -95,6 +96,28 @@ def test_a_resumed_run_is_the_same_run(tmp_path):
     assert one["step"] == other["step"] == 6
     for name, tensor in one["averaged"].items():
         torch.testing.assert_close(tensor, other["averaged"][name], msg=name)
+
+
+def test_bbgm_starts_from_another_run_and_has_other_losses(tmp_path):
+    """A run of no length but for one step at rate 0: the weights are those it started from, edges included."""
+    made = collection()
+    features = RandomFeatures(made)
+    first = train(settings("bbgm", "sinkhorn", steps=2), made, tmp_path / "sinkhorn", features=features)
+    still = Plan(steps=1, rate=1e-12, warmup=1, every=1, average=0.0, decay=0.0)
+    goal = settings("bbgm", "black-box-partial", scaled=False, margin=1.0, strength=5.0)
+    goal = replace(goal, plan=still)
+    second = train(goal, made, tmp_path / "black-box", features=features, initial=first)
+    before, after = read_checkpoint(first), read_checkpoint(second)
+    assert after["config"]["initial"] == "sinkhorn"
+    for name, tensor in before["averaged"].items():
+        torch.testing.assert_close(tensor, after["averaged"][name], msg=name)
+    learner = MatchingLearner(goal, made, features)
+    mixed = MatchingLearner(replace(goal, soft=0.25), made, features)
+    smooth = MatchingLearner(replace(goal, technique="sinkhorn"), made, features)
+    hard, both, soft = (one.loss(0).item() for one in (learner, mixed, smooth))
+    assert both == pytest.approx(0.75 * hard + 0.25 * soft, rel=1e-5)
+    full = MatchingLearner(replace(goal, network=replace(goal.network, edges=1.0)), made, features)
+    assert full.module.weight.tolist() == [1.0] * 6
 
 
 def test_a_trained_network_comes_back_and_other_runs_are_refused(tmp_path):

@@ -187,6 +187,13 @@ def test_losses_are_as_stated():
     assert float(error) == pytest.approx(squares.mean() / learner.unit, rel=1e-4)
     with torch.no_grad():
         assert float(learner._loss(windows)) == pytest.approx(0.3 * float(error) - 0.7 * float(ratio), abs=1e-5)
+    summed = PortfolioLearner(replace(config, softmax_weight=2.0), prices)
+    with torch.no_grad():
+        both, _ = summed.figures(windows)
+    spread = np.exp(said.scores.double().numpy())
+    daily = np.einsum("wtn,wn->wt", windows.returns(), spread / spread.sum(1, keepdims=True))
+    softmax = ((252 * daily.mean(1) - 0.03) / (np.sqrt(252) * daily.std(1, ddof=1))).mean()
+    assert float(both) == pytest.approx(expected + 2 * softmax, abs=3e-3)
 
 
 def test_training_sees_nothing_after_its_period(tmp_path):
@@ -247,6 +254,8 @@ def test_settings_come_back_from_json_and_bad_ones_are_named(tmp_path):
         (lambda: Periods(test_to="tomorrow"), "test_to is 'tomorrow'"),
         (lambda: PortfolioConfig(technique="magic"), "technique is 'magic'"),
         (lambda: PortfolioConfig(rules=Rules(turnover=0.1)), "turnover is 0.1"),
+        (lambda: PortfolioConfig(rules=Rules(risk=1.0)), "risk is 1.0; expected none in training"),
+        (lambda: PortfolioConfig(softmax_weight=-1.0), "softmax_weight is -1.0"),
         (lambda: PortfolioConfig(assets=50), "assets is 50; expected none, but for StemGNN without identity"),
         (lambda: replace(config, assets=1), "assets is 1"),
         (lambda: replace(config, rules=Rules(exposure=0.1)), "assets is 164; expected none with rules"),

@@ -1,6 +1,7 @@
 """The walk-forward: nothing known too early, interrupted and continued, ensembles that keep their rows, the placebo."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from linsat_studies.portfolio.config import Rules
 from linsat_studies.portfolio.data import PriceError, Prices, training_windows
 from linsat_studies.portfolio.findings import COMPARISONS, findings, random_sets
 from linsat_studies.portfolio.walk_forward import PLAIN, TECHNIQUES, Job, Protocol, WalkForward
+from linsat_studies.settings import ConfigError
 
 RULES = Rules(("A", "B"), 0.5)
 PROTOCOL = Protocol(cuts=2, first=250, until="2020-12-31", every=20, seeds=2, batch=4, steps=2)
@@ -44,6 +46,19 @@ def test_training_ends_before_its_cut_and_nothing_after_the_last_day_is_read(wal
         held += walk.block(cut).starts.tolist()
     assert held == walk.windows.starts.tolist()
     assert walk.last_day <= len(walk.prices.dates)
+
+
+def test_the_lstm_with_the_sum_of_losses(tmp_path):
+    protocol = replace(PROTOCOL, predictor="lstm", softmax_weight=1.0)
+    made = WalkForward(tmp_path, make_prices(), RULES, protocol)
+    config = made.config(Job(1, "layer", 0))
+    assert (config.network.kind, config.softmax_weight, config.plan.steps) == ("lstm", 1.0, 2)
+    made._keep(Job(1, "layer", 0))
+    with np.load(tmp_path / "weights" / "layer_1_0.npz") as file:
+        assert file["layer"].shape == (len(made.block(1)), 8)
+        assert file["layer"][:, :2].sum(1).min() >= 0.5 - 1e-6
+    with pytest.raises(ConfigError, match="predictor is 'gru'"):
+        replace(protocol, predictor="gru")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """From scores or prices to weights: figures by hand, projections and programs against cvxpy, rows held exactly."""
 
 import math
+from dataclasses import replace
 
 import cvxpy as cp
 import numpy as np
@@ -11,7 +12,7 @@ import linsat
 from linsat_studies.portfolio.baselines import BASELINES, equal_weight, inverse_volatility
 from linsat_studies.portfolio.config import Rules
 from linsat_studies.portfolio.constraints import (
-    TurnoverRules,
+    YESTERDAY,
     Universe,
     correlation_clusters,
     factor_loadings,
@@ -300,18 +301,14 @@ def test_impossible_rules_are_refused(about):
 
 def test_turnover_rows_measure_the_change(about):
     yesterday = np.full(12, 1 / 12)
-    rows = TurnoverRules(Rules(turnover=0.05, at_least=0.0), about).since(yesterday)
-
-    def violation(w):
-        return float(rows.violation(np.concatenate([w, np.maximum(w - yesterday, 0)])[None]).max())
-
+    rows = weight_rules(Rules(turnover=0.05, at_least=0.0), about).with_rhs({YESTERDAY: yesterday})
     w = yesterday.copy()
     w[0] += 0.05
     w[1] -= 0.05
-    assert violation(w) == pytest.approx(0, abs=1e-12)
+    assert rows.violation(w).max() == pytest.approx(0, abs=1e-12)
     w[0] += 0.02
     w[1] -= 0.02
-    assert violation(w) == pytest.approx(0.02, abs=1e-12)
+    assert rows.violation(w).max() == pytest.approx(0.04, abs=1e-12)  # bought and sold
 
 
 @pytest.mark.parametrize("name", ["turnover", "all"])
@@ -320,10 +317,10 @@ def test_a_turnover_limit_leaves_the_best_trade(name, about):
     from scipy.optimize import linprog
 
     rules, scores = RULES[name], draw(12, seed=9)
-    yesterday = linsat.project(torch.zeros(12, dtype=torch.float64), weight_rules(rules, about)).numpy()
-    today = TurnoverRules(rules, about).since(yesterday)
-    both = torch.from_numpy(np.concatenate([scores, np.zeros(12)]))[None]
-    found = linsat.project(both, today, tau=1e-4)[0, :12].numpy()
+    free = weight_rules(replace(rules, turnover=None), about)
+    yesterday = linsat.project(torch.zeros(12, dtype=torch.float64), free).numpy()
+    today = weight_rules(rules, about)
+    found = linsat.project(torch.from_numpy(scores), today, tau=1e-4, rhs={YESTERDAY: yesterday}).numpy()
     # Bought p and sold s of each asset: w = yesterday + p - s.
     split = np.concatenate([np.eye(12), -np.eye(12)], axis=1)
     A = [np.r_[np.ones(24)], -np.isin(np.arange(12), [0, 3]).astype(float) @ split]
@@ -342,6 +339,28 @@ def test_a_turnover_limit_leaves_the_best_trade(name, about):
     assert -best.fun > 0.01  # there is something to gain, and not all of it is within reach
     assert gained == pytest.approx(-best.fun, rel=0.02)
     assert np.abs(found - yesterday).sum() / 2 == pytest.approx(rules.turnover, abs=1e-3)
+
+
+@pytest.mark.parametrize("turned", [None, 0.05])
+def test_risk_and_turnover_against_a_quadratic_program(turned, about):
+    """Oracle: Clarabel through cvxpy, window by window."""
+    rules = Rules(cap=0.35, sector_limit=0.7, turnover=turned, risk=3.0)
+    scores, past = draw((4, 12), seed=9), draw((4, 60, 12), seed=11, scale=0.02)
+    weights, worst = ruled_weights(torch.from_numpy(scores), rules, about, tau=0.01, past=past)
+    assert worst < 1e-9
+    before = None
+    for said, days, found in zip(scores, past, weights, strict=True):
+        w = cp.Variable(12)
+        P = np.eye(12) + 3.0 * 252 * np.cov(days, rowvar=False)
+        rows = [w >= 0, w <= 0.35, cp.sum(w) == 1, w[0] + w[3] >= 0.5]
+        rows += [cp.sum(w[[i for i, label in enumerate(about.sectors) if label == s]]) <= 0.7 for s in "abc"]
+        if turned is not None and before is not None:
+            rows.append(cp.norm1(w - before) <= 2 * turned)
+        cp.Problem(cp.Minimize(cp.quad_form(w, cp.psd_wrap(P)) / 2 - (2 / 12 * said) @ w), rows).solve(
+            solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11
+        )
+        np.testing.assert_allclose(found, w.value, atol=1e-6)
+        before = found
 
 
 def test_loadings_and_clusters_of_a_made_market():

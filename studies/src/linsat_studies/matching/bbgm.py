@@ -42,14 +42,24 @@ class Bbgm(KeypointMatcher):
     Args:
         features, image, width, dropout, kernel, layers: of `KeypointMatcher`.
         channels: c of an edge.
+        weight: of every channel when training begins; with 0, edges come to count where that helps.
     """
 
     def __init__(
-        self, features: int, image: int, *, width: int, dropout: float, kernel: int, layers: int, channels: int
+        self,
+        features: int,
+        image: int,
+        *,
+        width: int,
+        dropout: float,
+        kernel: int,
+        layers: int,
+        channels: int,
+        weight: float = 0.0,
     ) -> None:
         super().__init__(features, image, width=width, dropout=dropout, kernel=kernel, layers=layers)
         self.edges = EdgeWeights(width, channels, kernel)
-        self.weight = nn.Parameter(torch.zeros(channels))  # edges begin to count where that helps
+        self.weight = nn.Parameter(torch.full((channels,), weight))
 
     def scores(self, batch: Batch) -> EdgeScores:
         """Scores of all pairs of keypoints and of edges."""

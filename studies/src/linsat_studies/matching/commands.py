@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 Network = Literal["pca-gm", "bbgm", "ngm", "all"]
-Technique = Literal["sinkhorn", "black-box", "black-box-partial", "layer", "all"]
+Technique = Literal["sinkhorn", "black-box", "black-box-partial", "layer", "slack-free", "kl", "all"]
 Backbone = Literal["efficientnet-lite0", "vgg16"]
 DataOption = Annotated[
     Path | None,

@@ -9,9 +9,11 @@ from typing import Any
 from linsat_studies.settings import Plan, expect, from_dict, from_file
 
 NETWORKS = ("pca-gm", "bbgm", "ngm")
-# What a network can be trained with. The top-phi cut comes after training and needs no separate run.
-TRAINED = ("sinkhorn", "black-box", "black-box-partial", "layer")
-BLACK_BOXES = ("black-box", "black-box-partial")
+# What a network can be trained with. The top-phi cut comes after training and needs no separate run. "layer" is the
+# paper's; in the two after it a row does nothing until it binds: the same entropy without slacks, and KL.
+TRAINED = ("sinkhorn", "black-box", "black-box-partial", "layer", "slack-free", "kl")
+BLACK_BOXES = TRAINED[1:3]
+LAYERS = TRAINED[3:]
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class NetworkConfig:
     kernel: int = 3  # grid points of the spline kernel along each direction (bbgm, ngm)
     layers: int = 2  # spline convolutions (bbgm, ngm)
     channels: int = 16  # of a node of the association graph (ngm), of an edge (bbgm)
+    edges: float = 0.0  # what pairs of edges count when training begins (bbgm)
     rounds: int = 3  # of messages on the association graph (ngm)
 
     def __post_init__(self) -> None:
@@ -50,6 +53,8 @@ class MatchingConfig:
     iterations: int = 20  # of sinkhorn
     strength: float = 0.24  # of the black box: how far scores are moved for its gradient
     margin: float = 0.3  # of the black box: by how much true pairs must win in training
+    scaled: bool = True  # of the black box: scores of deviation 1 in each pair; otherwise as the network gives them
+    soft: float = 0.0  # of the black box: share of the permutation loss of its node scores, through Sinkhorn
     validated: int = 20  # pairs of each class that a validation looks at
 
     def __post_init__(self) -> None:
@@ -59,6 +64,7 @@ class MatchingConfig:
         for name in ("tau", "strength"):
             expect(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
         expect(self.margin >= 0, "margin", self.margin, "a number of at least 0")
+        expect(0 <= self.soft < 1, "soft", self.soft, "a share from 0 to below 1")
 
 
 def default_config(network: str, technique: str, seed: int = 0) -> MatchingConfig:
@@ -69,7 +75,7 @@ def default_config(network: str, technique: str, seed: int = 0) -> MatchingConfi
     all, has the best of about ten combinations of margin and strength.
     """
     plan = Plan(steps=2500, rate=3e-3, warmup=100, decay=0.1, every=500, average=0.995, seed=seed)
-    tau = 0.3 if technique == "layer" else 0.1
+    tau = 0.3 if technique in LAYERS else 0.1
     return MatchingConfig(technique=technique, network=NetworkConfig(kind=network), plan=plan, tau=tau)
 
 

@@ -46,7 +46,7 @@ class Row:
 
     Args:
         network, trained: of the training run.
-        technique: "own" for what the run was trained with, "layer" for the layer on another run's scores.
+        technique: "own" for what the run was trained with, or a layer (`LAYERS`) on another run's scores.
         kept: "all" for as many pairs as the smaller side has keypoints, "phi" for the phi highest.
     """
 
@@ -70,7 +70,11 @@ ROWS = {
     "NGMv2, layer": Row("ngm", "layer", "phi"),
     # Not in the paper.
     "PCA-GM, Sinkhorn + top-phi": Row("pca-gm", "sinkhorn", "phi"),
+    "NGMv2, layer, slack-free": Row("ngm", "slack-free", "phi"),
+    "NGMv2, layer, KL": Row("ngm", "kl", "phi"),
     "NGMv2, trained with Sinkhorn, used with layer": Row("ngm", "sinkhorn", "phi", technique="layer"),
+    "NGMv2, trained with Sinkhorn, used with layer, slack-free": Row("ngm", "sinkhorn", "phi", technique="slack-free"),
+    "NGMv2, trained with Sinkhorn, used with layer, KL": Row("ngm", "sinkhorn", "phi", technique="kl"),
 }
 OURS = "NGMv2, layer"
 BASELINES = ("position alone", "features alone")
@@ -332,7 +336,7 @@ def backbone_seconds(name: str, pairs: list[Pair], image: Callable[[str], np.nda
 
 def row_method(row: Row, network: nn.Module, config: MatchingConfig) -> Method:
     """Network, technique and decoder of a row."""
-    relax = partial(layer, tau=config.tau) if row.technique == "layer" else soft_matching(config)
+    relax = soft_matching(config) if row.technique == "own" else partial(layer, tau=config.tau, kind=row.technique)
     if row.trained in BLACK_BOXES:  # the solver's answer is a matching already
         return Method(scoring(config, network), relax, lambda soft, batch: soft > 0.5)
     return Method(network, relax, partial(hungarian, top_phi=row.kept == "phi"))

@@ -51,13 +51,15 @@ class EdgeScores:
         """The same numbers without gradients."""
         return EdgeScores(self.nodes.detach(), self.left.detach(), self.right.detach())
 
-    def with_margin(self, batch: Batch, margin: float) -> EdgeScores:
-        """In training: scores of deviation 1 in each pair, and true pairs must win by a margin.
+    def with_margin(self, batch: Batch, margin: float, *, scaled: bool = True) -> EdgeScores:
+        """In training: scores of deviation 1 in each pair if ``scaled``, and true pairs must win by a margin.
 
         The deviation is that of what each pair would add to the true matching, edges included. Were it that of the node
         scores, edges could outgrow them until moving node scores changes no matching, and nothing would be learned.
         """
         truth = batch.truth.to(self.nodes.dtype)
+        if not scaled:
+            return EdgeScores(self.nodes + margin * (0.5 - truth), self.left, self.right)
         _, deviation = centred(self.slope(truth), batch)
         nodes, _ = centred(self.nodes, batch)
         return EdgeScores(nodes / deviation + margin * (0.5 - truth), self.left / deviation.unsqueeze(1), self.right)
@@ -84,9 +86,9 @@ def best_quadratic(scores: EdgeScores, batch: Batch, *, partial: bool, start: Te
     starts = [_middle(linear, batch), linear] + ([] if start is None else [start.to(linear.dtype)])
     for X in starts:
         found = _climb(scores, batch, X, partial=partial)
-        better = scores.worth(found) > value
-        best = torch.where(better[:, None, None], found, best)
-        value = scores.worth(best)
+        reached = scores.worth(found)
+        best = torch.where((reached > value)[:, None, None], found, best)
+        value = torch.maximum(value, reached)
     return best > 0.5
 
 
@@ -98,15 +100,17 @@ def _middle(linear: Tensor, batch: Batch) -> Tensor:
 
 def _climb(scores: EdgeScores, batch: Batch, X: Tensor, *, partial: bool) -> Tensor:
     """Frank-Wolfe with exact line search, then the matching nearest to where it ends."""
+    slope = scores.slope(X)
     for _ in range(_STEPS):
-        slope = scores.slope(X)
         way = best_matchings(slope, batch, partial=partial).to(X.dtype) - X
         gain = (slope * way).sum((1, 2))
-        bend = (way * scores.around(way)).sum((1, 2))  # worth(X + t way) = worth(X) + t gain + t^2 bend
-        top = torch.where(bend < 0, -gain / (2 * bend).clamp_max(-_LEAST_GAIN), torch.ones_like(gain)).clamp(0, 1)
-        X = X + torch.where(gain > _LEAST_GAIN, top, 0.0)[:, None, None] * way
         if not (gain > _LEAST_GAIN).any():
             break
+        turn = scores.slope(way) - scores.nodes  # slope(X + t way) = slope(X) + t turn
+        bend = (way * turn).sum((1, 2)) / 2  # worth(X + t way) = worth(X) + t gain + t^2 bend
+        top = torch.where(bend < 0, -gain / (2 * bend).clamp_max(-_LEAST_GAIN), torch.ones_like(gain)).clamp(0, 1)
+        step = torch.where(gain > _LEAST_GAIN, top, 0.0)[:, None, None]
+        X, slope = X + step * way, slope + step * turn
     return best_matchings(X, batch, partial=partial).to(X.dtype)
 
 

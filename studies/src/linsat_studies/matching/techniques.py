@@ -54,7 +54,7 @@ def sinkhorn(scores: Tensor, batch: Batch, *, tau: float, iterations: int = 20) 
     return (left * mass * right.transpose(1, 2))[:, :-1, :-1].to(scores.dtype)
 
 
-def layer(scores: Tensor, batch: Batch, *, tau: float, phi: Tensor | None = None) -> Tensor:
+def layer(scores: Tensor, batch: Batch, *, tau: float, phi: Tensor | None = None, kind: str = "layer") -> Tensor:
     """The layer: every row and column sums to at most 1, all entries to at most phi, in each pair its own.
 
     Args:
@@ -62,6 +62,7 @@ def layer(scores: Tensor, batch: Batch, *, tau: float, phi: Tensor | None = None
         batch: whose masks say which keypoints are real: rows and columns of the others sum to at most 0.
         tau: temperature.
         phi: (B,) bounds in place of the batch's; gradients reach them.
+        kind: "layer", the paper's entropy; "slack-free" or "kl", where a row does nothing until it binds.
 
     Returns:
         Tensor: (B, n1, n2) in [0, 1].
@@ -70,7 +71,13 @@ def layer(scores: Tensor, batch: Batch, *, tau: float, phi: Tensor | None = None
     bound = batch.phi if phi is None else phi
     sides = torch.cat([batch.mask_l, batch.mask_r, bound.unsqueeze(1)], 1)
     rows = _matching_rows(n1, n2).with_rhs(b=sides.to(scores.dtype))
-    return linsat.project(scores.flatten(1), rows, tau=tau).unflatten(1, (n1, n2))
+    return linsat.project(scores.flatten(1), rows, objective=_objective(kind, tau)).unflatten(1, (n1, n2))
+
+
+def _objective(kind: str, tau: float) -> linsat.Objective:
+    if kind == "kl":
+        return linsat.KL(tau)
+    return linsat.Entropy(tau, slack="entropic" if kind == "layer" else "none")
 
 
 @lru_cache(maxsize=1024)  # all sizes that a data set has; a set keeps what it compiled
@@ -114,13 +121,13 @@ class _BlackBox(torch.autograd.Function):
         return (matched - moved.to(matched.dtype)) / reach, None, None, None
 
 
-def with_margin(scores: Tensor, batch: Batch, margin: float) -> Tensor:
-    """Scores in training for the black box: mean 0 and deviation 1 in each pair, and true pairs must win by a margin.
+def with_margin(scores: Tensor, batch: Batch, margin: float, *, scaled: bool = True) -> Tensor:
+    """Scores in training for the black box: true pairs must win by a margin; if ``scaled``, mean 0 and deviation 1.
 
     The best matching does not change with the scale of the scores. Left free, training with a margin (BBGM) shrinks
     that scale until nothing but the margin decides.
     """
-    values, deviation = centred(scores, batch)
+    values, deviation = centred(scores, batch) if scaled else (scores, 1.0)
     return values / deviation + margin * (0.5 - batch.truth.to(scores.dtype))
 
 

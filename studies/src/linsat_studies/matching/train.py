@@ -15,6 +15,7 @@ from linsat_studies.matching.batches import Batch, FeatureSource, collate
 from linsat_studies.matching.bbgm import Bbgm
 from linsat_studies.matching.config import (
     BLACK_BOXES,
+    LAYERS,
     NETWORKS,
     TRAINED,
     MatchingConfig,
@@ -52,7 +53,8 @@ def build_network(config: NetworkConfig, *, features: int, image: int) -> Networ
         return PcaGm(features, image, width=config.width, dropout=config.dropout)
     spline = {"kernel": config.kernel, "layers": config.layers}
     if config.kind == "bbgm":
-        return Bbgm(features, image, width=config.width, dropout=config.dropout, **spline, channels=config.channels)
+        edges = {"channels": config.channels, "weight": config.edges}
+        return Bbgm(features, image, width=config.width, dropout=config.dropout, **spline, **edges)
     sizes = {"channels": config.channels, "rounds": config.rounds}
     return Ngm(features, image, width=config.width, dropout=config.dropout, **spline, **sizes)
 
@@ -71,8 +73,8 @@ def soft_matching(config: MatchingConfig) -> Callable[[Scores, Batch], Tensor]:
             return best_quadratic(scores, batch, partial=exact)
         if config.technique == "sinkhorn":
             return sinkhorn(scores, batch, tau=config.tau, iterations=config.iterations)
-        if config.technique == "layer":
-            return layer(scores, batch, tau=config.tau)
+        if config.technique in LAYERS:
+            return layer(scores, batch, tau=config.tau, kind=config.technique)
         return best_matchings(scores, batch, partial=exact)
 
     return relax
@@ -125,15 +127,21 @@ class MatchingLearner:
 
 
 def training_loss(config: MatchingConfig, scores: Scores, batch: Batch) -> Tensor:
-    """Permutation loss of a soft matching, or Hamming loss through the black box."""
+    """Permutation loss of a soft matching, or Hamming loss through the black box, or of both a share."""
     if config.technique not in BLACK_BOXES:
         return permutation_loss(soft_matching(config)(scores, batch), batch)
-    exact = config.technique == "black-box-partial"
+    how = {"strength": config.strength, "partial": config.technique == "black-box-partial"}
+    marked: Scores
     if isinstance(scores, EdgeScores):
-        marked = scores.with_margin(batch, config.margin)
-        return black_box_loss(marked, batch, strength=config.strength, partial=exact)
-    moved = with_margin(scores, batch, config.margin)
-    return hamming_loss(black_box(moved, batch, strength=config.strength, partial=exact), batch)
+        nodes, marked = scores.nodes, scores.with_margin(batch, config.margin, scaled=config.scaled)
+        loss = black_box_loss(marked, batch, **how)
+    else:
+        nodes, marked = scores, with_margin(scores, batch, config.margin, scaled=config.scaled)
+        loss = hamming_loss(black_box(marked, batch, **how), batch)
+    if config.soft == 0:
+        return loss
+    relaxed = sinkhorn(nodes, batch, tau=config.tau, iterations=config.iterations)
+    return (1 - config.soft) * loss + config.soft * permutation_loss(relaxed, batch)
 
 
 def decoded(config: MatchingConfig, scores: Scores, batch: Batch) -> Tensor:
@@ -169,9 +177,20 @@ def run_name(network: str, technique: str, seed: int) -> str:
 
 
 def train(
-    config: MatchingConfig, collection: Collection, folder: str | Path, *, features: FeatureSource | None = None
+    config: MatchingConfig,
+    collection: Collection,
+    folder: str | Path,
+    *,
+    features: FeatureSource | None = None,
+    initial: str | Path | None = None,
 ) -> Path:
     """Train as configured; resumes or extends the run in ``folder``. Returns the checkpoint's path.
+
+    Args:
+        config: of the run.
+        collection, features: see `MatchingLearner`.
+        folder: of the run.
+        initial: a run whose weights a new run starts from.
 
     Raises:
         CheckpointError: the folder holds a run with other settings.
@@ -185,6 +204,9 @@ def train(
     keep_freed_memory()
     learner = MatchingLearner(config, collection, features)
     said = {"run": json.loads(to_json(config)), "features": learner.sizes[0], "image": learner.sizes[1]}
+    if initial is not None:
+        load_weights(learner.module, initial)
+        said["initial"] = Path(initial).parent.name
     return fit(learner, config.plan, folder, config=said)
 
 
@@ -206,6 +228,7 @@ def main() -> None:
     import argparse
 
     from linsat_studies.matching.features import load_features
+    from linsat_studies.matching.mirror import holds_mirrored, with_mirrored
 
     parser = argparse.ArgumentParser(prog="python -m linsat_studies.matching.train", description=main.__doc__)
     parser.add_argument("folder", help="of the run: checkpoint and learning curve; an earlier run there is continued")
@@ -215,6 +238,7 @@ def main() -> None:
     parser.add_argument("--technique", choices=TRAINED, default="layer")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--config", help="a JSON file with a MatchingConfig, in place of network, technique and seed")
+    parser.add_argument("--initial", help="a run whose weights a new run starts from")
     parser.add_argument("--steps", type=int, help="budget, in place of the configuration's")
     arguments = parser.parse_args()
     try:
@@ -225,7 +249,10 @@ def main() -> None:
         if arguments.steps is not None:
             config = replace(config, plan=replace(config.plan, steps=arguments.steps, minutes=None))
         features = None if arguments.features is None else load_features(arguments.features)
-        train(config, load_collection(arguments.data), arguments.folder, features=features)
+        collection = load_collection(arguments.data)
+        if features is not None and holds_mirrored(list(features.rows)):
+            collection = with_mirrored(collection)
+        train(config, collection, arguments.folder, features=features, initial=arguments.initial)
     except (ValueError, OSError, ImportError) as error:
         parser.exit(2, f"error: {' '.join(str(error).split())}\n")
 

@@ -259,12 +259,16 @@ def walk_forward(
     seeds: Annotated[int, typer.Option(min=1, help="Networks of an ensemble.")] = 2,
     batch: Annotated[int | None, typer.Option(min=1, help="Windows a step, in place of the study's.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of each run, in place of the study's.")] = None,
+    predictor: Annotated[Literal["stemgnn", "lstm"], typer.Option(help="Which network.")] = "stemgnn",
+    softmax_weight: Annotated[
+        float, typer.Option(min=0, help="Of a softmax's loss in those of the layers; 1 is the paper's sum.")
+    ] = 0.0,
     sets: Annotated[int, typer.Option(min=1, help="Random preferred sets of the placebo.")] = 200,
     folder: FolderOption = OUT / "walk_forward",
     record: Annotated[Path | None, typer.Option(help="Write the record here; by default record.json in --out.")] = None,
     threads: ThreadsOption = 1,
 ) -> None:
-    """Train StemGNN at several cuts of the training period; print paired differences with intervals, and the placebo.
+    """Train networks at several cuts of the training period; print paired differences with intervals, and the placebo.
 
     Stop it with Ctrl-C and call it again to continue.
     """
@@ -279,7 +283,8 @@ def walk_forward(
     prepare(path)
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
-    protocol = Protocol(cuts=cuts, first=first, until=until, seeds=seeds, batch=batch, steps=steps)
+    own = {"predictor": predictor, "softmax_weight": softmax_weight}
+    protocol = Protocol(cuts=cuts, first=first, until=until, seeds=seeds, batch=batch, steps=steps, **own)
     walk = WalkForward(folder, find_prices(prices, data), read_rules(prefer, at_least), protocol)
     walk.run(note=lambda text: err.print(text, highlight=False, soft_wrap=True))
     with progress_bar("placebo") as update:

@@ -62,6 +62,8 @@ class Rules:
         exposure: each factor exposure, a signed sum over the weights, stays within plus or minus this.
         turnover: largest share of the portfolio that changes hands from one day to the next, half of the sum of
             |w - yesterday's w|. Only at evaluation, where there is a yesterday.
+        risk: no rule but another objective: the weights nearest to the scores, whose variance over the days seen, of a
+            year, counts this much beside half the squared distance. Only at evaluation.
     """
 
     prefer: tuple[str, ...] = ()
@@ -70,6 +72,7 @@ class Rules:
     sector_limit: float | None = None
     exposure: float | None = None
     turnover: float | None = None
+    risk: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefer", tuple(self.prefer))
@@ -78,6 +81,7 @@ class Rules:
             value = getattr(self, name)
             expect(value is None or 0 < value <= 1, name, value, "a share above 0, at most 1")
         expect(self.exposure is None or self.exposure > 0, "exposure", self.exposure, "a positive number")
+        expect(self.risk is None or self.risk >= 0, "risk", self.risk, "a number of at least 0")
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,9 @@ class NetworkConfig:
 class PortfolioConfig:
     """One training run. Loss = - sharpe_weight * Sharpe ratio + prediction_weight * error of the predicted prices.
 
-    The error is the mean square of the predicted log price relative to today's, over that of predicting no change.
+    The Sharpe ratio of a layer is that plus ``softmax_weight`` times the one of a softmax of the same scores; the
+    paper's sum of losses has weight 1. The error is the mean square of the predicted log price relative to today's,
+    over that of predicting no change.
     """
 
     technique: str = "layer"
@@ -113,6 +119,7 @@ class PortfolioConfig:
     assets: int | None = None  # drawn at random each step, the preferred ones among them; None: all, as they are
     tau: float = 0.01  # temperature of the layer
     sharpe_weight: float = 1.0
+    softmax_weight: float = 0.0
     prediction_weight: float = 1.0
     held_out_from: str | None = None  # training futures from this day on only validate; those before end before it
 
@@ -123,8 +130,10 @@ class PortfolioConfig:
         if self.assets is not None:
             self._expect_exchangeable()
         expect(self.sharpe_weight >= 0, "sharpe_weight", self.sharpe_weight, "a number of at least 0")
+        expect(self.softmax_weight >= 0, "softmax_weight", self.softmax_weight, "a number of at least 0")
         expect(self.prediction_weight >= 0, "prediction_weight", self.prediction_weight, "a number of at least 0")
         expect(self.rules.turnover is None, "turnover", self.rules.turnover, "none in training: it needs a yesterday")
+        expect(self.rules.risk is None, "risk", self.rules.risk, "none in training: techniques are trained by name")
         if self.held_out_from is not None:
             _expect_date("held_out_from", self.held_out_from)
 

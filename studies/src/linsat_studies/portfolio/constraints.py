@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import linsat
 from linsat_studies.files import read_table
@@ -47,13 +46,18 @@ def universe(windows: Windows, preferred: Sequence[int], sectors: Sequence[str] 
     return Universe(returns.shape[1], preferred, found, loadings, names)
 
 
+YESTERDAY = "yesterday"  # name of the weights that a turnover limit compares with
+
+
 def weight_rules(rules: Rules, about: Universe) -> linsat.Constraints:
-    """Rows over the weights alone: everything but the turnover limit.
+    """Rows over the weights.
+
+    A turnover limit is against the weights that come by the name `YESTERDAY` with a call, as a right-hand side does.
 
     Raises:
         linsat.InfeasibleError: no weights satisfy all rules (at the first projection, or by ``check()``).
     """
-    if rules.cap is None and rules.sector_limit is None and rules.exposure is None:
+    if (rules.cap, rules.sector_limit, rules.exposure, rules.turnover) == (None, None, None, None):
         return linsat.constraints.portfolio(about.count, about.preferred, rules.at_least)
     w = linsat.Variable(about.count, name="w", lower=0.0, upper=1.0 if rules.cap is None else rules.cap)
     return linsat.subject_to(*_relations(w, rules, about), variables=[w])
@@ -71,40 +75,10 @@ def _relations(w: linsat.Variable, rules: Rules, about: Universe) -> list[Any]:
         for name, loading in zip(about.factors, about.loadings):
             rows.append((w @ loading <= rules.exposure).named(f"{name} exposure, above"))
             rows.append((w @ loading >= -rules.exposure).named(f"{name} exposure, below"))
+    if rules.turnover is not None:  # what is bought and what is sold
+        trades = (w - np.zeros(about.count)).named(YESTERDAY)
+        rows.append((abs(trades).sum() <= 2 * rules.turnover).named("turnover"))
     return rows
-
-
-class TurnoverRules:
-    """Rows over 2 * assets variables: the weights w, then what is bought of each, p >= w - yesterday.
-
-    Weights sum to 1 today as yesterday, so as much is sold as is bought, and the sum of p limits the turnover by one
-    row for each asset instead of the two that |w - yesterday| would take. Patterns do not depend on yesterday and are
-    made once.
-
-    Args:
-        rules: with ``turnover``.
-        about: the assets.
-
-    Cost: with 494 assets a projection solves some twenty dense systems of 500 rows.
-    """
-
-    def __init__(self, rules: Rules, about: Universe) -> None:
-        assert rules.turnover is not None
-        w = linsat.Variable(about.count, name="w", lower=0.0, upper=1.0 if rules.cap is None else rules.cap)
-        p = linsat.Variable(about.count, name="p")
-        moves = [
-            (w - p <= np.zeros(about.count)).named("bought"),
-            (p.sum() <= rules.turnover).named("turnover"),
-        ]
-        self.pattern = linsat.subject_to(*moves, *_relations(w, rules, about), variables=[w, p])
-
-    def since(self, yesterday: np.ndarray) -> linsat.Constraints:
-        """The rows against yesterday's weights (assets,), as a batch of one.
-
-        Right-hand sides of a batch are not proven feasible by a linear program first. It would cost more than solving,
-        and yesterday's weights, which keep all other rules, show that there is an answer: to trade nothing.
-        """
-        return self.pattern.with_rhs({"bought": torch.as_tensor(yesterday)[None]})
 
 
 def turnover(weights: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from torch import nn
 
+import linsat
 from linsat_studies.portfolio.config import Rules
-from linsat_studies.portfolio.constraints import TurnoverRules, Universe, turnover, weight_rules
+from linsat_studies.portfolio.constraints import YESTERDAY, Universe, turnover, weight_rules
 from linsat_studies.portfolio.data import Prices, Windows
 from linsat_studies.portfolio.model import Prediction
 from linsat_studies.portfolio.programs import Preference, two_stage
-from linsat_studies.portfolio.sharpe import annual_sharpe, daily_returns, held_returns, ladder_value
-from linsat_studies.portfolio.techniques import LayerWeights, Weigh, project_preference, softmax_weights
+from linsat_studies.portfolio.sharpe import DAYS, annual_sharpe, daily_returns, held_returns, ladder_value
+from linsat_studies.portfolio.techniques import LayerWeights, Weigh, nearest_scale, project_preference, softmax_weights
 from linsat_studies.portfolio.train import floats, load_run, rules_universe, training_weights
 from linsat_studies.progress import Progress
 
@@ -42,7 +43,8 @@ class Outcome:
         ``sharpe`` is by window (daily rebalanced), ``held_sharpe`` the mean of the same weights left alone;
         ``violation`` is the largest amount by which the sum, the box and the preference fail in any window, and
         ``simplex_violation`` the same without the preference, for techniques that know none; ``assets`` is 1 / sum of
-        squared weights, the mean over windows; ``value`` is that of `ladder_value`.
+        squared weights and ``volatility`` the yearly deviation of returns, means over windows; ``value`` is that of
+        `ladder_value`.
         """
         returns = self.windows.returns()
         daily = daily_returns(self.weights, returns)
@@ -57,6 +59,7 @@ class Outcome:
             "simplex_violation": simplex,
             "preferred_share": float(self.weights[:, list(self.preference.preferred)].sum(1).mean()),
             "assets": float((1 / (self.weights**2).sum(1)).mean()),
+            "volatility": float(DAYS**0.5 * daily.std(1, ddof=1).mean()),
             "turnover": float(turnover(self.weights).mean()) if len(self.weights) > 1 else 0.0,
             "value": [round(float(value), 8) for value in ladder_value(daily)],
             **self.notes,
@@ -157,27 +160,43 @@ def two_stage_outcome(
 
 @torch.no_grad()
 def ruled_weights(
-    scores: torch.Tensor, rules: Rules, about: Universe, tau: float, *, progress: Progress | None = None
+    scores: torch.Tensor,
+    rules: Rules,
+    about: Universe,
+    tau: float,
+    *,
+    past: np.ndarray | None = None,
+    progress: Progress | None = None,
 ) -> tuple[np.ndarray, float]:
     """Weights (windows, assets) of scores under any rules, and the worst violation of any row in any window.
 
     With a turnover limit windows are taken in order, each against the weights of the one before; the first has no
     yesterday and is free of that limit.
+
+    Args:
+        scores: (windows, assets).
+        rules: with ``risk`` the nearest weights, less those that vary; otherwise the layer.
+        about: the assets.
+        tau: temperature of the layer.
+        past: (windows, days, assets) returns seen, for ``risk``.
+        progress: called as ``progress(done, count)``.
+
+    Cost: with 494 assets 0.3 ms a window, 15 ms with turnover or risk, 0.4 s with both.
     """
-    constraints = weight_rules(rules, about)
-    layer = LayerWeights(constraints, tau)
-    if rules.turnover is None:
-        weights = layer(scores)
-        return weights.numpy(), float(constraints.violation(weights).max())
-    first = layer(scores[:1])
-    chosen, worst = [first[0]], float(constraints.violation(first).max())
-    limited = TurnoverRules(rules, about)
-    for k in range(1, len(scores)):
-        today = limited.since(chosen[-1].numpy())
-        both = torch.cat([scores[k : k + 1], torch.zeros_like(scores[:1])], dim=1)
-        found = LayerWeights(today, tau)(both)
-        worst = max(worst, float(today.violation(found).max()))
-        chosen.append(found[0, : about.count])
+    free = weight_rules(replace(rules, turnover=None), about)
+    limited = weight_rules(rules, about)
+    scale = tau if rules.risk is None else nearest_scale(about.count)
+    chosen: list[torch.Tensor] = []
+    worst = 0.0
+    for k, said in enumerate(scores):
+        today = limited.with_rhs({YESTERDAY: chosen[-1]}) if chosen and rules.turnover is not None else free
+        objective: linsat.Objective = linsat.Entropy(tau)
+        if rules.risk is not None:
+            assert past is not None
+            variance = DAYS * np.cov(past[k], rowvar=False)
+            objective = linsat.Quadratic(torch.from_numpy(np.eye(about.count) + rules.risk * variance).to(said))
+        chosen.append(linsat.project(scale * said, today, objective=objective))
+        worst = max(worst, float(today.violation(chosen[-1]).max()))
         if progress is not None:
             progress(k + 1, len(scores))
     return torch.stack(chosen).numpy(), worst

@@ -40,13 +40,17 @@ TECHNIQUES = {
     "two-stage, past covariance": "two-stage",
 }
 
-# Rule sets beyond the paper's, each with the preference too; "all" is all of them at once.
+# Rule sets beyond the paper's, each with the preference too; "all" is all of them at once. Those without "nearest" are
+# the layer's.
 SHOWN_RULES = {
     "caps": Rules(cap=0.1),
     "sectors": Rules(sector_limit=0.6),
     "factor bands": Rules(exposure=0.2),
     "turnover": Rules(turnover=0.02),
     "all": Rules(cap=0.1, sector_limit=0.6, exposure=0.2, turnover=0.02),
+    "nearest": Rules(risk=0.0),
+    "nearest, risk": Rules(risk=1.0),
+    "nearest, risk, all": Rules(cap=0.1, sector_limit=0.6, exposure=0.2, turnover=0.02, risk=1.0),
 }
 
 
@@ -215,7 +219,8 @@ class Study:
         def measure() -> tuple[dict[str, Any], np.ndarray]:
             start = perf_counter()
             scores = evaluate.predict(network, self.windows).scores
-            weights, worst = evaluate.ruled_weights(scores, rules, self.about, config.tau, progress=progress)
+            past = None if rules.risk is None else self.windows.past_returns()
+            weights, worst = evaluate.ruled_weights(scores, rules, self.about, config.tau, past=past, progress=progress)
             notes = {"row_violation": worst, "seconds": {"layer": perf_counter() - start}} | self._kept(weights)
             outcome = Outcome(self.windows, weights, self.preference, notes)
             return outcome.summary(), weights

@@ -262,12 +262,14 @@ def _rules(page: Page, study: Study, ruled: dict[str, dict[str, Any]]) -> None:
         "The same network's scores (first seed, not trained again) under more rules at once with the preference: caps "
         f"of {cap:.0%} an asset; at most 60 % in a sector (clusters by correlation where no sectors are given); market "
         "and volatility tilts within 0.2 either way, which are signed rows; at most 2 % of the portfolio changing "
-        "hands from one day to the next; and all of these."
+        "hands from one day to the next; and all of these. Nearest: the weights nearest to the scores times 2 / "
+        "assets; with risk, the yearly variance of the days seen counts as much as half the squared distance."
     )
     rows = [
         [
             name,
             f"{row['mean_sharpe']:.3f}",
+            f"{row['volatility']:.1%}",
             f"{row['row_violation']:.1e}",
             f"{row['largest_weight']:.1%}",
             f"{row['largest_sector']:.1%}",
@@ -276,7 +278,7 @@ def _rules(page: Page, study: Study, ruled: dict[str, dict[str, Any]]) -> None:
         ]
         for name, row in ruled.items()
     ]
-    header = ["rules", "Sharpe", "worst violation", "largest weight", "largest sector", "largest tilt"]
+    header = ["rules", "Sharpe", "volatility", "worst violation", "largest weight", "largest sector", "largest tilt"]
     page.table([*header, "largest turnover"], rows)
     page.text("Worst violation: of any row in any window. Largest: read off the weights, over all windows.", note=True)
 

@@ -40,11 +40,16 @@ class LayerWeights:
         elif technique == "euclidean":
             assets = constraints.num_variables
             assert assets is not None
-            self.scale, objective = 2 / assets, linsat.Euclidean()
+            self.scale, objective = nearest_scale(assets), linsat.Euclidean()
         self.layer = linsat.LinSAT(constraints, objective=objective)
 
     def __call__(self, scores: Tensor) -> Tensor:
         return self.layer(self.scale * scores)
+
+
+def nearest_scale(assets: int) -> float:
+    """What scores are multiplied by where the nearest weights are taken; see `LayerWeights`."""
+    return 2 / assets
 
 
 def project_preference(weights: Tensor, preferred: Sequence[int], at_least: float) -> Tensor:

@@ -68,6 +68,7 @@ class PortfolioLearner:
     def figures(self, windows: Windows, columns: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
         """(mean Sharpe ratio, prediction error over that of predicting no change) on windows.
 
+        The ratio of a layer includes ``softmax_weight`` times that of a softmax of the same scores.
         ``columns`` are the assets to look at, preferred ones first; None for all, and the preferred ones of the rules.
         """
         weigh, taken = (self.weigh, slice(None)) if columns is None else (self.weigh_drawn, columns)
@@ -75,7 +76,11 @@ class PortfolioLearner:
         error = (said.growth - floats(windows.growth()[..., taken])).square().mean() / self.unit
         if self.config.weights_of_losses[0] == 0:
             return torch.zeros(()), error
-        return sharpe_ratio(weigh(said.scores), floats(windows.returns()[..., taken])).mean(), error
+        returns = floats(windows.returns()[..., taken])
+        ratio = sharpe_ratio(weigh(said.scores), returns).mean()
+        if self.config.technique in LAYERS and self.config.softmax_weight:
+            ratio = ratio + self.config.softmax_weight * sharpe_ratio(softmax_weights(said.scores), returns).mean()
+        return ratio, error
 
     @torch.no_grad()
     def validate(self) -> float:

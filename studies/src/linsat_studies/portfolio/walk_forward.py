@@ -19,7 +19,7 @@ import numpy as np
 
 from linsat_studies.files import read_json, write_arrays, write_json
 from linsat_studies.portfolio.baselines import BASELINES
-from linsat_studies.portfolio.config import Periods, PortfolioConfig, Rules, default_config
+from linsat_studies.portfolio.config import PREDICTORS, Periods, PortfolioConfig, Rules, default_config
 from linsat_studies.portfolio.data import PriceError, Prices, Windows
 from linsat_studies.portfolio.evaluate import predict, two_stage_outcome, violations
 from linsat_studies.portfolio.programs import Preference
@@ -57,6 +57,8 @@ class Protocol:
         seeds: networks of an ensemble.
         batch: windows a step of training; None for the study's.
         steps: of training; None for the study's.
+        predictor: "stemgnn" or "lstm".
+        softmax_weight: of the layers' losses, see `PortfolioConfig`.
     """
 
     cuts: int = 6
@@ -66,8 +68,11 @@ class Protocol:
     seeds: int = 2
     batch: int | None = None
     steps: int | None = None
+    predictor: str = "stemgnn"
+    softmax_weight: float = 0.0
 
     def __post_init__(self) -> None:
+        expect(self.predictor in PREDICTORS, "predictor", self.predictor, " or ".join(PREDICTORS))
         for name in ("cuts", "first", "every", "seeds"):
             expect(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
 
@@ -144,13 +149,15 @@ class WalkForward:
 
     def config(self, job: Job) -> PortfolioConfig:
         """The study's settings, on the days before the cut."""
-        made, dates, cut = default_config("stemgnn", job.trained, job.seed), self.prices.dates, self.cuts[job.cut]
+        made = default_config(self.protocol.predictor, job.trained, job.seed)
+        dates, cut = self.prices.dates, self.cuts[job.cut]
         first, last, begin, end = (str(day) for day in (dates[0], dates[cut - 1], dates[cut], dates[-1]))
         plan = made.plan
         if self.protocol.steps is not None:
             plan = replace(plan, steps=self.protocol.steps, every=self.protocol.steps)
         batch = made.batch if self.protocol.batch is None else self.protocol.batch
-        return replace(made, rules=self.rules, periods=Periods(first, last, begin, end), plan=plan, batch=batch)
+        made = replace(made, rules=self.rules, plan=plan, batch=batch, softmax_weight=self.protocol.softmax_weight)
+        return replace(made, periods=Periods(first, last, begin, end))
 
     def jobs(self) -> list[Job]:
         """Every network, cut by cut."""
