@@ -506,3 +506,13 @@ def test_non_negative_mintrace_against_clarabel():
         bottom = clarabel_point(S.T @ W @ S, S.T @ W @ path, np.eye(4), np.zeros(4), np.full(4, np.inf)).x
         np.testing.assert_allclose(x, S @ bottom, atol=1e-6)
         assert (x[S @ bottom < 1e-8] == 0).all()
+
+
+def test_a_large_program_is_put_to_bounds_only_where_no_row_sees_it():
+    """A variable 5e-13 above its bound is at it, but not where a coefficient of 1e5 makes 5e-8 of that."""
+    from linsat.backends.quadratic import _snapped
+    from tests.helpers.statements import untouched_problem
+
+    cons = linsat.Constraints(A=[[1.0, 1e5, 1.0]], b=[1.0])
+    problem = untouched_problem(cons, linsat.Euclidean(), torch.zeros(1, 3, dtype=torch.float64)).in_numpy()
+    np.testing.assert_array_equal(_snapped(problem, 0, np.array([5e-13, 5e-13, 0.5])), [0.0, 5e-13, 0.5])

@@ -51,15 +51,18 @@ def solve(problem: Problem, objective: Matrix, solver: Newton) -> SolverResult:
         better = _settled(problem, objective, n, result.x[n], result.mu[n] / one(problem.scale, n))
         if better is not None:
             result.x[n], result.mu[n] = better[0], better[1] * one(problem.scale, n)
-        result.x[n] = _snapped(result.x[n], one(problem.lower, n), one(problem.upper, n))
+        result.x[n] = _snapped(problem, n, result.x[n])
     confirm(problem, result, solver)  # of x as it is now
     return result
 
 
-def _snapped(x: Array, lower: Array, upper: Array) -> Array:
-    """x exactly at bounds from which only rounding keeps it."""
-    for bound in (lower, upper):
-        x = np.where(np.abs(x - bound) <= _EXACT * (1.0 + np.abs(x)), bound, x)
+def _snapped(problem: Problem, n: int, x: Array) -> Array:
+    """x exactly at bounds from which only rounding keeps it, where no row with a large coefficient sees the change."""
+    rows, values, share = problem.rows, np.abs(one(problem.rows.values, n)), np.ones(len(x))
+    sizes = np.bincount(rows.row, values * np.abs(x[rows.col]), rows.shape[0])
+    np.maximum.at(share, rows.col, values / np.maximum(1.0, sizes)[rows.row])
+    for bound in (one(problem.lower, n), one(problem.upper, n)):
+        x = np.where(share * np.abs(x - bound) <= _EXACT * (1.0 + np.abs(x)), bound, x)
     return x
 
 

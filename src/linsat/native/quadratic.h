@@ -2,27 +2,33 @@
  *
  *     minimise  x'Px / 2 - c'x     subject to    low <= M x <= high,        M the rows and a unit vector for each bounded variable
  *
- * c are the scores (QUADRATIC), or P times the scores (METRIC). With lambda the multipliers, positive at `low`, negative at
- * `high` and at most the price in size, T = M (P + shift)^-1 M' and N = U'^-1 M' with U'U = P + shift: one Cholesky
- * factorisation of [P + shift, M'; M, 0] that stops after P has U, N and -T. Constraints are in units in which T has ones
- * on its diagonal.
+ * c are the scores (QUADRATIC), or P times the scores (METRIC). Hard equalities leave M: Gauss-Jordan elimination of E x = f
+ * has x_B = B^-1 f - F x_N of as many variables as there are independent rows, the largest coefficient of each, so that with
  *
- * The proximal method of multipliers: from x and lambda, a solution of
+ *     x = x_f + Z z,     Z = [-F; 1],     H = Z'PZ,     the program is one in z, the variables N,
  *
- *     (P + shift) dx = r + M' d,     r = c - P x + M' lambda,     low <= M (x + dx) + LIFT d <= high,    lambda + d complementary
+ * and of equalities that depend on others no more is heard. What is known of P must hold for all of it all the same.
+ * With lambda the multipliers, positive at `low`, negative at `high` and at most the price in size,
+ * T = MZ (H + shift)^-1 (MZ)' and N = U'^-1 (MZ)' with U'U = H + shift: one Cholesky factorisation of
+ * [H + shift, (MZ)'; MZ, 0] that stops after H has U, N and -T. Constraints are in units in which T has ones on its diagonal.
  *
- * which has exactly one. Hard equalities are eliminated once; of the others those that bind are guessed, one system
- * T_WW d_W = ... is solved, and what is wrong in the guess is exchanged, all at once while ever fewer are wrong; else they are
- * added one by one (Goldfarb and Idnani, Math. Program. 27 (1983)). Where P is definite the shift is 0,
- * and the second round is but a refinement: what it leaves is rounding. Where P is singular the shift is small, and rounds go
- * on until x rests. A variable whose bound binds is set to it.
+ * The proximal method of multipliers: from x that satisfies the equalities, and lambda, a solution of
+ *
+ *     (H + shift) dz = Z'r + Z'M' d,     r = c - P x + M' lambda + E' mu,     low <= M (x + Z dz) + LIFT d <= high,
+ *     lambda + d complementary,          mu such that r_B = 0
+ *
+ * which has exactly one. Of the constraints those that bind are guessed, one system T_WW d_W = ... is solved, and what is
+ * wrong in the guess is exchanged, all at once while ever fewer are wrong; else they are added one by one (Goldfarb and
+ * Idnani, Math. Program. 27 (1983)). Where H is definite the shift is 0, and a second round is but a refinement. Where it is
+ * singular the shift is small, and rounds go on until x rests. A variable whose bound binds is set to it.
  *
  * If P and the coefficients are shared, the factors are those of all instances. Gradients: the adjoint of
  *
- *     P x - M_W' lambda = c,     M_W x = h        is      P v + M_W' w = dL/dx,    -M_W v = dL/dlambda
+ *     P x - M_W' lambda - E' mu = c,     M_W x = h,     E x = f
  *
- * by the same factors, then dL/dc = v, dL/dh = w, dL/dP = -(v x' + x v') / 2, dL/dM = lambda v' - w x'. What binds is
- * what `decided` says: of variables, those not free; of rows, the active ones.
+ * by the same factors, for instances of their own those of what binds alone: with v that of x, w those of multipliers,
+ * dL/dc = v, dL/dh = w, dL/dP = -(v x' + x v') / 2, dL/dM = lambda v' - w x'. What binds is what `decided` says: of
+ * variables, those not free; of rows, the active ones.
  *
  * Included by core.c once per instruction set.
  */
@@ -41,6 +47,7 @@ enum { ROUNDS = 60, PATIENT_EXCHANGES = 2, MOST_EXCHANGES = 4000, SADDLE_ROUNDS 
 #define FINE 1e-11          /* what may be left of the equations of a gradient: nobody judges it to more digits */
 #define SETTLED 1e-13      /* what is left of the equations is rounding */
 #define AT_BOUND 1e-12     /* a variable as close to its bound, beyond the rounding of the largest, is there */
+#define DEPENDENT 1e-11    /* of its largest coefficient: what may be left by rounding of a row that depends on others */
 #endif
 
 typedef struct {
@@ -48,26 +55,32 @@ typedef struct {
     Team *team;
     Instance it;
     int metric, ready;
-    int64_t n, m, equal, ld; /* variables; constraints, of which hard equalities; n + m: all rounded up */
+    int64_t n, z, w, m, ld;  /* variables, rounded up; variables N, the same rounded up; constraints, and w + m: rounded up */
     int64_t count;           /* of constraints but for padding */
+    int64_t equations, rank; /* hard equalities, and how many of them are independent */
     double shift;
-    double *stated, *P, *A, *columns; /* (l, l) as given; (l, n) symmetric; (k, n) rows, (l, k) the same by columns */
+    double *stated, *P, *A, *columns; /* (l, l) as given; (l, n) symmetric; (k, n) rows; (z, k) those of A Z by columns */
+    double *G, *F, *H, *wide;       /* (k, n + k) [B^-1 E, B^-1]; (rank, w); (w, w); (rank, rank + 2 w) P_BB, P_BN, F */
     double *S, *S_inverse, *S_size; /* (ld, ld) U, N and -T */
-    double *R, *R_inverse, *R_size; /* (m, m) factor of the equalities, and what they leave of T */
+    double *R;                      /* (m, m) T */
     double *W, *W_inverse, *W_size; /* those that bind */
     double *packed;
-    double *c, *x, *r, *Px, *pulled, *y;                /* (n), y: (ld) */
+    double *c, *x, *r, *Px, *pulled, *y, *part;         /* (n), y: (ld), part: (n + k) */
     double *unit, *low, *high, *least, *most;           /* (m) units; ends; ends of lambda */
-    double *lambda, *value, *base, *d, *z, *rhs;        /* (m) */
-    double *duals, *values, *sizes;                     /* (k) */
+    double *lambda, *value, *base, *d, *ends, *rhs;     /* (m) */
+    double *duals, *values, *sizes, *side, *mu, *scale; /* (k); of hard equalities: sides, multipliers, 1 / largest coefficient */
     int32_t *row, *variable, *list;                     /* (m) what a constraint is, -1: not that; those that bind */
+    int32_t *equation, *basic, *other, *place;          /* (k) their rows; (n) B, N; where in N, or -1 - where in B */
     int8_t *state, *before, *next;
     int64_t bind;
 } Quadratic;
 
 /* `bounded`: variables that may have a bound. */
 static double *V(arrange_quadratic)(Quadratic *q, const Layout *a, int64_t bounded, double *at) {
-    const int64_t l = a->variables, k = a->rows, n = rounded_up(l), m = rounded_up(k + 8) + rounded_up(bounded + 8), ld = n + m;
+    const int64_t l = a->variables, k = a->rows, n = rounded_up(l), m = rounded_up(k + bounded + 8), ld = n + m, tail = rounded_up(k);
+    int64_t equal = 0;
+    for (int64_t i = 0; i < k; i++) equal += a->senses[i] == EQUAL;
+    equal = rounded_up(equal < l ? equal : l);
     q->layout = a;
     q->n = n;
     at = V(arrange_instance)(&q->it, a, at);
@@ -75,18 +88,25 @@ static double *V(arrange_quadratic)(Quadratic *q, const Layout *a, int64_t bound
     q->P = V(take)(&at, l * n);
     q->A = V(take)(&at, k * n);
     q->columns = V(take)(&at, l * k);
+    q->G = V(take)(&at, (equal + 1) * (n + tail));
+    q->F = V(take)(&at, equal * n);
+    q->H = V(take)(&at, n * n);
+    q->wide = V(take)(&at, equal * (equal + 2 * n));
     q->S = V(take)(&at, ld * ld);
     q->R = V(take)(&at, m * m);
     q->W = V(take)(&at, m * m);
     q->packed = V(take)(&at, TILE * (ld + 8));
-    double **all[] = {&q->S_inverse, &q->S_size, &q->y, &q->R_inverse, &q->R_size, &q->W_inverse, &q->W_size};
+    double **all[] = {&q->S_inverse, &q->S_size, &q->y, &q->W_inverse, &q->W_size};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) *all[i] = V(take)(&at, ld + 16);
+    q->part = V(take)(&at, n + tail);
     double **variables[] = {&q->c, &q->x, &q->r, &q->Px, &q->pulled};
     for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, n);
-    double **constraints[] = {&q->unit, &q->low, &q->high, &q->least, &q->most, &q->lambda, &q->value, &q->base, &q->d, &q->z, &q->rhs};
+    double **constraints[] = {&q->unit, &q->low, &q->high, &q->least, &q->most, &q->lambda, &q->value, &q->base, &q->d, &q->ends, &q->rhs};
     for (size_t i = 0; i < sizeof(constraints) / sizeof(*constraints); i++) *constraints[i] = V(take)(&at, m + 8);
-    double **rows[] = {&q->duals, &q->values, &q->sizes};
-    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) *rows[i] = V(take)(&at, k);
+    double **rows[] = {&q->duals, &q->values, &q->sizes, &q->side, &q->mu, &q->scale};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) *rows[i] = V(take)(&at, tail);
+    int32_t **both[] = {&q->equation, &q->basic, &q->other, &q->place};
+    for (size_t i = 0; i < sizeof(both) / sizeof(*both); i++) *both[i] = (int32_t *)V(take)(&at, (n > tail ? n : tail) / 2 + 8);
     int32_t **whole[] = {&q->row, &q->variable, &q->list};
     for (size_t i = 0; i < sizeof(whole) / sizeof(*whole); i++) *whole[i] = (int32_t *)V(take)(&at, m / 2 + 8);
     q->state = (int8_t *)V(take)(&at, m / 8 + 8);
@@ -115,57 +135,153 @@ static void *V(begin_quadratic)(Quadratic *q, const Layout *a, const Statement *
 
 /* ---- factors ---- */
 
-/* Which constraints there are, hard equalities first; returns whether that is as before. Where it is known what binds, for one
- * instance alone, these are all, as equalities. */
+/* Which hard equalities there are; returns whether that is as before. */
+static int V(list_equations)(Quadratic *q) {
+    int64_t e = 0;
+    int same = 1;
+    for (int64_t i = 0; i < q->layout->rows; i++)
+        if (q->it.senses[i] == EQUAL && !V(is_soft)(&q->it, i)) same &= q->equation[e] == (int32_t)i, q->equation[e++] = (int32_t)i;
+    same &= q->equations == e;
+    q->equations = e;
+    return same;
+}
+
+/* The same of the other constraints. Where it is known what binds, for one
+ * instance alone, it is these. */
 static int V(list_constraints)(Quadratic *q, const uint8_t *binding) {
     const Layout *a = q->layout;
     const Instance *it = &q->it;
     const uint8_t *free_ = binding, *active = binding ? binding + 2 * a->variables : NULL;
-    int64_t g = 0, equal = 0;
+    int64_t g = 0;
     int same = 1;
 #define PUT(i, j) same &= q->row[g] == (int32_t)(i) && q->variable[g] == (int32_t)(j), q->row[g] = (int32_t)(i), q->variable[g++] = (int32_t)(j)
     for (int64_t i = 0; i < a->rows; i++)
-        if (binding ? active[i] : it->senses[i] == EQUAL && !V(is_soft)(it, i)) PUT(i, -1);
-    for (int64_t j = 0; j < a->variables && binding; j++)
-        if (!free_[j]) PUT(-1, j);
+        if ((it->senses[i] != EQUAL || V(is_soft)(it, i)) && (!binding || active[i])) PUT(i, -1);
+    for (int64_t j = 0; j < a->variables; j++)
+        if (binding ? !free_[j] : isfinite(it->lower[j]) || isfinite(it->upper[j])) PUT(-1, j);
     q->count = g;
     while (g % 8) PUT(-1, -1);
-    equal = g;
-    for (int64_t i = 0; i < a->rows && !binding; i++)
-        if (it->senses[i] != EQUAL || V(is_soft)(it, i)) PUT(i, -1);
-    for (int64_t j = 0; j < a->variables && !binding; j++)
-        if (isfinite(it->lower[j]) || isfinite(it->upper[j])) PUT(-1, j);
-    if (g > equal) q->count = g;
-    while (g % 8) PUT(-1, -1);
 #undef PUT
-    same &= q->m == g && q->equal == equal;
+    same &= q->m == g;
     q->m = g;
-    q->equal = equal;
-    q->ld = q->n + g;
     return same;
 }
 
-/* U, N and -T in S; returns whether P + shift is definite. */
-static int V(factor_P)(Quadratic *q, double shift, int alone) {
-    const int64_t l = q->layout->variables, n = q->n, ld = alone ? n : q->ld;
-    double *S = q->S;
+/* to = Z'from: (w) of (n) */
+static void V(reduce)(const Quadratic *q, const double *from, double *restrict to) {
+    for (int64_t e = 0; e < q->z; e++) to[e] = from[q->other[e]];
+    memset(to + q->z, 0, (q->w - q->z) * sizeof(double));
+    for (int64_t p = 0; p < q->rank; p++)
+        if (from[q->basic[p]] != 0.0) V(add_product)(to, to, q->F + p * q->w, -from[q->basic[p]], q->w);
+}
+
+/* B, N, [B^-1 E, B^-1], F, and the other rows of A Z. */
+static void V(eliminate_equations)(Quadratic *q) {
+    const int64_t l = q->layout->variables, n = q->n, ld = n + rounded_up(q->layout->rows);
+    q->rank = q->z = 0;
+    memset(q->place, 0, l * sizeof(int32_t));
+    for (int64_t e = 0; e < q->equations; e++) {
+        double *row = q->G + q->rank * ld, largest = 0.0, size = 0.0;
+        int64_t pivot = 0;
+        memcpy(row, q->A + q->equation[e] * n, n * sizeof(double));
+        memset(row + n, 0, (ld - n) * sizeof(double));
+        row[n + e] = 1.0;
+        for (int64_t j = 0; j < l; j++) size = fabs(row[j]) > size ? fabs(row[j]) : size;
+        q->scale[e] = size > 0 ? 1.0 / size : 1.0;
+        for (int64_t p = 0; p < q->rank; p++)
+            if (row[q->basic[p]] != 0.0) V(add_product)(row, row, q->G + p * ld, -row[q->basic[p]], ld), row[q->basic[p]] = 0.0;
+        for (int64_t j = 0; j < l; j++)
+            if (fabs(row[j]) > largest) largest = fabs(row[j]), pivot = j;
+        if (!(largest > DEPENDENT * size)) continue;
+        const double over = 1.0 / row[pivot];
+        for (int64_t h = 0; h < ld; h += LANES) V(store)(row + h, over * V(load)(row + h));
+        row[pivot] = 1.0;
+        for (int64_t p = 0; p < q->rank; p++) {
+            double *above = q->G + p * ld;
+            if (above[pivot] != 0.0) V(add_product)(above, above, row, -above[pivot], ld), above[pivot] = 0.0;
+        }
+        q->basic[q->rank++] = (int32_t)pivot;
+        q->place[pivot] = (int32_t)-q->rank;
+    }
+    for (int64_t j = 0; j < l; j++)
+        if (q->place[j] >= 0) q->place[j] = (int32_t)q->z, q->other[q->z++] = (int32_t)j;
+    q->w = rounded_up(q->z);
+    for (int64_t p = 0; p < q->rank; p++)
+        for (int64_t e = 0; e < q->w; e++) q->F[p * q->w + e] = e < q->z ? q->G[p * ld + q->other[e]] : 0.0;
+    for (int64_t i = 0, e = 0; i < q->layout->rows; i++) {
+        if (e < q->equations && q->equation[e] == i) {
+            e++;
+            continue;
+        }
+        V(reduce)(q, q->A + i * n, q->part);
+        for (int64_t f = 0; f < q->z; f++) q->columns[f * q->layout->rows + i] = q->part[f];
+    }
+}
+
+/* to += Z from */
+static void V(expand)(const Quadratic *q, const double *from, double *restrict to) {
+    for (int64_t e = 0; e < q->z; e++) to[q->other[e]] += from[e];
+    for (int64_t p = 0; p < q->rank; p++) to[q->basic[p]] -= V(dot)(q->F + p * q->w, from, q->w);
+}
+
+/* H = P_NN - F'K - K'F with K = P_BN - P_BB F / 2 */
+static void V(reduce_P)(Quadratic *q) {
+    const int64_t n = q->n, w = q->w, rank = q->rank, left = rounded_up(rank), ld = left + 2 * w;
+    double *K = q->wide + left, *F = K + w;
+    for (int64_t e = 0; e < w; e++) {
+        double *to = q->H + e * w;
+        const int64_t from = e & ~(int64_t)7;
+        const double *row = e < q->z ? q->P + q->other[e] * n : NULL;
+        for (int64_t f = from; f < w; f++) to[f] = row && f < q->z ? row[q->other[f]] : 0.0;
+    }
+    for (int64_t p = 0; p < rank; p++) {
+        const double *row = q->P + q->basic[p] * n;
+        for (int64_t o = 0; o < left; o++) q->wide[p * ld + o] = o < rank ? row[q->basic[o]] : 0.0;
+        for (int64_t e = 0; e < w; e++) K[p * ld + e] = e < q->z ? row[q->other[e]] : 0.0;
+        memcpy(F + p * ld, q->F + p * w, w * sizeof(double));
+    }
+    for (int64_t h = 0; h < w && rank; h += 8)
+        for (int64_t g = 0; g < rank; g += 4) V(small_product)(K + g * ld + h, ld, q->wide + g, F + h, ld, rank, -0.5);
+    for (int64_t h = 0; h < w && rank; h += 8)
+        for (int64_t g = 0; g < h + 8; g += 4) {
+            V(small_product)(q->H + g * w + h, w, F + g, K + h, ld, rank, -1.0);
+            V(small_product)(q->H + g * w + h, w, K + g, F + h, ld, rank, -1.0);
+        }
+}
+
+/* Whether P + shift is definite; S is lost. */
+static int V(is_definite)(Quadratic *q, double shift) {
+    const int64_t l = q->layout->variables, n = q->n;
     for (int64_t j = 0; j < n; j++) {
         const int64_t from = j & ~(int64_t)7;
-        double *row = S + j * ld, *of_M = row + n;
+        double *row = q->S + j * n;
         if (j < l) memcpy(row + from, q->P + j * n + from, (n - from) * sizeof(double));
         else memset(row + from, 0, (n - from) * sizeof(double));
         row[j] = q->S_size[j] = j < l ? row[j] + shift : 1.0;
-        const double *column = q->columns + j * q->layout->rows;
-        for (int64_t g = 0; g < ld - n; g++) of_M[g] = j < l && q->row[g] >= 0 ? column[q->row[g]] : 0.0;
     }
-    for (int64_t g = n; g < ld; g++) {
-        const int64_t from = g & ~(int64_t)7;
+    return !V(cholesky)(q->team, q->S, n, n, q->S_size, q->S_inverse, q->packed);
+}
+
+/* U, N and -T in S; returns whether H + shift is definite. */
+static int V(factor_H)(Quadratic *q, double shift) {
+    const int64_t z = q->z, w = q->w, ld = q->ld, k = q->layout->rows;
+    double *S = q->S;
+    for (int64_t e = 0; e < w; e++) {
+        const int64_t from = e & ~(int64_t)7;
+        double *row = S + e * ld, *of_M = row + w;
+        memcpy(row + from, q->H + e * w + from, (w - from) * sizeof(double));
+        row[e] = q->S_size[e] = e < z ? row[e] + shift : 1.0;
+        for (int64_t g = 0; g < ld - w; g++) of_M[g] = e < z && q->row[g] >= 0 ? q->columns[e * k + q->row[g]] : 0.0;
+    }
+    for (int64_t g = w; g < ld; g++) {
+        const int64_t from = g & ~(int64_t)7, j = q->variable[g - w];
         memset(S + g * ld + from, 0, (ld - from) * sizeof(double));
-        if (q->variable[g - n] >= 0) S[q->variable[g - n] * ld + g] = 1.0;
+        if (j >= 0 && q->place[j] >= 0) S[q->place[j] * ld + g] = 1.0;
+        for (int64_t e = 0; e < z && j >= 0 && q->place[j] < 0; e++) S[e * ld + g] = -q->F[(-1 - q->place[j]) * w + e];
     }
-    int definite = !V(cholesky)(q->team, S, ld, n, q->S_size, q->S_inverse, q->packed);
-    for (int64_t j = 0; j < l && definite; j++)
-        definite = shift > 0 || 1.0 >= NEARLY_SINGULAR * q->S_size[j] * q->S_inverse[j] * q->S_inverse[j];
+    int definite = !V(cholesky)(q->team, S, ld, w, q->S_size, q->S_inverse, q->packed);
+    for (int64_t e = 0; e < z && definite; e++)
+        definite = shift > 0 || 1.0 >= NEARLY_SINGULAR * q->S_size[e] * q->S_inverse[e] * q->S_inverse[e];
     return definite;
 }
 
@@ -179,46 +295,48 @@ static void V(symmetrise)(Quadratic *q) {
                     q->P[i * n + j] = q->P[j * n + i] = 0.5 * (q->stated[i * l + j] + q->stated[j * l + i]);
 }
 
-/* The coefficients, by rows and by columns. */
 static void V(read_coefficients)(Quadratic *q) {
     const Layout *a = q->layout;
     memset(q->A, 0, a->rows * q->n * sizeof(double));
     for (int64_t e = 0; e < a->entries; e++)
         q->A[a->order[a->entry_row[e]] * q->n + a->entry_col[e]] += q->it.values[a->entry[e]];
-    for (int64_t i = 0; i < a->rows; i++)
-        for (int64_t j = 0; j < a->variables; j++) q->columns[j * a->rows + i] = q->A[i * q->n + j];
 }
 
-/* Factors of P and of the equalities; 0, or the status that P asks for. */
-static int V(prepare_quadratic)(Quadratic *q) {
-    const Layout *a = q->layout;
-    const int64_t l = a->variables, n = q->n, m = q->m, ld = q->ld;
+/* The largest entry on a diagonal. */
+static double V(largest_diagonal)(const double *matrix, int64_t ld, int64_t count) {
     double largest = 0.0;
+    for (int64_t j = 0; j < count; j++) largest = fabs(matrix[j * ld + j]) > largest ? fabs(matrix[j * ld + j]) : largest;
+    return largest;
+}
+
+/* Factors of H; 0, or the status that P asks for. `solved`: it is known to be what it should. */
+static int V(prepare_quadratic)(Quadratic *q, int solved) {
+    const int64_t l = q->layout->variables, w = q->w, m = q->m, ld = q->ld = w + m;
     V(symmetrise)(q);
-    for (int64_t j = 0; j < l; j++) largest = fabs(q->P[j * n + j]) > largest ? fabs(q->P[j * n + j]) : largest;
+    const double largest = V(largest_diagonal)(q->P, q->n, l), rounding = q->metric ? 0.0 : NEGATIVE * largest;
     q->shift = 0.0;
-    if (!V(factor_P)(q, 0.0, 0)) {
-        if (q->metric || (largest > 0 && !V(factor_P)(q, NEGATIVE * largest, 1))) return NOT_FINITE;
-        q->shift = SMALL_SHIFT * (largest > 0 ? largest : 1.0);
-        if (!V(factor_P)(q, q->shift, 0)) return NOT_FINITE;
+    if (q->rank && !solved && largest > 0 && !V(is_definite)(q, rounding)) return NOT_FINITE;
+    V(reduce_P)(q);
+    if (!V(factor_H)(q, 0.0)) {
+        if (q->metric || (!q->rank && largest > 0 && !V(is_definite)(q, rounding))) return NOT_FINITE;
+        const double own = V(largest_diagonal)(q->H, w, q->z);
+        q->shift = SMALL_SHIFT * (own > 0 ? own : 1.0);
+        if (!V(factor_H)(q, q->shift)) return NOT_FINITE;
     }
     for (int64_t g = 0; g < m; g++) {
-        const double size = -q->S[(n + g) * ld + n + g];
+        const double size = -q->S[(w + g) * ld + w + g];
         q->unit[g] = size > 1e-290 ? 1.0 / sqrt(size) : 1.0;
     }
-    for (int64_t j = 0; j < l; j++)
-        for (int64_t g = 0; g < m; g++) q->S[j * ld + n + g] *= q->unit[g];
+    for (int64_t e = 0; e < q->z; e++)
+        for (int64_t g = 0; g < m; g++) q->S[e * ld + w + g] *= q->unit[g];
     for (int64_t g = 0; g < m; g++) {
         double *to = q->R + g * m;
-        const double *from = q->S + (n + g) * ld + n, own = q->unit[g];
+        const double *from = q->S + (w + g) * ld + w, own = q->unit[g];
         for (int64_t h = g & ~(int64_t)7; h < m; h++) to[h] = -own * q->unit[h] * from[h];
+        for (int64_t h = 0; h < g; h++) to[h] = q->R[h * m + g]; /* all of it, so that its rows can be added */
         to[g] += LIFT;
         if (q->row[g] < 0 && q->variable[g] < 0) to[g] = 1.0;
-        q->R_size[g] = to[g];
     }
-    if (q->equal) V(cholesky)(q->team, q->R, m, q->equal, q->R_size, q->R_inverse, q->packed);
-    for (int64_t g = q->equal; g < m; g++) /* all of it, so that its rows can be added */
-        for (int64_t h = q->equal; h < g; h++) q->R[g * m + h] = q->R[h * m + g];
     return 0;
 }
 
@@ -230,13 +348,15 @@ static int V(state_quadratic)(Quadratic *q, const Statement *s, const double *sc
         return changed.status;
     }
     const int own = s->values.step || s->parameters[0].step;
-    const int same = V(list_constraints)(q, own ? binding : NULL);
-    if (first || s->values.step || !q->ready) V(read_coefficients)(q);
-    if (!same || first || !q->ready || own) {
-        const int status = V(prepare_quadratic)(q);
+    const int fresh = first || !q->ready, alike = V(list_equations)(q) && !fresh, same = V(list_constraints)(q, own ? binding : NULL) && alike;
+    if (fresh || s->values.step) V(read_coefficients)(q);
+    if (!alike || s->values.step) V(eliminate_equations)(q);
+    if (!same || own) {
+        const int status = V(prepare_quadratic)(q, binding != NULL);
         q->ready = !status;
         if (status) return status;
     }
+    for (int64_t e = 0; e < q->equations; e++) q->side[e] = q->it.side[q->equation[e]];
     return 0;
 }
 
@@ -248,7 +368,7 @@ static void V(times_P)(const Quadratic *q, const double *x, double *to) {
     memset(to + l, 0, (q->n - l) * sizeof(double)); /* zeros of padding may meet anything but NaN */
 }
 
-/* M' lambda into `pulled` */
+/* M' lambda + E' mu into `pulled` */
 static void V(pull_quadratic)(Quadratic *q, const double *lambda) {
     memset(q->pulled, 0, q->n * sizeof(double));
     for (int64_t g = 0; g < q->count; g++) {
@@ -256,6 +376,8 @@ static void V(pull_quadratic)(Quadratic *q, const double *lambda) {
         if (q->variable[g] >= 0) q->pulled[q->variable[g]] += lambda[g] * q->unit[g];
         else if (q->row[g] >= 0) V(add_product)(q->pulled, q->pulled, q->A + q->row[g] * q->n, lambda[g] * q->unit[g], q->n);
     }
+    for (int64_t e = 0; e < q->equations; e++)
+        if (q->mu[e] != 0.0) V(add_product)(q->pulled, q->pulled, q->A + q->equation[e] * q->n, q->mu[e], q->n);
 }
 
 /* M x in units */
@@ -266,12 +388,52 @@ static void V(values_of)(const Quadratic *q, const double *x, double *to) {
     }
 }
 
-/* r = c - P x + M' lambda, and M x */
+/* r = c - P x + M' lambda + E' mu, and M x */
 static void V(remainder)(Quadratic *q, const double *c, const double *x, const double *lambda) {
     V(times_P)(q, x, q->Px);
     V(pull_quadratic)(q, lambda);
     for (int64_t j = 0; j < q->n; j++) q->r[j] = c[j] - q->Px[j] + q->pulled[j];
     V(values_of)(q, x, q->value);
+}
+
+/* E x = side by variables of B alone; returns whether they move. */
+static int V(meet_equations)(Quadratic *q, double *x) {
+    const int64_t tail = rounded_up(q->layout->rows), ld = q->n + tail;
+    int moved = 0;
+    memset(q->part, 0, tail * sizeof(double));
+    for (int64_t e = 0; e < q->equations; e++) {
+        q->part[e] = q->side[e] - V(dot)(q->A + q->equation[e] * q->n, x, q->n);
+        moved |= q->part[e] != 0.0;
+    }
+    for (int64_t p = 0; p < q->rank && moved; p++) x[q->basic[p]] += V(dot)(q->G + p * ld + q->n, q->part, tail);
+    return moved;
+}
+
+/* mu such that r is 0 in B; what that changes, and then `remainder`. */
+static void V(balance)(Quadratic *q) {
+    const int64_t tail = rounded_up(q->layout->rows), ld = q->n + tail;
+    memset(q->part, 0, tail * sizeof(double));
+    for (int64_t p = 0; p < q->rank; p++) V(add_product)(q->part, q->part, q->G + p * ld + q->n, -q->r[q->basic[p]], tail);
+    for (int64_t e = 0; e < q->equations; e++) {
+        const double *row = q->A + q->equation[e] * q->n, own = q->part[e];
+        q->mu[e] += own;
+        for (int64_t j = 0; j < q->n; j += LANES) {
+            const vec pull = own * V(load)(row + j);
+            V(store)(q->pulled + j, V(load)(q->pulled + j) + pull);
+            V(store)(q->r + j, V(load)(q->r + j) + pull);
+        }
+    }
+}
+
+/* By how much E x misses its sides. */
+static double V(missed)(const Quadratic *q, const double *x) {
+    double off = 0.0;
+    for (int64_t e = 0; e < q->equations; e++) {
+        const double here = fabs(V(dot)(q->A + q->equation[e] * q->n, x, q->n) - q->side[e]) * q->scale[e];
+        const double size = here / (1.0 + fabs(q->side[e]) * q->scale[e]);
+        off = size > off ? size : off;
+    }
+    return off;
 }
 
 /* ---- systems ---- */
@@ -280,7 +442,7 @@ static void V(remainder)(Quadratic *q, const double *c, const double *x, const d
 static void V(factor_binding)(Quadratic *q) {
     const int64_t m = q->m;
     int64_t count = 0;
-    for (int64_t g = q->equal; g < q->count; g++)
+    for (int64_t g = 0; g < q->count; g++)
         if (q->state[g] == AT_LOW || q->state[g] == AT_HIGH) q->list[count++] = (int32_t)g;
     q->bind = count;
     const int64_t wide = rounded_up(count);
@@ -295,22 +457,18 @@ static void V(factor_binding)(Quadratic *q) {
     memcpy(q->before, q->state, q->m);
 }
 
-/* y = [U'^-1 r; what M dx lacks but for d]: first half of a system; `z` begins with the equalities' part. The targets of
- * equalities are in `low`. */
-static void V(begin_system)(Quadratic *q, const double *target) {
-    const int64_t n = q->n, m = q->m;
-    memcpy(q->y, q->r, n * sizeof(double));
-    for (int64_t g = 0; g < m; g++) q->y[n + g] = -q->value[g];
-    V(solve_forward)(q->S, q->ld, q->layout->variables, q->S_inverse, q->y);
-    for (int64_t g = 0; g < m; g++) q->z[g] = q->y[n + g];
-    for (int64_t g = 0; g < q->equal; g++) q->z[g] = q->row[g] < 0 && q->variable[g] < 0 ? 0.0 : q->z[g] + target[g];
-    if (q->equal) V(solve_forward)(q->R, m, q->equal, q->R_inverse, q->z);
-    for (int64_t g = q->equal; g < m; g++) q->base[g] = -q->z[g];
+/* y = [U'^-1 Z'r; what M dx lacks but for d]: first half of a system. */
+static void V(begin_system)(Quadratic *q) {
+    const int64_t w = q->w, m = q->m;
+    V(reduce)(q, q->r, q->y);
+    for (int64_t g = 0; g < m; g++) q->y[w + g] = -q->value[g];
+    V(solve_forward)(q->S, q->ld, q->z, q->S_inverse, q->y);
+    for (int64_t g = 0; g < m; g++) q->base[g] = -q->y[w + g];
 }
 
 /* base += R d of one constraint */
 INLINE void V(add_constraint)(const Quadratic *q, double *to, int64_t g, double d) {
-    V(add_product)(to + q->equal, to + q->equal, q->R + g * q->m + q->equal, d, q->m - q->equal);
+    V(add_product)(to, to, q->R + g * q->m, d, q->m);
 }
 
 /* d of those that bind, such that `value` + R d is `target` there. */
@@ -327,40 +485,21 @@ static void V(solve_binding)(Quadratic *q, const double *value, const double *ta
 
 /* d as if LIFT were not there, but for LIFT^2: one more solve for LIFT d, which costs less than another round. */
 static void V(undo_lift)(Quadratic *q) {
-    const int64_t m = q->m, equal = q->equal;
-    double *t = q->z;
-    if (q->bind < 0) return; /* there is no factor */
-    memset(t, 0, m * sizeof(double));
-    for (int64_t g = 0; g < equal; g++) t[g] = LIFT * q->d[g];
-    for (int64_t e = 0; e < q->bind; e++) t[q->list[e]] = LIFT * q->d[q->list[e]];
-    if (equal) V(solve_forward)(q->R, m, equal, q->R_inverse, t);
     const int64_t wide = rounded_up(q->bind);
+    if (q->bind <= 0) return; /* there is no factor */
     memset(q->rhs, 0, (wide + 8) * sizeof(double));
-    for (int64_t e = 0; e < q->bind; e++) q->rhs[e] = t[q->list[e]];
-    if (q->bind) {
-        V(solve_forward)(q->W, wide, q->bind, q->W_inverse, q->rhs);
-        V(solve_back)(q->W, wide, q->bind, q->W_inverse, q->rhs);
-    }
-    if (equal) {
-        memset(t + equal, 0, (m - equal) * sizeof(double));
-        for (int64_t e = 0; e < q->bind; e++) t[q->list[e]] = q->rhs[e];
-        V(solve_back)(q->R, m, equal, q->R_inverse, t);
-        for (int64_t g = 0; g < equal; g++) q->d[g] += t[g];
-    }
+    for (int64_t e = 0; e < q->bind; e++) q->rhs[e] = LIFT * q->d[q->list[e]];
+    V(solve_forward)(q->W, wide, q->bind, q->W_inverse, q->rhs);
+    V(solve_back)(q->W, wide, q->bind, q->W_inverse, q->rhs);
     for (int64_t e = 0; e < q->bind; e++) q->d[q->list[e]] += q->rhs[e];
 }
 
-/* d of the equalities, and dx into y. */
-static void V(end_system)(Quadratic *q) {
-    const int64_t n = q->n, m = q->m, equal = q->equal;
-    if (equal) {
-        memcpy(q->z + equal, q->d + equal, (m - equal) * sizeof(double));
-        V(solve_back)(q->R, m, equal, q->R_inverse, q->z);
-        memcpy(q->d, q->z, equal * sizeof(double));
-    }
+/* x += dx */
+static void V(end_system)(Quadratic *q, double *x) {
     V(undo_lift)(q);
-    for (int64_t g = 0; g < m; g++) q->y[n + g] = -q->d[g];
-    V(solve_back)(q->S, q->ld, q->layout->variables, q->S_inverse, q->y);
+    for (int64_t g = 0; g < q->m; g++) q->y[q->w + g] = -q->d[g];
+    V(solve_back)(q->S, q->ld, q->z, q->S_inverse, q->y);
+    V(expand)(q, q->y, x);
 }
 
 /* ---- what binds ---- */
@@ -457,11 +596,11 @@ INLINE double V(way_to_go)(const Quadratic *q, int64_t g, double lambda, double 
 /* Goldfarb and Idnani's: the constraint that is farthest beyond its end gets a multiplier, and others lose theirs on the way
  * when they reach 0 or their price. Every step increases the dual, so it ends. */
 static int V(add_one_by_one)(Quadratic *q, int64_t most, int64_t *steps) {
-    const int64_t equal = q->equal, count = q->count;
-    double *value = q->value, *change = q->z;
+    const int64_t count = q->count;
+    double *value = q->value, *change = q->ends;
     q->bind = 0;
-    memcpy(value + equal, q->base + equal, (q->m - equal) * sizeof(double));
-    for (int64_t g = equal; g < count; g++) {
+    memcpy(value, q->base, q->m * sizeof(double));
+    for (int64_t g = 0; g < count; g++) {
         const int always = q->low[g] == q->high[g];
         q->state[g] = always ? AT_LOW : IDLE;
         q->d[g] = always ? 0.0 : -q->lambda[g];
@@ -491,7 +630,7 @@ static int V(add_one_by_one)(Quadratic *q, int64_t most, int64_t *steps) {
             const double end = q->state[g] == AT_HIGH ? q->high[g] : q->low[g];
             if (turn == 0 && fabs(end - value[g]) > EXCHANGED * (1.0 + fabs(end))) return 0;
         }
-        for (int64_t g = equal; g < count; g++) {
+        for (int64_t g = 0; g < count; g++) {
             const double off = V(beyond)(q, g, value[g]), end = off > 0 ? q->low[g] : q->high[g];
             if (off != 0.0 && fabs(off) > EXCHANGED * (1.0 + fabs(end)) && fabs(off) > far) far = fabs(off), worst = g;
         }
@@ -503,7 +642,7 @@ static int V(add_one_by_one)(Quadratic *q, int64_t most, int64_t *steps) {
             const double *row = q->R + worst * q->m;
             for (int64_t e = 0; e < q->bind; e++) q->rhs[e] = -way * row[q->list[e]];
             V(solve_listed)(q);
-            memset(change + equal, 0, (q->m - equal) * sizeof(double));
+            memset(change, 0, q->m * sizeof(double));
             V(add_constraint)(q, change, worst, way);
             for (int64_t e = 0; e < q->bind; e++) V(add_constraint)(q, change, q->list[e], q->rhs[e]);
             double step = (end - value[worst]) / change[worst];
@@ -520,7 +659,7 @@ static int V(add_one_by_one)(Quadratic *q, int64_t most, int64_t *steps) {
                 const double room = V(way_to_go)(q, g, q->lambda[g] + q->d[g], q->rhs[e]);
                 if (q->rhs[e] != 0.0 && room < step) step = room, stops = e;
             }
-            V(add_product)(value + equal, value + equal, change + equal, step, q->m - equal);
+            V(add_product)(value, value, change, step, q->m);
             q->d[worst] += way * step;
             for (int64_t e = 0; e < q->bind; e++) q->d[q->list[e]] += step * q->rhs[e];
             blocked = stops >= 0 && stops < q->bind;
@@ -550,23 +689,23 @@ static int V(add_one_by_one)(Quadratic *q, int64_t most, int64_t *steps) {
 
 /* d such that every constraint does what it should; returns whether that was found. */
 static int V(exchange_binding)(Quadratic *q, int64_t most, int64_t *steps) {
-    const int64_t equal = q->equal, count = q->count;
+    const int64_t count = q->count;
     int64_t fewest = count + 1;
     int patience = PATIENT_EXCHANGES, factored = q->bind >= 0 && !memcmp(q->state, q->before, q->m);
     for (;;) {
         if (!factored) V(factor_binding)(q), ++*steps;
         factored = 0;
         double *value = q->value; /* M x is in base already */
-        memcpy(value + equal, q->base + equal, (q->m - equal) * sizeof(double));
+        memcpy(value, q->base, q->m * sizeof(double));
         double reach = 1.0;
-        for (int64_t g = equal; g < count; g++) {
+        for (int64_t g = 0; g < count; g++) {
             const int8_t state = q->state[g];
             if (state == AT_LOW || state == AT_HIGH) continue;
             q->d[g] = (state == AT_PRICE_UP ? q->most[g] : state == AT_PRICE_DOWN ? q->least[g] : 0.0) - q->lambda[g];
             if (q->d[g] != 0.0) V(add_constraint)(q, value, g, q->d[g]);
         }
-        for (int64_t g = 0; g < q->bind; g++) q->z[q->list[g]] = q->state[q->list[g]] == AT_LOW ? q->low[q->list[g]] : q->high[q->list[g]];
-        V(solve_binding)(q, value, q->z);
+        for (int64_t g = 0; g < q->bind; g++) q->ends[q->list[g]] = q->state[q->list[g]] == AT_LOW ? q->low[q->list[g]] : q->high[q->list[g]];
+        V(solve_binding)(q, value, q->ends);
         for (int64_t g = 0; g < q->bind; g++) {
             const int64_t at = q->list[g];
             V(add_constraint)(q, value, at, q->d[at]);
@@ -574,7 +713,7 @@ static int V(exchange_binding)(Quadratic *q, int64_t most, int64_t *steps) {
             reach = size > reach ? size : reach;
         }
         int64_t wrong = 0;
-        for (int64_t g = equal; g < count; g++) {
+        for (int64_t g = 0; g < count; g++) {
             q->next[g] = V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach);
             wrong += q->next[g] != q->state[g];
         }
@@ -582,7 +721,7 @@ static int V(exchange_binding)(Quadratic *q, int64_t most, int64_t *steps) {
         patience = wrong < fewest ? PATIENT_EXCHANGES : patience - 1;
         fewest = wrong < fewest ? wrong : fewest;
         if (patience < 0 || !isfinite(reach)) return V(add_one_by_one)(q, most, steps);
-        memcpy(q->state + equal, q->next + equal, count - equal);
+        memcpy(q->state, q->next, count);
     }
 }
 
@@ -609,11 +748,12 @@ static void V(read_ends)(Quadratic *q) {
 /* Where the iteration begins: nothing binds but what has one place only, and rows with a dual from before. */
 static void V(begin_rounds)(Quadratic *q, const double *start) {
     memset(q->lambda, 0, (q->m + 8) * sizeof(double));
+    memset(q->mu, 0, q->equations * sizeof(double));
     memset(q->d, 0, (q->m + 8) * sizeof(double));
     memset(q->x, 0, q->n * sizeof(double));
     memset(q->state, 0, q->m);
     q->bind = -1;
-    for (int64_t g = q->equal; g < q->count; g++) {
+    for (int64_t g = 0; g < q->count; g++) {
         const double dual = start && q->row[g] >= 0 ? start[q->row[g]] : 0.0;
         if (q->low[g] == q->high[g] || (dual > 0 && q->low[g] > -INFINITY)) q->state[g] = AT_LOW;
         else if (dual < 0 && q->high[g] < INFINITY) q->state[g] = AT_HIGH;
@@ -623,7 +763,7 @@ static void V(begin_rounds)(Quadratic *q, const double *start) {
 /* Variables whose bound binds are there; the others are moved into their box. */
 static void V(set_to_bounds)(Quadratic *q) {
     const Instance *it = &q->it;
-    for (int64_t g = q->equal; g < q->count; g++) {
+    for (int64_t g = 0; g < q->count; g++) {
         const int32_t j = q->variable[g];
         if (j < 0) continue;
         if (q->state[g] == AT_LOW) q->x[j] = it->lower[j];
@@ -633,15 +773,14 @@ static void V(set_to_bounds)(Quadratic *q) {
 
 /* The worst of what is left: stationarity of the variables that do not bind, and constraints that bind. */
 static double V(left_over)(const Quadratic *q) {
-    double size = 1e-300, worst = 0.0, off = 0.0;
+    double size = 1e-300, worst = 0.0, off = V(missed)(q, q->x);
     for (int64_t j = 0; j < q->layout->variables; j++) {
         const double own = fabs(q->c[j]) + fabs(q->Px[j]) + fabs(q->pulled[j]);
         size = own > size ? own : size;
         worst = fabs(q->r[j]) > worst ? fabs(q->r[j]) : worst;
     }
     for (int64_t g = 0; g < q->count; g++) {
-        if (g >= q->equal && q->state[g] != AT_LOW && q->state[g] != AT_HIGH) continue;
-        if (g < q->equal && q->row[g] < 0) continue;
+        if (q->state[g] != AT_LOW && q->state[g] != AT_HIGH) continue;
         const double end = q->state[g] == AT_HIGH ? q->high[g] : q->low[g];
         const double here = fabs(q->value[g] - end) / (1.0 + fabs(end));
         off = here > off ? here : off;
@@ -656,19 +795,19 @@ static int V(run_rounds)(Quadratic *q, int64_t most, int64_t *steps) {
     memcpy(q->r, q->c, q->n * sizeof(double)); /* x and lambda are 0 */
     memset(q->value, 0, q->m * sizeof(double));
     for (int round = 0; round < ROUNDS; round++) {
-        V(begin_system)(q, q->low);
+        if (V(meet_equations)(q, q->x)) V(remainder)(q, q->c, q->x, q->lambda);
+        V(begin_system)(q);
         const int64_t before = *steps;
-        /* `z` holds the equalities' part until `end_system`, beyond that it is free */
         if (!V(exchange_binding)(q, most, steps)) return 0;
-        V(end_system)(q);
-        for (int64_t j = 0; j < q->layout->variables; j++) q->x[j] += q->y[j];
+        V(end_system)(q, q->x);
         for (int64_t g = 0; g < q->count; g++) q->lambda[g] += q->d[g];
-        for (int64_t g = q->equal; g < q->count; g++)
+        for (int64_t g = 0; g < q->count; g++)
             if (q->state[g] == IDLE) q->lambda[g] = 0.0;
             else if (q->state[g] == AT_PRICE_UP) q->lambda[g] = q->most[g];
             else if (q->state[g] == AT_PRICE_DOWN) q->lambda[g] = q->least[g];
         V(set_to_bounds)(q);
         V(remainder)(q, q->c, q->x, q->lambda);
+        V(balance)(q);
         const double left = V(left_over)(q);
         if (!isfinite(left)) return 0;
         if (left <= SETTLED) return 1;
@@ -690,6 +829,7 @@ static void V(settle_quadratic)(Quadratic *q) {
     memset(it->active, 0, 2 * a->rows);
     memset(q->duals, 0, a->rows * sizeof(double));
     const double rounding = 8 * DBL_EPSILON * V(largest)(q->x, q->n);
+    for (int64_t e = 0; e < q->equations; e++) it->active[q->equation[e]] = 1, q->duals[q->equation[e]] = q->mu[e];
     for (int64_t g = 0; g < q->count; g++) {
         const int32_t i = q->row[g], j = q->variable[g];
         if (i >= 0) {
@@ -698,7 +838,7 @@ static void V(settle_quadratic)(Quadratic *q) {
             if (q->state[g] == AT_PRICE_UP) dual = most;
             if (q->state[g] == AT_PRICE_DOWN) dual = least;
             q->duals[i] = dual = dual < least ? least : dual > most ? most : dual;
-            it->active[i] = g < q->equal || (q->state[g] != IDLE && dual > least && dual < most);
+            it->active[i] = q->state[g] != IDLE && dual > least && dual < most;
         }
         if (j < 0) continue;
         const double lower = it->lower[j], upper = it->upper[j];
@@ -812,33 +952,34 @@ static int V(forward_quadratic)(const Layout *a, const Statement *s, const Solve
 
 /* ---- gradients ---- */
 
-/* Solve P v - M_W' lambda = g, M_W v = target in units, by the factors and a few refinements: v into `to`. */
+/* Solve P v - M_W' lambda - E' mu = g, M_W v = target in units, E v = side, by the factors and a few refinements: v into
+ * `to`. */
 static void V(solve_saddle)(Quadratic *q, const double *g, const double *target, double *to) {
     const int64_t l = q->layout->variables, m = q->m;
-    double last = INFINITY;
+    double last = INFINITY, size = 0.0;
+    for (int64_t j = 0; j < l; j++) size = fabs(g[j]) > size ? fabs(g[j]) : size;
     memset(to, 0, q->n * sizeof(double));
     memset(q->lambda, 0, (m + 8) * sizeof(double));
+    memset(q->mu, 0, q->equations * sizeof(double));
     memcpy(q->r, g, q->n * sizeof(double));
     memset(q->value, 0, m * sizeof(double));
     for (int round = 0; round < SADDLE_ROUNDS; round++) {
-        double left = 0.0, size = 0.0;
-        if (round) V(remainder)(q, g, to, q->lambda);
-        for (int64_t j = 0; j < l; j++) {
-            left = fabs(q->r[j]) > left ? fabs(q->r[j]) : left;
-            size = fabs(g[j]) > size ? fabs(g[j]) : size;
-        }
-        for (int64_t h = 0; round && h < q->count; h++) /* a constraint as well as a variable */
-            if (q->state[h]) left = fabs(q->value[h] - target[h]) * q->unit[h] > left ? fabs(q->value[h] - target[h]) * q->unit[h] : left;
-        if (round && (left <= FINE * size || !(left < 0.5 * last))) break;
-        last = left;
-        V(begin_system)(q, target);
+        if (V(meet_equations)(q, to)) V(remainder)(q, g, to, q->lambda);
+        V(begin_system)(q);
         memset(q->d, 0, (m + 8) * sizeof(double));
         V(solve_binding)(q, q->base, target);
-        V(end_system)(q);
-        for (int64_t j = 0; j < l; j++) to[j] += q->y[j];
+        V(end_system)(q, to);
         for (int64_t h = 0; h < q->count; h++) q->lambda[h] += q->d[h];
         for (int64_t h = 0; h < q->count; h++) /* exactly there */
             if (q->variable[h] >= 0 && q->state[h]) to[q->variable[h]] = target[h] / q->unit[h];
+        V(remainder)(q, g, to, q->lambda);
+        V(balance)(q);
+        double left = V(missed)(q, to);
+        for (int64_t j = 0; j < l; j++) left = fabs(q->r[j]) > left ? fabs(q->r[j]) : left;
+        for (int64_t h = 0; h < q->count; h++) /* a constraint as well as a variable */
+            if (q->state[h]) left = fabs(q->value[h] - target[h]) * q->unit[h] > left ? fabs(q->value[h] - target[h]) * q->unit[h] : left;
+        if (left <= FINE * size || !(left < 0.5 * last)) break;
+        last = left;
     }
 }
 
@@ -869,7 +1010,9 @@ static void V(pull_back_quadratic)(Quadratic *q, const Pull *call, int64_t n, co
     memset(g, 0, q->n * sizeof(double));
     if (call->grad_x) V(read)(g, call->grad_x, (int)call->single, n * l, l);
     for (int64_t h = 0; h < q->m; h++) target[h] = of_duals && q->row[h] >= 0 && active[q->row[h]] ? -of_duals[q->row[h]] * q->unit[h] : 0.0;
+    for (int64_t e = 0; e < q->equations; e++) q->side[e] = of_duals ? -of_duals[q->equation[e]] : 0.0;
     V(solve_saddle)(q, g, target, v);
+    for (int64_t e = 0; e < q->equations && to.side; e++) to.side[q->equation[e]] -= q->mu[e];
     memset(w, 0, q->m * sizeof(double));
     for (int64_t h = 0; h < q->count; h++) {
         w[h] = q->state[h] ? -q->lambda[h] * q->unit[h] : 0.0;
@@ -888,6 +1031,7 @@ static void V(pull_back_quadratic)(Quadratic *q, const Pull *call, int64_t n, co
         memset(q->sizes, 0, k * sizeof(double));
         for (int64_t h = 0; h < q->count; h++)
             if (q->row[h] >= 0) q->sizes[q->row[h]] = w[h];
+        for (int64_t e = 0; e < q->equations; e++) q->sizes[q->equation[e]] = -q->mu[e];
         for (int64_t e = 0; e < a->entries; e++) {
             const int32_t i = a->order[a->entry_row[e]], j = a->entry_col[e];
             to.values[a->entry[e]] += duals[i] * v[j] - q->sizes[i] * x[j];

@@ -142,7 +142,9 @@ class Path:
         nu = max(centring, self.least_centring) * gap / count
         if closed:  # the gap is small enough: shrinking it further would only cost accuracy
             nu = max(nu, 0.1 * aim * (1.0 + kkt.value(point.x)) / count)
-        target = nu - products - predictor.t * predictor.z
+        # A product below 0 is far from its curve, t being too small: to second order nothing is known there, and what
+        # brings t back in a few steps would be lost.
+        target = nu - products - np.where(products > 0, predictor.t * predictor.z, 0.0)
         direction = towards(target)
         length = self._longest(point, direction)
         for _ in range(_CORRECTORS if length < _SHORT or kkt.system.careful else 0):

@@ -82,7 +82,7 @@ class Bounds:
         width = np.where(both, upper - np.where(both, lower, 0.0), 1.0)
         self.entropy = np.concatenate([entropy[low], np.where(one_sided, 0.0, entropy)[high]])
         self.width = np.concatenate([np.where(one_sided, prior, width)[low], width[high]])
-        self.bent = bool(self.entropy.any())
+        self.bent, self.one_sided = bool(self.entropy.any()), bool(one_sided.any())
         beyond = one_sided & ~(both & (prior >= width))
         signed = np.concatenate([beyond[low], np.zeros(self.count - self.split, dtype=bool)])
         self.signed = signed if signed.any() else None  # multipliers of any sign: t may exceed w
@@ -211,14 +211,17 @@ class Conditions:
         weight[l:] += np.abs(mu[self.slack_rows])
         bounds.into(weight, np.abs(point.z))
         value = 1.0 + self.value(x)
+        gap, lacks = float(np.abs(products).sum()), self._lacks(point)
+        if self.bounds.one_sided:  # rows force none of these columns: presolve has taken those out
+            gap, lacks = gap + lacks, 0.0
         return Measured(
             point=point,
             infeasibility=max(
                 float((np.abs(residuals.primal) / room).max(initial=0.0)), float(outside.max(initial=0.0))
             ),
             stationarity=float((np.abs(residuals.dual) / weight).max(initial=0.0)),
-            gap=float(np.abs(products).sum() / value),
-            lacks=self._lacks(point) / value,
+            gap=gap / value,
+            lacks=lacks / value,
         )
 
     def _lacks(self, point: Point) -> float:
