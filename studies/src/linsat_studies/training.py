@@ -9,8 +9,8 @@ averaged over gloo, so that two processes make the same run as one.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import ctypes
+import importlib
 import math
 import os
 import sys

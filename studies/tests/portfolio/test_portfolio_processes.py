@@ -16,7 +16,6 @@ from linsat_studies.portfolio.data import read_prices
 from linsat_studies.portfolio.train import train
 from linsat_studies.settings import Plan, to_json
 
-
 # The command, and what is left at its end: a thread of gloo that outlives its group may end the process with SIGABRT.
 PROGRAM = """
 import atexit, glob, pathlib
