@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from arena import decisions, experts, filters, mixing, plan, quadratic, reconciliation, records
+from arena import decisions, experts, filters, matching, mixing, plan, quadratic, reconciliation, records
 from arena.tables import interval, mean, table
 
 FILE = records.ROOT / "docs" / "arena.md"
@@ -290,6 +290,7 @@ SECTIONS = (
     (mixing.HEADING, "mixing/errors", mixing.section),
     (filters.HEADING, "filters/", filters.section),
     (reconciliation.HEADING, "reconciliation/", reconciliation.section),
+    (matching.HEADING, "matching/", matching.section),
     ("Quadratic programs (DC3, HardNet, Pinet)", "quadratic/optimum", _quadratic),
     ("Predict, then decide (PyEPO)", "decisions/draw/", _decisions),
     ("Mixture-of-experts routing", "routing/", _routing),

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from arena import decisions, experts, filters, machine, mixing, reconciliation, records, routing
+from arena import decisions, experts, filters, machine, matching, mixing, reconciliation, records, routing
 from arena.quadratic import PUBLISHED
 
 Unit = Callable[[], Any]
@@ -35,6 +35,7 @@ def units(quick: bool = False) -> dict[str, Unit]:
         **reconciliation.units(quick),
         **mixing.units(quick),
         **filters.units(quick),
+        **matching.units(quick),
     }
     found["quadratic/optimum"] = functools.partial(_optimum, quick)
     for kind in ("convex", "non-convex"):

@@ -346,9 +346,9 @@ def test_reasons_why_not():
     with pytest.raises(linsat.ConstraintError, match="70000 rows are more than 65536"):
         linsat.project(torch.zeros(70_000), many, solver=KERNEL)
     rng = np.random.default_rng(0)
-    columns = np.concatenate([rng.permutation(100_000) for _ in range(9)])  # each variable in nine of 250 rows
-    scattered = sp.csr_array((np.ones(900_000), columns, np.arange(0, 900_001, 3600)), shape=(250, 100_000))
-    with pytest.raises(linsat.ConstraintError, match="its tables would have .* entries, more than 4,000,000"):
+    columns = np.concatenate([rng.permutation(100_000) for _ in range(18)])  # each variable in 18 of 250 rows
+    scattered = sp.csr_array((np.ones(1_800_000), columns, np.arange(0, 1_800_001, 7200)), shape=(250, 100_000))
+    with pytest.raises(linsat.ConstraintError, match="its tables would have .* entries, more than 16,000,000"):
         linsat.project(torch.zeros(100_000), linsat.Constraints(A=scattered, b=1e5), solver=KERNEL)
 
 
