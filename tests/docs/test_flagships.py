@@ -104,8 +104,9 @@ def test_equal_loads_are_equal_and_nearly_the_best_assignment() -> None:
     sides = np.concatenate([np.full(6, 8.0), np.full(24, 2.0)])
     best = linprog(-scores.numpy().ravel(), A_eq=np.vstack([loads, picks]), b_eq=sides, bounds=(0, 1))
     assert float(scores[chosen].sum()) > 0.97 * -best.fun
-    with pytest.raises(ValueError, match="have no equal loads"):
-        experts.equal_loads(scores[:5], 2)
+    uneven = experts.equal_loads(scores[:5], 2)  # ten places for six experts
+    assert sorted(uneven.sum(0).tolist()) == [1, 1, 2, 2, 2, 2]
+    assert uneven.sum(1).tolist() == [2] * 5
 
 
 def test_a_quantile_step_from_its_own_bias_balances_what_it_sees() -> None:
@@ -115,6 +116,39 @@ def test_a_quantile_step_from_its_own_bias_balances_what_it_sees() -> None:
     for _ in range(30):
         bias = experts.quantile_step(scores, bias, 2)
     assert experts.max_vio(experts.top(scores + bias, 2)) < 0.05 < before
+
+
+def test_other_balancers_balance_what_they_see() -> None:
+    torch.manual_seed(0)
+    scores = torch.randn(240, 6).double() + torch.arange(6.0)
+    before = experts.max_vio(experts.top(scores, 2))
+    for bias in (experts.bip_steps(scores, torch.zeros(6), 2, 30), experts.sinkhorn_steps(scores, 30)):
+        assert experts.max_vio(experts.top(scores + bias, 2)) < 0.5 * before
+    assert experts.max_vio(experts.top(scores + experts.bip_steps(scores, torch.zeros(6), 2, 30), 2)) < 0.1
+
+
+def test_looking_ahead_foretells_what_persists_and_nothing_else() -> None:
+    torch.manual_seed(0)
+    ahead, steady, velocity = experts.Ahead(), torch.zeros(64).double(), torch.randn(64).double()
+    for _ in range(6):
+        steady = steady + velocity
+        guess = ahead(steady)
+    assert torch.allclose(guess, steady + velocity)
+    ahead, walk = experts.Ahead(), torch.zeros(2000).double()
+    for _ in range(8):
+        walk = walk + torch.randn(2000)
+        guess = ahead(walk)
+    assert (guess - walk).abs().max() < 0.2
+
+
+def test_a_part_of_the_tokens_and_a_quantile_step_are_near_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    scores = torch.randn(480, 6).double() + torch.arange(6.0) / 3
+    whole = experts.Duals(480, 6, 2)(scores, torch.zeros(6))
+    monkeypatch.setattr(experts, "MOST_TOKENS", 240)
+    halved = experts.Duals(480, 6, 2)
+    assert halved.every == 2
+    assert (halved(scores, torch.zeros(6)) - whole).abs().max() < 0.2
 
 
 def test_the_example_router_drops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
