@@ -4,7 +4,7 @@
     sign rule            the bias of an overloaded expert falls by a constant, that of the others rises (restated)
     BIP                  four alternating steps on prices that are never negative, anew from the last prices (restated)
     Sinkhorn             eight normalisations of exp(scores), whose column factors are the bias
-    linsat               the duals of X in [0, 1], k a token, equal loads, entropic; `smooth`: at 10 times the temperature
+    linsat               the duals of X in [0, 1], k a token, equal loads, entropic; `smooth`: at ten times the tau
 
 The bias of a batch routes the next one. `ahead` adds to a bias what the history of its changes foretells: the last
 change times the slope of changes on those before them. Inside a batch `equal_loads` decides exactly, by moving the
