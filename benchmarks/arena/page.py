@@ -161,7 +161,7 @@ def _decisions(results: Results) -> list[str]:
 A linear predictor of costs, trained by different losses; the regret is what deciding by the predicted costs loses
 against deciding by the true ones, relative to the latter, on 1,000 test instances. Data, models, rivals' losses and
 the regret are PyEPO's, with OR-Tools as the solver. Batches of 32, 20 epochs, Adam 1e-2. linsat's objective and
-temperature were chosen on two other draws. *Fenchel-Young* is `linsat.fenchel_young_loss(-costs, best_decision,
+temperature were chosen on another draw. *Fenchel-Young* is `linsat.fenchel_young_loss(-costs, best_decision,
 constraints)`; *at 2p - c* puts it where SPO+ asks its solver; *layer, regret* is the true cost of
 `linsat.project(-costs, constraints)`.
 """

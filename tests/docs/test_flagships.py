@@ -91,6 +91,9 @@ def test_hierarchies_sum_and_stationarity_tells_solutions_apart() -> None:
     bottom = np.array([[1.0], [2.0], [0.0], [3.0]])
     assert reconciliation.stationarity(S, W, S @ bottom, bottom) < 1e-15
     assert reconciliation.stationarity(S, W, S @ bottom, bottom + 0.1) > 0.05
+    pytest.importorskip("quadprog")
+    base = reconciliation.forecasts(S, 5)
+    assert reconciliation.stationarity(S, W, base, reconciliation.by_quadprog(S, W, base)) < 1e-12
 
 
 def test_equal_loads_are_equal_and_nearly_the_best_assignment() -> None:
