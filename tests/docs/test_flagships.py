@@ -99,7 +99,7 @@ def test_hierarchies_sum_and_stationarity_tells_solutions_apart() -> None:
 def test_equal_loads_are_equal_and_nearly_the_best_assignment() -> None:
     torch.manual_seed(0)
     scores = torch.randn(24, 6).double() + torch.tensor([3.0, 1, 0, 0, 0, -1])
-    duals = experts.Duals(24, 6, 2)(scores, torch.zeros(6))
+    duals = experts.Duals(24, 6, 2, experts.HARD)(scores, torch.zeros(6))
     chosen = experts.equal_loads(scores + duals, 2)
     assert chosen.sum(0).tolist() == [8] * 6
     assert chosen.sum(1).tolist() == [2] * 24
@@ -147,7 +147,7 @@ def test_looking_ahead_foretells_what_persists_and_nothing_else() -> None:
 def test_a_part_of_the_tokens_and_a_quantile_step_are_near_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     scores = torch.randn(480, 6).double() + torch.arange(6.0) / 3
-    whole = experts.Duals(480, 6, 2)(scores, torch.zeros(6))
+    whole = experts.Duals(480, 6, 2, experts.HARD)(scores, torch.zeros(6))
     monkeypatch.setattr(experts, "MOST_TOKENS", 240)
     halved = experts.Duals(480, 6, 2)
     assert halved.every == 2
