@@ -160,11 +160,12 @@ def train(
     count = seeds if seeds is not None else 1 if source.synthetic else 3
     for seed in range(count):
         for kind, goal in chosen_runs(network, technique):
-            initial = None
+            initial: Path | None = None
             for name in ("sinkhorn", goal) if goal in BLACK_BOXES else (goal,):  # a black box starts from Sinkhorn
                 path = folder / "runs" / run_name(kind, name, seed)
-                how = {"features": source.features, "initial": initial}
-                initial = done = train_run(settings(kind, name, seed), source.collection, path, **how)
+                made = settings(kind, name, seed)
+                done = train_run(made, source.collection, path, features=source.features, initial=initial)
+                initial = done
             if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes; one speaks
                 out.print(f"trained: {done}", highlight=False, soft_wrap=True)
             if (kind, goal) == ("ngm", "layer") and heads:

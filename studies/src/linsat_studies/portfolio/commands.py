@@ -283,8 +283,16 @@ def walk_forward(
     prepare(path)
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
-    own = {"predictor": predictor, "softmax_weight": softmax_weight}
-    protocol = Protocol(cuts=cuts, first=first, until=until, seeds=seeds, batch=batch, steps=steps, **own)
+    protocol = Protocol(
+        cuts=cuts,
+        first=first,
+        until=until,
+        seeds=seeds,
+        batch=batch,
+        steps=steps,
+        predictor=predictor,
+        softmax_weight=softmax_weight,
+    )
     walk = WalkForward(folder, find_prices(prices, data), read_rules(prefer, at_least), protocol)
     walk.run(note=lambda text: err.print(text, highlight=False, soft_wrap=True))
     with progress_bar("placebo") as update:

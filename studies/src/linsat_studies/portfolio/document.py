@@ -137,8 +137,17 @@ def year_tables(record: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-RULES_HEADER = ("rules", "Sharpe ratio", "volatility", "worst violation", "largest weight", "largest sector")
-RULES_HEADER += ("largest tilt", "largest turnover", "ms a window")
+RULES_HEADER = (
+    "rules",
+    "Sharpe ratio",
+    "volatility",
+    "worst violation",
+    "largest weight",
+    "largest sector",
+    "largest tilt",
+    "largest turnover",
+    "ms a window",
+)
 
 
 def rule_rows(ruled: dict[str, dict[str, Any]], windows: int) -> list[list[str]]:
