@@ -2,7 +2,7 @@
 
 The library is called through ctypes and uses nothing of Python, so one build serves every Python version. Where there
 is no compiler the installation goes on without it, and the torch back end serves. It needs gcc or clang: on Windows
-mingw-w64 (``python setup.py build_ext --compiler=mingw32``).
+mingw-w64, which the build asks for.
 """
 
 import sys
@@ -16,6 +16,10 @@ WINDOWS = sys.platform == "win32"
 
 class BuildCore(build_ext):
     """A library that is no module of Python: it exports what its source says."""
+
+    def initialize_options(self):
+        super().initialize_options()
+        self.compiler = "mingw32" if WINDOWS else None  # Microsoft's does not know gcc's vectors
 
     def get_export_symbols(self, ext):
         return []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from arena import page, plan, records
 
-LIMIT = 300.0  # seconds for a unit; what takes longer is recorded as such
+LIMIT = 600.0  # seconds for a unit; what takes longer is recorded as such
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
         path.unlink()
     units = [] if options.page else [u for u in plan.units(options.quick) if options.only in u]
     done = records.load(path)
-    waiting = [unit for unit in units if unit not in done]
+    waiting = [unit for unit in units if unit not in done or records.failed(done[unit])]
     spent = 0.0
     for number, unit in enumerate(waiting, 1):
         begin = time.perf_counter()
@@ -34,7 +34,7 @@ def main() -> None:
         records.append(unit, result, seconds, path)
         spent += seconds
         left = spent / number * (len(waiting) - number) / 60
-        failed = "  FAILED" if isinstance(result, dict) and "error" in result else ""
+        failed = "  FAILED" if records.failed({"result": result}) else ""
         print(f"{number:3}/{len(waiting)}  {seconds:7.1f} s  about {left:.0f} min left  {unit}{failed}", flush=True)
     if not options.quick:
         records.keep(path)

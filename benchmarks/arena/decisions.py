@@ -140,7 +140,7 @@ def _negative_identity(model: Any) -> Loss:
 def _rfwo(model: Any) -> Loss:
     import pyepo
 
-    layer = pyepo.func.regularizedFrankWolfeOpt(model)
+    layer = pyepo.func.regularizedFrankWolfeOpt(model, max_iter=FRANK_WOLFE)
     sign = float(model.modelSense.value)
     return lambda p, c, w, z: sign * (c * layer(p)).sum(-1).mean()
 
@@ -153,6 +153,7 @@ RIVALS: dict[str, Callable[[Any], Loss]] = {
     "RFWO": _rfwo,
 }
 MAKERS = {"Fenchel-Young": fenchel_young, "Fenchel-Young at 2p - c": augmented, "layer, regret": surrogate}
+FRANK_WOLFE = 20  # its steps at most; by default 10,000, and an epoch takes minutes
 TEMPERATURES = (0.03, 0.1, 0.3, 1.0)
 
 

@@ -29,6 +29,11 @@ def load(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def failed(record: dict[str, Any]) -> bool:
+    """Whether the unit ended in an error; it is run again when the arena goes on."""
+    return isinstance(record["result"], dict) and "error" in record["result"]
+
+
 def append(unit: str, result: Any, seconds: float, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps({"unit": unit, "result": result, "seconds": round(seconds, 2)})
@@ -40,8 +45,7 @@ def keep(source: Path, target: Path = KEPT) -> None:
     """Add what was measured to the records of the page, one line a unit; failures do not replace figures."""
     kept = load(target)
     for unit, record in load(source).items():
-        failed = isinstance(record["result"], dict) and "error" in record["result"]
-        if not (failed and unit in kept):
+        if not (failed(record) and unit in kept):
             kept[unit] = record
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text("".join(json.dumps(record) + "\n" for record in kept.values()), encoding="utf-8")

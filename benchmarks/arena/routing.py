@@ -1,20 +1,23 @@
-"""Mixture-of-experts routing: four routers in one small language model, trained on text that ships with Python.
+"""Mixture-of-experts routing: six routers in one small language model, trained on text that ships with Python.
 
 A byte-level model with one causal attention block (width 256, sequences of 256) and one mixture of 64 experts
-(256 -> 1,024 -> 256), top-1, on batches of 4,096 tokens. All that differs is who sends which token where:
+(256 -> 1,024 -> 256), top-2, on batches of 4,096 tokens. All that differs is who sends which token where:
 
-    top-1, auxiliary loss   softmax, argmax, a balancing loss; tokens beyond 1.25 times the even share are dropped
-    (Switch) Sinkhorn                argmax of a Sinkhorn-normalised matrix, sigmoid gates; the same capacity (S-BASE)
+    top-2, auxiliary loss   softmax, the best two, a balancing loss; what exceeds 1.25 even shares is dropped (Switch)
+    Sinkhorn                the best two of a Sinkhorn-normalised matrix, sigmoid gates; the same capacity (S-BASE)
     expert choice           every expert takes its best tokens; a token may be taken by several or by none
-    linsat                  a projection with hard capacities, no slack; the decision from its duals; nobody is dropped
+    Quantile Balancing      the best two of scores and a bias, moved by a quantile step a batch; no capacity (restated)
+    sign rule               the same, the bias moved by 0.01 a batch (restated)
+    linsat                  a projection with equal loads, no slack; the decision from its duals; nobody is dropped
 
-The duals of the capacities are a bias per expert that outlives the batch: the start of the next solve, and the router
-for causal inference, where a token must not wait for those after it.
+A bias per expert (linsat: the duals of the loads) outlives the batch: the start of the next solve, and the router for
+causal inference, where a token must not wait for those after it.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linsat
+from arena import experts as balancing
 
 Tensor = torch.Tensor
 
@@ -36,8 +40,9 @@ class Size:
     experts: int = 64
     sequence: int = 256
     sequences: int = 16
-    steps: int = 150
+    steps: int = 60
     rate: float = 1e-3
+    k: int = 2
 
     @property
     def tokens(self) -> int:
@@ -64,120 +69,130 @@ def within_capacity(expert: Tensor, experts: int, capacity: int) -> Tensor:
     return place < capacity
 
 
-def assign(scores: Tensor, capacity: int) -> Tensor:
-    """One expert for every token, at most ``capacity`` tokens each: the best with room, closest calls moved first."""
-    tokens, experts = scores.shape
-    chosen = torch.full((tokens,), -1, dtype=torch.int64)
-    room = torch.full((experts,), capacity, dtype=torch.int64)
-    waiting = torch.arange(tokens)
-    while len(waiting):
-        open_scores = scores[waiting].masked_fill(room == 0, -torch.inf)
-        best = open_scores.topk(min(2, experts), dim=-1)
-        margin = best.values[:, 0] - best.values[:, -1]
-        order = torch.argsort(margin, descending=True, stable=True)  # who loses most by waiting goes first
-        wanted = best.indices[order, 0]
-        counts = torch.bincount(wanted, minlength=experts)
-        by_expert = torch.argsort(wanted, stable=True)
-        place = torch.empty_like(wanted)
-        place[by_expert] = torch.arange(len(wanted)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-        fits = place < room[wanted]
-        chosen[waiting[order[fits]]] = wanted[fits]
-        room = room - torch.bincount(wanted[fits], minlength=experts)
-        waiting = waiting[order[~fits]]
-    return chosen
+class TopK(nn.Module):
+    """Switch: the best of a softmax, and a loss that balances."""
 
-
-class TopOne(nn.Module):
-    """Switch: argmax of a softmax, and a loss that balances."""
-
-    capacity_factor = 1.25
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.k, self.capacity = size.k, int(1.25 * size.tokens * size.k / size.experts)
 
     def forward(self, scores: Tensor) -> Routed:
-        tokens, experts = scores.shape
         p = scores.softmax(-1)
-        expert = scores.argmax(-1)
-        share = torch.bincount(expert, minlength=experts) / tokens
-        fits = within_capacity(expert, experts, int(self.capacity_factor * tokens / experts)) if self.training else ...
-        token = torch.arange(tokens)[fits]
-        balance = 0.01 * experts * (share * p.mean(0)).sum()
-        return Routed(token, expert[fits], p[token, expert[fits]], balance)
+        token, expert = _pairs(balancing.top(scores, self.k))
+        share = torch.bincount(expert, minlength=scores.shape[1]) / len(expert)
+        if self.training:
+            fits = within_capacity(expert, scores.shape[1], self.capacity)
+            token, expert = token[fits], expert[fits]
+        balance = 0.01 * scores.shape[1] * (share * p.mean(0)).sum()
+        return Routed(token, expert, p[token, expert], balance)
 
 
 class SinkhornRouter(nn.Module):
-    """S-BASE: argmax of scores balanced by Sinkhorn's algorithm, gates without a softmax."""
+    """S-BASE: the best of scores balanced by Sinkhorn's algorithm, gates without a softmax."""
 
-    capacity_factor = 1.25
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.k, self.capacity = size.k, int(1.25 * size.tokens * size.k / size.experts)
 
     def forward(self, scores: Tensor) -> Routed:
-        tokens, experts = scores.shape
-        with torch.no_grad():
-            balanced = torch.exp(scores - scores.amax())
-            for _ in range(8):
-                balanced = balanced / balanced.sum(0, keepdim=True) * (tokens / experts)
-                balanced = balanced / balanced.sum(1, keepdim=True)
-            expert = (balanced if self.training else scores).argmax(-1)
-            fits = (
-                within_capacity(expert, experts, int(self.capacity_factor * tokens / experts)) if self.training else ...
-            )
-        token = torch.arange(tokens)[fits]
-        return Routed(token, expert[fits], torch.sigmoid(scores[token, expert[fits]]))
+        wanted = scores.detach()
+        if self.training:
+            wanted = wanted + balancing.sinkhorn_steps(wanted)
+        token, expert = _pairs(balancing.top(wanted, self.k))
+        if self.training:
+            fits = within_capacity(expert, scores.shape[1], self.capacity)
+            token, expert = token[fits], expert[fits]
+        return Routed(token, expert, torch.sigmoid(scores[token, expert]))
 
 
 class ExpertChoice(nn.Module):
     """Every expert takes the tokens that want it most; needs the whole batch, in training and later."""
 
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.places = size.tokens * size.k // size.experts
+
     def forward(self, scores: Tensor) -> Routed:
-        tokens, experts = scores.shape
-        p = scores.softmax(-1)
-        gate, token = p.topk(tokens // experts, dim=0)
-        expert = torch.arange(experts).expand_as(token)
+        gate, token = scores.softmax(-1).topk(self.places, dim=0)
+        expert = torch.arange(scores.shape[1]).expand_as(token)
         return Routed(token.reshape(-1), expert.reshape(-1), gate.reshape(-1))
 
 
-class Projected(nn.Module):
-    """linsat: X = project(scores) with hard capacities; gates from X, decisions and the next start from its duals."""
+class Biased(nn.Module):
+    """The best of scores and a bias that each batch moves by a rule; gates from the scores alone."""
 
-    def __init__(self, tokens: int, experts: int, tau: float = 1.0) -> None:
+    def __init__(self, size: Size, rule: str) -> None:
         super().__init__()
-        self.capacity = -(-tokens // experts)
-        self.constraints = linsat.constraints.capacity_assignment(tokens, experts, capacity=self.capacity)
-        self.objective = linsat.Entropy(tau, slack="none")
-        self.tau = tau
-        self.register_buffer("bias", torch.zeros(experts, dtype=torch.float64))
+        self.k, self.rule = size.k, rule
+        self.register_buffer("bias", torch.zeros(size.experts))
 
-    def start(self, scores: Tensor) -> Tensor:
-        """Duals to begin with: the kept bias, and for each token what makes its shares sum to about one."""
-        biased = scores.detach().double() + self.bias
-        return torch.cat([self.bias, -self.tau * torch.logsumexp(biased / self.tau, -1)])
+    def forward(self, scores: Tensor) -> Routed:
+        begin = time.perf_counter()
+        token, expert = _pairs(balancing.top(scores.detach() + self.bias, self.k))
+        if self.training:
+            self.follow(scores.detach())
+        seconds = {"forward": time.perf_counter() - begin}
+        return Routed(token, expert, torch.sigmoid(scores[token, expert]), seconds=seconds)
+
+    def follow(self, scores: Tensor) -> None:
+        """Move the bias by what this batch wants."""
+        if self.rule == "Quantile Balancing":
+            self.bias.copy_(balancing.quantile_step(scores, self.bias, self.k))
+        else:
+            loads = balancing.top(scores + self.bias, self.k).sum(0)
+            self.bias += 0.01 * torch.sign(loads.float().mean() - loads)
+
+
+class Projected(nn.Module):
+    """linsat: X = project(scores) with equal loads; gates from X, decisions and the next start from its duals."""
+
+    def __init__(self, size: Size, tau: float = 0.1) -> None:
+        super().__init__()
+        X = linsat.Variable(size.tokens, size.experts, name="X")
+        self.constraints = linsat.subject_to(X.sum(0) == size.tokens * size.k / size.experts, X.sum(1) == size.k)
+        self.alone = linsat.constraints.top_k(size.experts, size.k)
+        self.objective = linsat.Entropy(tau, slack="none")
+        self.k = size.k
+        self.register_buffer("bias", torch.zeros(size.experts, dtype=torch.float64))
+
+    def solve(self, scores: Tensor) -> linsat.Solution:
+        """Started from the kept bias, and for each token from what parts its k best from the others."""
+        best = (scores.detach().double() + self.bias).topk(self.k + 1, dim=-1).values
+        start = torch.cat([self.bias, -best[:, self.k - 1 :].mean(-1)])
+        return linsat.solve(scores, self.constraints, objective=self.objective, on_failure="raise", start=start)
+
+    def follow(self, scores: Tensor) -> None:
+        """The bias that this batch would have wanted."""
+        self.bias.copy_(self.solve(scores).duals[: len(self.bias)])
 
     def forward(self, scores: Tensor) -> Routed:
         if not self.training:
             return self.causal(scores)
         seconds: dict[str, float] = {}
         begin = time.perf_counter()
-        found = linsat.solve(
-            scores, self.constraints, objective=self.objective, on_failure="raise", start=self.start(scores)
-        )
+        found = self.solve(scores)
         X = found.x
         seconds["forward"] = time.perf_counter() - begin
         if X.requires_grad:
             _time_backward(X, scores, seconds)
         begin = time.perf_counter()
         with torch.no_grad():
-            self.bias.lerp_(found.duals[: len(self.bias)], 0.5)
-            expert = assign(scores + found.duals[: len(self.bias)], self.capacity)
+            self.bias.copy_(found.duals[: len(self.bias)])
+            token, expert = _pairs(balancing.equal_loads(scores + self.bias, self.k))
         seconds["decision"] = time.perf_counter() - begin
-        token = torch.arange(len(scores))
         return Routed(token, expert, X[token, expert], seconds=seconds)
 
     def causal(self, scores: Tensor) -> Routed:
         """By the kept bias alone: what a token gets does not depend on any other token."""
         biased = scores + self.bias.to(scores.dtype)
-        expert = biased.argmax(-1)
-        token = torch.arange(len(scores))
-        simplex = linsat.constraints.simplex(scores.shape[1])
-        shares = linsat.project(biased, simplex, objective=self.objective)
+        token, expert = _pairs(balancing.top(biased, self.k))
+        shares = linsat.project(biased, self.alone, objective=self.objective)
         return Routed(token, expert, shares[token, expert])
+
+
+def _pairs(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    token, expert = chosen.nonzero(as_tuple=True)
+    return token, expert
 
 
 def _time_backward(X: Tensor, scores: Tensor, seconds: dict[str, float]) -> None:
@@ -237,13 +252,15 @@ class Model(nn.Module):
         return self.head(self.norms[2](h)), routed
 
 
-ROUTERS = ("linsat", "top-1, auxiliary loss", "Sinkhorn", "expert choice")
-
-
-def make_router(name: str, size: Size) -> nn.Module:
-    if name == "linsat":
-        return Projected(size.tokens, size.experts)
-    return {"top-1, auxiliary loss": TopOne, "Sinkhorn": SinkhornRouter, "expert choice": ExpertChoice}[name]()
+MAKERS: dict[str, Callable[[Size], nn.Module]] = {
+    "linsat": Projected,
+    "Quantile Balancing": lambda size: Biased(size, "Quantile Balancing"),
+    "sign rule": lambda size: Biased(size, "sign rule"),
+    "top-2, auxiliary loss": TopK,
+    "Sinkhorn": SinkhornRouter,
+    "expert choice": ExpertChoice,
+}
+ROUTERS = tuple(MAKERS)
 
 
 def corpus() -> Tensor:
@@ -261,12 +278,12 @@ def batch_of(text: Tensor, size: Size, generator: torch.Generator) -> tuple[Tens
 
 
 def load(routed: Routed, size: Size) -> dict[str, float]:
-    """How uneven the experts are used, and how many tokens get none."""
+    """How uneven the experts are used, and the share of the k places of every token that stays empty."""
     counts = torch.bincount(routed.expert, minlength=size.experts).float()
-    reached = torch.bincount(routed.token, minlength=size.tokens) > 0
+    reached = torch.bincount(routed.token, minlength=size.tokens).clamp(max=size.k)
     return {
-        "largest load": float(counts.max() / (size.tokens / size.experts)),
-        "dropped": float((~reached).float().mean()),
+        "largest load": float(counts.max() / (size.tokens * size.k / size.experts)),
+        "dropped": float(1 - reached.sum() / (size.tokens * size.k)),
     }
 
 
@@ -275,7 +292,7 @@ def run(name: str, size: Size, *, seed: int = 0) -> dict[str, Any]:
     torch.manual_seed(seed)
     text = corpus()
     cut = int(0.9 * len(text))
-    model = Model(size, make_router(name, size))
+    model = Model(size, MAKERS[name](size))
     optimizer = torch.optim.Adam(model.parameters(), lr=size.rate)
     draws = torch.Generator().manual_seed(seed + 1)
     steps: list[dict[str, float]] = []
@@ -300,21 +317,54 @@ def run(name: str, size: Size, *, seed: int = 0) -> dict[str, Any]:
 
 
 def _judge(model: Model, text: Tensor, size: Size, seed: int) -> dict[str, float]:
-    """Held-out loss routed as in training, and as at inference: each token by itself where the router can."""
+    """Held-out loss routed as in training, as at inference by what was kept (each token by itself where the router
+    can), and by a bias that follows: the one that the batch before would have wanted."""
     found: dict[str, float] = {}
-    for when in ("batch", "inference"):
+    follows = hasattr(model.router, "follow")
+    for when in ("batch", "inference", *["following"] * follows):
         model.train(when == "batch")
-        draws, losses, loads = torch.Generator().manual_seed(seed + 2), [], []
+        draws, losses, loads, scores = torch.Generator().manual_seed(seed + 2), [], [], []
         kept = {name: buffer.clone() for name, buffer in model.router.named_buffers()}
+        hook = model.gate.register_forward_hook(lambda _, __, out, to=scores: to.append(out))
         with torch.no_grad():
-            for _ in range(4):
+            for _ in range(5):
                 x, target = batch_of(text, size, draws)
                 logits, routed = model(x)
                 losses.append(float(F.cross_entropy(logits, target)))
                 loads.append(load(routed, size))
-                for name, buffer in model.router.named_buffers():
-                    buffer.copy_(kept[name])  # nothing is learned from the test
+                if when == "following":
+                    model.router.follow(scores[-1])
+                else:
+                    _restore(model.router, kept)
+        hook.remove()
+        _restore(model.router, kept)
+        later = slice(1, None) if when == "following" else slice(None)  # the first has nothing to follow
         found[f"{when} loss"] = sum(losses) / len(losses)
-        found[f"{when} largest load"] = max(one["largest load"] for one in loads)
+        found[f"{when} largest load"] = max(one["largest load"] for one in loads[later])
         found[f"{when} dropped"] = sum(one["dropped"] for one in loads) / len(loads)
-    return found
+    return found | (_floors(scores, size) if follows else {})
+
+
+def _restore(router: nn.Module, kept: dict[str, Tensor]) -> None:
+    """Nothing is learned from the test."""
+    for name, buffer in router.named_buffers():
+        buffer.copy_(kept[name])
+
+
+def _floors(scores: list[Tensor], size: Size) -> dict[str, float]:
+    """The largest load of any batch by one bias made of these batches themselves, and by one for each of them."""
+
+    def wanted(some: Tensor) -> Tensor:
+        bias = torch.zeros(size.experts, dtype=some.dtype)
+        for _ in range(40):
+            bias = balancing.quantile_step(some, bias, size.k)
+        return bias
+
+    def largest(one: Tensor, bias: Tensor) -> float:
+        return 1 + balancing.max_vio(balancing.top(one + bias, size.k))
+
+    one_for_all = wanted(torch.cat(scores))
+    return {
+        "text largest load": max(largest(one, one_for_all) for one in scores),
+        "own largest load": max(largest(one, wanted(one)) for one in scores),
+    }

@@ -130,6 +130,12 @@ def test_the_readme_shows_code_that_prints():
     assert len(first.code.splitlines()) <= 15
 
 
+def test_recipes_are_as_short_as_they_say():
+    blocks = [block.code.strip().splitlines() for block in _blocks(ROOT / "docs" / "recipes.md")]
+    assert len(blocks) == 6
+    assert max(len([line for line in lines if line.strip()]) for lines in blocks) <= 15
+
+
 @each_document
 def test_names_exist(path):
     names = set(_NAME.findall(path.read_text(encoding="utf-8")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import runpy
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from arena import experts, filters, mixing, page, reconciliation
+import linsat
+from arena import experts, filters, matching, mixing, page, reconciliation
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples" / "flagships").glob("*.py"))
@@ -89,12 +91,15 @@ def test_hierarchies_sum_and_stationarity_tells_solutions_apart() -> None:
     bottom = np.array([[1.0], [2.0], [0.0], [3.0]])
     assert reconciliation.stationarity(S, W, S @ bottom, bottom) < 1e-15
     assert reconciliation.stationarity(S, W, S @ bottom, bottom + 0.1) > 0.05
+    pytest.importorskip("quadprog")
+    base = reconciliation.forecasts(S, 5)
+    assert reconciliation.stationarity(S, W, base, reconciliation.by_quadprog(S, W, base)) < 1e-12
 
 
 def test_equal_loads_are_equal_and_nearly_the_best_assignment() -> None:
     torch.manual_seed(0)
     scores = torch.randn(24, 6).double() + torch.tensor([3.0, 1, 0, 0, 0, -1])
-    duals = experts.Duals(24, 6, 2)(scores, torch.zeros(6))
+    duals = experts.Duals(24, 6, 2, experts.HARD)(scores, torch.zeros(6))
     chosen = experts.equal_loads(scores + duals, 2)
     assert chosen.sum(0).tolist() == [8] * 6
     assert chosen.sum(1).tolist() == [2] * 24
@@ -102,8 +107,9 @@ def test_equal_loads_are_equal_and_nearly_the_best_assignment() -> None:
     sides = np.concatenate([np.full(6, 8.0), np.full(24, 2.0)])
     best = linprog(-scores.numpy().ravel(), A_eq=np.vstack([loads, picks]), b_eq=sides, bounds=(0, 1))
     assert float(scores[chosen].sum()) > 0.97 * -best.fun
-    with pytest.raises(ValueError, match="have no equal loads"):
-        experts.equal_loads(scores[:5], 2)
+    uneven = experts.equal_loads(scores[:5], 2)  # ten places for six experts
+    assert sorted(uneven.sum(0).tolist()) == [1, 1, 2, 2, 2, 2]
+    assert uneven.sum(1).tolist() == [2] * 5
 
 
 def test_a_quantile_step_from_its_own_bias_balances_what_it_sees() -> None:
@@ -113,6 +119,39 @@ def test_a_quantile_step_from_its_own_bias_balances_what_it_sees() -> None:
     for _ in range(30):
         bias = experts.quantile_step(scores, bias, 2)
     assert experts.max_vio(experts.top(scores + bias, 2)) < 0.05 < before
+
+
+def test_other_balancers_balance_what_they_see() -> None:
+    torch.manual_seed(0)
+    scores = torch.randn(240, 6).double() + torch.arange(6.0)
+    before = experts.max_vio(experts.top(scores, 2))
+    for bias in (experts.bip_steps(scores, torch.zeros(6), 2, 30), experts.sinkhorn_steps(scores, 30)):
+        assert experts.max_vio(experts.top(scores + bias, 2)) < 0.5 * before
+    assert experts.max_vio(experts.top(scores + experts.bip_steps(scores, torch.zeros(6), 2, 30), 2)) < 0.1
+
+
+def test_looking_ahead_foretells_what_persists_and_nothing_else() -> None:
+    torch.manual_seed(0)
+    ahead, steady, velocity = experts.Ahead(), torch.zeros(64).double(), torch.randn(64).double()
+    for _ in range(6):
+        steady = steady + velocity
+        guess = ahead(steady)
+    assert torch.allclose(guess, steady + velocity)
+    ahead, walk = experts.Ahead(), torch.zeros(2000).double()
+    for _ in range(8):
+        walk = walk + torch.randn(2000)
+        guess = ahead(walk)
+    assert (guess - walk).abs().max() < 0.2
+
+
+def test_a_part_of_the_tokens_and_a_quantile_step_are_near_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    scores = torch.randn(480, 6).double() + torch.arange(6.0) / 3
+    whole = experts.Duals(480, 6, 2, experts.HARD)(scores, torch.zeros(6))
+    monkeypatch.setattr(experts, "MOST_TOKENS", 240)
+    halved = experts.Duals(480, 6, 2)
+    assert halved.every == 2
+    assert (halved(scores, torch.zeros(6)) - whole).abs().max() < 0.2
 
 
 def test_the_example_router_drops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,3 +234,58 @@ def test_the_example_filter_keeps_out_and_its_policy_arrives(tmp_path: Path, mon
     for name in ("filtered", "trained through it"):
         assert left["ways"][name][1].min() > -1e-3
     assert arrived["trained through it"] > arrived["filtered"] + 0.3
+
+
+# ------------------------------------------------------------------ matching
+
+
+def test_a_market_at_a_small_temperature_has_the_value_of_its_linear_program() -> None:
+    program = matching.market(60)
+    made = {name: solver(program) for name, solver in matching.SOLVERS.items()}
+    value = float(program.score @ made["HiGHS"])
+    assert float(program.score @ made["Clarabel"]) == pytest.approx(value, rel=1e-6)
+    solution = linsat.solve(program.score, program.constraints(), objective=linsat.KL(1e-6), on_failure="raise")
+    assert program.score @ solution.x == pytest.approx(value, rel=1e-6)
+    assert program.violation(solution.x) < 1e-8
+    assert (
+        value <= program.bound(np.array(solution.duals)) < value + 1.1 * 60 * 1e-6
+    )  # what entropy is worth: tau a user
+    rng = np.random.default_rng(0)
+    assert program.bound(-rng.random(len(program.side))) >= value  # of any duals
+
+
+def test_first_order_steps_approach_the_market() -> None:
+    program = matching.market(60)
+    best = float(program.score @ matching.highs(program))
+    few, many = (matching.first_order(program, 60, 0.01, steps) for steps in (50, 5000))
+    assert program.violation(many) < 0.1 * program.violation(few)
+    assert program.score @ many == pytest.approx(best, rel=0.01)
+    y = np.array([[0.2, 0.3, -1.0], [2.0, 1.5, -1.0]])
+    assert np.allclose(matching._onto_simplices(y), [[0.2, 0.3, 0.0], [0.75, 0.25, 0.0]])
+
+
+def test_transport_with_more_rows_is_the_same_by_every_way_that_keeps_them() -> None:
+    given = matching.haul(60)
+    program = given.program()
+    x = linsat.project(program.score, program.constraints(), objective=linsat.KL(0.02))
+    ours = x.reshape(60, 60)
+    assert np.abs(matching.projected_sinkhorn(given, 0.02) - ours).max() < 1e-6
+    for row in (given.judge(ours, 0.0), given.judge(matching.projected_sinkhorn(given, 0.02), 0.0)):
+        assert max(row["marginals"], row["rows"]) < 1e-6
+    if importlib.util.find_spec("ot"):
+        assert np.abs(matching.priced(matching.by_pot, given, 0.02) - ours).max() < 1e-4
+        assert given.judge(matching.by_pot(given.costs, 0.02), 0.0)["rows"] > 1e-3
+    cold = linsat.project(program.score, program.constraints(), objective=linsat.KL(1e-6))
+    assert program.score @ cold == pytest.approx(float(program.score @ matching.highs(program)), rel=1e-6)
+
+
+def test_the_example_market_keeps_budgets_and_parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = _run("matching", tmp_path, monkeypatch)
+    fair, kind = left["plans"]["budgets and parity"].numpy(), left["kind"]
+    assert fair.sum(0).max() <= 1.5 * 600 / 40 + 1e-8
+    assert np.abs(fair.sum(1) - 1).max() < 1e-8
+    shares = [
+        [fair[members][:, kind == k].sum() / members.sum() for k in range(4)]
+        for members in (left["group"], ~left["group"])
+    ]
+    assert np.abs(np.subtract(*shares)).max() < 0.01 + 1e-8

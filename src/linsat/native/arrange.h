@@ -18,7 +18,7 @@ enum {
     MOST_OTHER_ROWS = 256,       /* outside of the leading group, whose factor is dense */
     MOST_OTHER_ROWS_FULL = 4096, /* the same where most of that factor is not zero anyway */
     FEW_OTHER_ROWS = 1000,
-    MOST_TABLES = 4000000,       /* pairs kept one by one */
+    MOST_TABLES = 16000000,      /* pairs kept one by one */
     MOST_PAIRS = 64000000,       /* pairs in runs */
     SHORTEST_RUN = 3,            /* mean length from which runs are faster than single entries */
     DENSE_ROWS = 16,             /* from which H is a product of matrices, if most coefficients are not zero */

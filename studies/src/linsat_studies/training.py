@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import math
 import os
 import sys
@@ -281,6 +282,9 @@ def process_group() -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or distributed.is_initialized():
         yield
         return
+    # Before there is a group: the module has it in default arguments of its functions, and where it is first imported
+    # later (torch._dynamo does so) the group lives on, with threads that end the process with SIGABRT now and then.
+    importlib.import_module("torch.distributed.nn.functional")
     distributed.init_process_group("gloo")
     try:
         yield

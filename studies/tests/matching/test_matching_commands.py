@@ -41,7 +41,7 @@ def study(tmp_path_factory):
         words = ("--steps", 2, "--seeds", 2, "--phi", "--config", folder / "small.json", "--out", folder)
         code, text = run("train", *words)
     assert code == 0, text
-    assert text.count("trained:") == 18
+    assert text.count("trained:") == 20
     return folder
 
 
@@ -156,7 +156,11 @@ def test_data_named_by_the_environment_must_be_there(study, tmp_path, monkeypatc
 
 def test_runs_of_a_person_s_own_combination():
     assert commands.chosen_runs("pca-gm", "layer") == [("pca-gm", "layer")]
-    assert commands.chosen_runs("bbgm", "all") == [("bbgm", "black-box"), ("bbgm", "black-box-partial")]
+    assert commands.chosen_runs("bbgm", "all") == [
+        ("bbgm", "black-box"),
+        ("bbgm", "black-box-partial"),
+        ("bbgm", "sinkhorn"),
+    ]
     assert commands.chosen_runs("all", "layer") == [("ngm", "layer")]
 
 

@@ -104,7 +104,7 @@ def test_bbgm_starts_from_another_run_and_has_other_losses(tmp_path):
     features = RandomFeatures(made)
     first = train(settings("bbgm", "sinkhorn", steps=2), made, tmp_path / "sinkhorn", features=features)
     still = Plan(steps=1, rate=1e-12, warmup=1, every=1, average=0.0, decay=0.0)
-    goal = settings("bbgm", "black-box-partial", scaled=False, margin=1.0, strength=5.0)
+    goal = settings("bbgm", "black-box-partial", scaled=False, margin=1.0, strength=5.0, soft=0.0)
     goal = replace(goal, plan=still)
     second = train(goal, made, tmp_path / "black-box", features=features, initial=first)
     before, after = read_checkpoint(first), read_checkpoint(second)
@@ -116,8 +116,8 @@ def test_bbgm_starts_from_another_run_and_has_other_losses(tmp_path):
     smooth = MatchingLearner(replace(goal, technique="sinkhorn"), made, features)
     hard, both, soft = (one.loss(0).item() for one in (learner, mixed, smooth))
     assert both == pytest.approx(0.75 * hard + 0.25 * soft, rel=1e-5)
-    full = MatchingLearner(replace(goal, network=replace(goal.network, edges=1.0)), made, features)
-    assert full.module.weight.tolist() == [1.0] * 6
+    full = MatchingLearner(replace(goal, network=replace(goal.network, edges=0.5)), made, features)
+    assert full.module.weight.tolist() == [0.5] * 6
 
 
 def test_a_trained_network_comes_back_and_other_runs_are_refused(tmp_path):

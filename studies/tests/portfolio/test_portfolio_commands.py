@@ -10,6 +10,7 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from linsat_studies.portfolio.commands import app
+from linsat_studies.portfolio.document import filled
 from linsat_studies.portfolio.measurements import find_runs, over_seeds
 
 runner = CliRunner()
@@ -98,6 +99,35 @@ def test_report_is_one_page_and_continues(study, prices):
     before = {path: path.stat().st_mtime_ns for path in (study / "results").glob("*.json")}
     assert run(*words)[0] == 0
     assert {path: path.stat().st_mtime_ns for path in (study / "results").glob("*.json")} == before
+
+
+def test_further_rules_are_kept_and_recorded_for_the_page(study, prices, tmp_path):
+    """What the record says is recomputed from the weights on disk; few assets may leave no room for a rule."""
+    words = ("--prices", prices, "--out", study, "--record", tmp_path / "rules.json", *PERIODS)
+    code, text = run("rules", *words)
+    assert code == 0, text
+    record = json.loads((tmp_path / "rules.json").read_text())
+    assert {"caps", "turnover", "nearest", "nearest, risk"} <= set(record["rules"])
+    table = np.loadtxt(prices, delimiter=",", skiprows=1, usecols=range(1, 10))
+    dates = np.loadtxt(prices, delimiter=",", skiprows=1, usecols=0, dtype="datetime64[D]")
+    first = int(np.searchsorted(dates, np.datetime64("2020-07-06")))
+    seen = {}
+    for name in ("turnover", "nearest", "nearest, risk"):
+        with np.load(study / "results" / f"rules_{name.replace(', ', '_')}.npz") as file:
+            weights = file["weights"]
+        row = record["rules"][name]
+        assert row["row_violation"] < 1e-6
+        moved = np.abs(np.diff(weights, axis=0)).sum(1) / 2
+        assert row["largest_turnover"] == pytest.approx(moved.max())
+        past = [
+            np.diff(table[first + k - 120 : first + k], axis=0) / table[first + k - 120 : first + k - 1]
+            for k in range(len(weights))
+        ]
+        seen[name] = np.mean([w @ np.cov(days, rowvar=False) @ w for w, days in zip(weights, past)])
+        made = filled("<!-- rules -->\n<!-- end of rules -->\n", {"rules": record})
+        assert f"| {name} | {row['mean_sharpe']:.3f} | {row['volatility']:.1%} |" in made
+    assert record["rules"]["turnover"]["largest_turnover"] <= 0.02 + 1e-6
+    assert seen["nearest, risk"] < seen["nearest"]
 
 
 def test_search_keeps_to_the_training_period_and_says_what_it_chose(prices, tmp_path):

@@ -42,7 +42,7 @@ class Bbgm(KeypointMatcher):
     Args:
         features, image, width, dropout, kernel, layers: of `KeypointMatcher`.
         channels: c of an edge.
-        weight: of every channel when training begins; with 0, edges come to count where that helps.
+        weight: of every channel when training begins.
     """
 
     def __init__(
@@ -55,10 +55,13 @@ class Bbgm(KeypointMatcher):
         kernel: int,
         layers: int,
         channels: int,
-        weight: float = 0.0,
+        weight: float = 1.0,
     ) -> None:
         super().__init__(features, image, width=width, dropout=dropout, kernel=kernel, layers=layers)
         self.edges = EdgeWeights(width, channels, kernel)
+        with torch.no_grad():  # an edge begins as the difference of its ends, as in BBGM
+            self.edges.end.weight.copy_(-self.edges.start.weight)
+            self.edges.start.bias.zero_()
         self.weight = nn.Parameter(torch.full((channels,), weight))
 
     def scores(self, batch: Batch) -> EdgeScores:

@@ -141,7 +141,7 @@ def train(
 
     import torch
 
-    from linsat_studies.matching.config import default_config, read_config
+    from linsat_studies.matching.config import BLACK_BOXES, default_config, read_config
     from linsat_studies.matching.source import demo_config, open_source
     from linsat_studies.matching.train import run_name
     from linsat_studies.matching.train import train as train_run
@@ -160,8 +160,12 @@ def train(
     count = seeds if seeds is not None else 1 if source.synthetic else 3
     for seed in range(count):
         for kind, goal in chosen_runs(network, technique):
-            path = folder / "runs" / run_name(kind, goal, seed)
-            done = train_run(settings(kind, goal, seed), source.collection, path, features=source.features)
+            initial: Path | None = None
+            for name in ("sinkhorn", goal) if goal in BLACK_BOXES else (goal,):  # a black box starts from Sinkhorn
+                path = folder / "runs" / run_name(kind, name, seed)
+                made = settings(kind, name, seed)
+                done = train_run(made, source.collection, path, features=source.features, initial=initial)
+                initial = done
             if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes; one speaks
                 out.print(f"trained: {done}", highlight=False, soft_wrap=True)
             if (kind, goal) == ("ngm", "layer") and heads:

@@ -70,6 +70,7 @@ ROWS = {
     "NGMv2, layer": Row("ngm", "layer", "phi"),
     # Not in the paper.
     "PCA-GM, Sinkhorn + top-phi": Row("pca-gm", "sinkhorn", "phi"),
+    "BBGM without edges, Sinkhorn + top-phi": Row("bbgm", "sinkhorn", "phi"),
     "NGMv2, layer, slack-free": Row("ngm", "slack-free", "phi"),
     "NGMv2, layer, KL": Row("ngm", "kl", "phi"),
     "NGMv2, trained with Sinkhorn, used with layer": Row("ngm", "sinkhorn", "phi", technique="layer"),

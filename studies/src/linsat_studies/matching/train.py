@@ -53,8 +53,15 @@ def build_network(config: NetworkConfig, *, features: int, image: int) -> Networ
         return PcaGm(features, image, width=config.width, dropout=config.dropout)
     spline = {"kernel": config.kernel, "layers": config.layers}
     if config.kind == "bbgm":
-        edges = {"channels": config.channels, "weight": config.edges}
-        return Bbgm(features, image, width=config.width, dropout=config.dropout, **spline, **edges)
+        return Bbgm(
+            features,
+            image,
+            width=config.width,
+            dropout=config.dropout,
+            **spline,
+            channels=config.channels,
+            weight=config.edges,
+        )
     sizes = {"channels": config.channels, "rounds": config.rounds}
     return Ngm(features, image, width=config.width, dropout=config.dropout, **spline, **sizes)
 
@@ -130,14 +137,13 @@ def training_loss(config: MatchingConfig, scores: Scores, batch: Batch) -> Tenso
     """Permutation loss of a soft matching, or Hamming loss through the black box, or of both a share."""
     if config.technique not in BLACK_BOXES:
         return permutation_loss(soft_matching(config)(scores, batch), batch)
-    how = {"strength": config.strength, "partial": config.technique == "black-box-partial"}
-    marked: Scores
+    exact = config.technique == "black-box-partial"
     if isinstance(scores, EdgeScores):
         nodes, marked = scores.nodes, scores.with_margin(batch, config.margin, scaled=config.scaled)
-        loss = black_box_loss(marked, batch, **how)
+        loss = black_box_loss(marked, batch, strength=config.strength, partial=exact)
     else:
-        nodes, marked = scores, with_margin(scores, batch, config.margin, scaled=config.scaled)
-        loss = hamming_loss(black_box(marked, batch, **how), batch)
+        nodes, moved = scores, with_margin(scores, batch, config.margin, scaled=config.scaled)
+        loss = hamming_loss(black_box(moved, batch, strength=config.strength, partial=exact), batch)
     if config.soft == 0:
         return loss
     relaxed = sinkhorn(nodes, batch, tau=config.tau, iterations=config.iterations)

@@ -283,8 +283,16 @@ def walk_forward(
     prepare(path)
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
-    own = {"predictor": predictor, "softmax_weight": softmax_weight}
-    protocol = Protocol(cuts=cuts, first=first, until=until, seeds=seeds, batch=batch, steps=steps, **own)
+    protocol = Protocol(
+        cuts=cuts,
+        first=first,
+        until=until,
+        seeds=seeds,
+        batch=batch,
+        steps=steps,
+        predictor=predictor,
+        softmax_weight=softmax_weight,
+    )
     walk = WalkForward(folder, find_prices(prices, data), read_rules(prefer, at_least), protocol)
     walk.run(note=lambda text: err.print(text, highlight=False, soft_wrap=True))
     with progress_bar("placebo") as update:
@@ -329,6 +337,45 @@ def report(
     rules, periods = read_rules(prefer, at_least), read_periods(train_period, test_period)
     study = open_study(folder, prices, data, rules, periods, sectors)
     path = write_report(study, bar=progress_bar, note=lambda text: err.print(text, style="yellow", markup=False))
+    out.print(f"written: {path}", highlight=False, soft_wrap=True)
+
+
+@app.command("rules")
+@one_line_errors
+def further_rules(
+    prices: PricesOption = None,
+    data: DataOption = None,
+    prefer: PreferOption = None,
+    at_least: AtLeastOption = 0.5,
+    sectors: SectorsOption = None,
+    train_period: TrainOption = TRAIN,
+    test_period: TestOption = TEST,
+    folder: FolderOption = OUT,
+    record: Annotated[Path | None, typer.Option(help="Write the record here; by default rules.json in --out.")] = None,
+    threads: ThreadsOption = 1,
+) -> None:
+    """The scores of a folder's first run with the layer under further rules: turnover, risk, caps and others."""
+    import torch
+
+    from linsat_studies.files import prepare, write_json
+    from linsat_studies.portfolio.document import RULES_HEADER, rule_rows
+    from linsat_studies.portfolio.report import measure_rules
+
+    path = folder / "rules.json" if record is None else record
+    prepare(path)
+    torch.set_num_threads(threads)
+    rules, periods = read_rules(prefer, at_least), read_periods(train_period, test_period)
+    study = open_study(folder, prices, data, rules, periods, sectors)
+    ruled = measure_rules(study, bar=progress_bar, note=lambda text: err.print(text, style="yellow", markup=False))
+    if not ruled:
+        raise ValueError(f"{folder / 'runs'} holds no run with the layer. Fix: train one first.")
+    long = ("scope", "sharpe", "value")  # by window and day
+    kept = {name: {key: value for key, value in row.items() if key not in long} for name, row in ruled.items()}
+    write_json(path, {"scope": study.scope, "run": next(iter(ruled.values()))["scope"]["run"], "rules": kept})
+    shown = Table(*RULES_HEADER)
+    for cells in rule_rows(ruled, len(study.windows)):
+        shown.add_row(*cells)
+    out.print(shown)
     out.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 

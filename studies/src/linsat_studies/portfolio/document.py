@@ -1,4 +1,4 @@
-"""The tables of ``docs/portfolio.md``, made from the records of walk-forwards and of the test year.
+"""The tables of ``docs/portfolio.md``, made from the records of walk-forwards, of the test year and of further rules.
 
 A table stands between ``<!-- name -->`` and ``<!-- end of name -->`` and comes from ``name.json``; the text around it
 is written by hand. The differences of all walk-forwards are drawn in ``differences.png`` beside the records.
@@ -26,15 +26,18 @@ def write_document(page: Path, records: Path) -> list[str]:
     if not found:
         raise ValueError(f"{records} holds no record. Fix: linsat-studies portfolio walk-forward --record first.")
     write_text(page, filled(read_text(page), found))
-    walks = {f"{r['scope']['assets']} assets, {_years(r)}": r for r in found.values() if "daily" not in r}
+    walks = {_title(record): record for record in found.values() if "placebo" in record}
     if walks:
         differences_chart(walks).savefig(records / "differences.png", dpi=150)
     return list(found)
 
 
-def _years(record: dict[str, Any]) -> str:
-    first, last = (day[:4] for day in record["scope"]["days"])
-    return f"{first} to {last}"
+def _title(record: dict[str, Any]) -> str:
+    """Assets and years of a walk-forward, and its network where that is not StemGNN."""
+    scope = record["scope"]
+    first, last = (day[:4] for day in scope["days"])
+    network = scope["protocol"].get("predictor", "stemgnn")
+    return f"{scope['assets']} assets, {first} to {last}" + ("" if network == "stemgnn" else f", {NAMES[network]}")
 
 
 def filled(text: str, records: dict[str, Any]) -> str:
@@ -43,7 +46,8 @@ def filled(text: str, records: dict[str, Any]) -> str:
         place = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end of {re.escape(name)} -->)", re.DOTALL)
         if not place.search(text):
             raise ValueError(f"the page has no place for {name}. Fix: add <!-- {name} --> and <!-- end of {name} -->.")
-        made = year_tables(record) if "daily" in record else walk_forward_tables(record)
+        kinds = {"daily": year_tables, "rules": rules_table, "placebo": walk_forward_tables}
+        made = next(write(record) for kind, write in kinds.items() if kind in record)
         text = place.sub(lambda match, made=made: match[1] + made + match[2], text)  # type: ignore[misc]
     return text
 
@@ -131,6 +135,42 @@ def year_tables(record: dict[str, Any]) -> str:
         made = [(f"{row['of']} - {row['less']}", _mark(row), _span(row)) for row in found["differences"]]
         lines += ["", *_table(first, made)]
     return "\n".join(lines) + "\n"
+
+
+RULES_HEADER = (
+    "rules",
+    "Sharpe ratio",
+    "volatility",
+    "worst violation",
+    "largest weight",
+    "largest sector",
+    "largest tilt",
+    "largest turnover",
+    "ms a window",
+)
+
+
+def rule_rows(ruled: dict[str, dict[str, Any]], windows: int) -> list[list[str]]:
+    """A line for each rule set, as `RULES_HEADER` names its cells."""
+    return [
+        [
+            name,
+            f"{row['mean_sharpe']:.3f}",
+            f"{row['volatility']:.1%}",
+            f"{row['row_violation']:.0e}",
+            f"{row['largest_weight']:.1%}",
+            f"{row['largest_sector']:.1%}",
+            f"{row['largest_exposure']:.3f}",
+            f"{row['largest_turnover']:.2%}",
+            f"{1000 * row['seconds']['layer'] / windows:.2g}",
+        ]
+        for name, row in ruled.items()
+    ]
+
+
+def rules_table(record: dict[str, Any]) -> str:
+    """What the scores of one network earn under further rules."""
+    return "\n".join(_table(RULES_HEADER, rule_rows(record["rules"], record["scope"]["windows"]))) + "\n"
 
 
 def _mark(row: dict[str, Any]) -> str:

@@ -14,10 +14,10 @@ from linsat_studies.portfolio import paper
 from linsat_studies.portfolio.baselines import BASELINES
 from linsat_studies.portfolio.charts import NAMES, seeds_chart, value_chart, weights_chart
 from linsat_studies.portfolio.config import PREDICTORS
+from linsat_studies.portfolio.document import RULES_HEADER, rule_rows
 from linsat_studies.portfolio.measurements import (
     SHOWN_RULES,
     TECHNIQUES,
-    Run,
     Study,
     find_runs,
     over_seeds,
@@ -76,15 +76,7 @@ def write_report(study: Study, *, bar: Bar = no_bar, note: Note = lambda text: N
                     baselines[name, preferred] = study.baseline(name, preferred, progress)
             except (ImportError, ValueError) as error:
                 notes.append(f"{name} left out: {error}")
-    ruled: dict[str, dict[str, Any]] = {}
-    shown = _shown_run(find_runs(study.folder))
-    for name in SHOWN_RULES if shown is not None else ():
-        assert shown is not None
-        try:
-            with bar(f"rules: {name}") as progress:
-                ruled[name] = study.ruled(name, shown, progress)
-        except ValueError as error:  # linsat.InfeasibleError among them: few assets may leave no room for a rule
-            notes.append(f"rules {name} left out: {error}")
+    ruled = measure_rules(study, bar=bar, note=notes.append)
     for text in notes:
         note(text)
     table = summary(results)
@@ -94,9 +86,18 @@ def write_report(study: Study, *, bar: Bar = no_bar, note: Note = lambda text: N
     return path
 
 
-def _shown_run(runs: list[Run]) -> Run | None:
-    """The run whose scores show further rules: the first with the layer."""
-    return next((run for run in runs if run.trained == "layer"), None)
+def measure_rules(study: Study, *, bar: Bar = no_bar, note: Note = lambda text: None) -> dict[str, dict[str, Any]]:
+    """The scores of the first run with the layer under every rule set; none where there is no such run."""
+    shown = next((run for run in find_runs(study.folder) if run.trained == "layer"), None)
+    ruled = {}
+    for name in SHOWN_RULES if shown is not None else ():
+        assert shown is not None
+        try:
+            with bar(f"rules: {name}") as progress:
+                ruled[name] = study.ruled(name, shown, progress)
+        except ValueError as error:  # linsat.InfeasibleError among them: few assets may leave no room for a rule
+            note(f"rules {name} left out: {error}")
+    return ruled
 
 
 def build_page(
@@ -265,21 +266,7 @@ def _rules(page: Page, study: Study, ruled: dict[str, dict[str, Any]]) -> None:
         "hands from one day to the next; and all of these. Nearest: the weights nearest to the scores times 2 / "
         "assets; with risk, the yearly variance of the days seen counts as much as half the squared distance."
     )
-    rows = [
-        [
-            name,
-            f"{row['mean_sharpe']:.3f}",
-            f"{row['volatility']:.1%}",
-            f"{row['row_violation']:.1e}",
-            f"{row['largest_weight']:.1%}",
-            f"{row['largest_sector']:.1%}",
-            f"{row['largest_exposure']:.3f}",
-            f"{row['largest_turnover']:.2%}",
-        ]
-        for name, row in ruled.items()
-    ]
-    header = ["rules", "Sharpe", "volatility", "worst violation", "largest weight", "largest sector", "largest tilt"]
-    page.table([*header, "largest turnover"], rows)
+    page.table(RULES_HEADER, rule_rows(ruled, len(study.windows)))
     page.text("Worst violation: of any row in any window. Largest: read off the weights, over all windows.", note=True)
 
 
