@@ -24,7 +24,21 @@ if TYPE_CHECKING:
     from linsat.constraints.maxima import Maxima
     from linsat.constraints.variables import Variable
 
-_NUMPY_FUNCTIONS = ("sum", "mean", "cumsum", "diff", "max", "min")
+# Functions of numpy and torch, by name, that are methods here; operators also as what they are from the other side.
+_NAMES = ("sum", "mean", "cumsum", "diff", "abs", "max", "min", "maximum", "minimum")
+_METHODS = {name: name for name in _NAMES[:-2]} | {"amax": "max", "amin": "min"}
+_METHODS |= dict.fromkeys(("absolute", "fabs"), "abs") | dict.fromkeys(("negative", "neg"), "__neg__")
+_OPERATORS = {
+    "add": ("__add__", "__radd__"),
+    **dict.fromkeys(("subtract", "sub"), ("__sub__", "__rsub__")),
+    **dict.fromkeys(("multiply", "mul"), ("__mul__", "__rmul__")),
+    **dict.fromkeys(("divide", "true_divide", "div"), ("__truediv__", "__rtruediv__")),
+    **dict.fromkeys(("matmul", "dot"), ("__matmul__", "__rmatmul__")),
+    **dict.fromkeys(("less_equal", "le"), ("__le__", "__ge__")),
+    **dict.fromkeys(("greater_equal", "ge"), ("__ge__", "__le__")),
+    **dict.fromkeys(("equal", "eq"), ("__eq__", "__eq__")),
+    **dict.fromkeys(("less", "lt", "greater", "gt", "not_equal", "ne"), ("__ne__", "__ne__")),
+}
 
 
 class Expression:
@@ -35,8 +49,6 @@ class Expression:
     ``.flatten``; ``abs(...)``, ``.max`` and ``.min``, `linsat.maximum`, `linsat.minimum` and `linsat.norm` where the
     rows stay convex; comparing with ``<=``, ``>=`` or ``==`` gives a `Relation`.
     """
-
-    __array_ufunc__ = None  # numpy on the left hands the operation over: np.ones(3) * X calls X.__rmul__
 
     def __init__(
         self,
@@ -52,13 +64,19 @@ class Expression:
         self.names: tuple[str, ...] | None = None  # one per entry, of an expression inside abs or a maximum
 
     def __array_function__(self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``np.sum(X, axis=0)`` is ``X.sum(axis=0)``, for the functions of numpy that are linear."""
-        if function.__name__ not in _NUMPY_FUNCTIONS or not args or args[0] is not self:
-            raise ConstraintError(
-                f"np.{function.__name__} does not take expressions. Fix: {', '.join(_NUMPY_FUNCTIONS)}, indexing, or "
-                f"a product with a constant matrix."
-            )
-        return getattr(self, function.__name__)(*args[1:], **kwargs)
+        """``np.sum(X, axis=0)`` is ``X.sum(axis=0)``, for the functions of numpy that keep rows convex."""
+        return _applied("np", function.__name__, args, kwargs)
+
+    def __array_ufunc__(self, function: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        """``np.abs(X)`` is ``abs(X)``, and so are operators with an array of numpy on the left."""
+        return _applied(
+            "np", function.__name__ if method == "__call__" else f"{function.__name__}.{method}", args, kwargs
+        )
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """The same of torch."""
+        return _applied("torch", function.__name__.strip("_"), args, kwargs or {})
 
     @property
     def size(self) -> int:
@@ -265,7 +283,9 @@ class Expression:
         return id(self)  # == builds a relation, so only identity can tell dictionary keys apart
 
     def _refuse_comparison(self, other: Any) -> NoReturn:
-        raise ConstraintError("<, > and != do not describe a closed set. Fix: use <=, >= or ==.")
+        raise ConstraintError(
+            "<, > and != do not describe a closed set. Fix: use <=, >= or ==; for the larger of two linsat.maximum."
+        )
 
     __lt__ = __gt__ = __ne__ = _refuse_comparison
 
@@ -308,6 +328,27 @@ class Relation:
             "A relation is neither true nor false. Fix: write a chained comparison (0 <= X <= 1) or an 'and' "
             "as separate relations; to ask whether two variables are the same object use 'is'."
         )
+
+
+def _applied(package: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a function of numpy or torch is of these arguments, one of them an expression."""
+    from linsat.constraints import maxima
+
+    first = args[0] if args else None
+    if name in _METHODS and isinstance(first, Expression):
+        return getattr(first, _METHODS[name])(*args[1:], **kwargs)
+    if name in _OPERATORS and len(args) == 2 and not kwargs:
+        left, right = args
+        own, other = _OPERATORS[name]
+        return getattr(left, own)(right) if isinstance(left, Expression) else getattr(right, other)(left)
+    if name in ("maximum", "minimum"):
+        return getattr(maxima, name)(*args, **kwargs)
+    if name == "relu":
+        return maxima.maximum(first, 0.0)
+    raise ConstraintError(
+        f"{package}.{name} does not take expressions. Fix: {', '.join(_NAMES)}, indexing, or a product with a "
+        f"constant; for balls linsat.norm(x, 1) or linsat.norm(x, 'inf')."
+    )
 
 
 def _one_axis(axis: Any, dim: Any) -> Any:
