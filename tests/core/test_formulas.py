@@ -350,6 +350,39 @@ def test_what_is_not_convex_says_why(call: Callable[[], Any], message: str) -> N
     assert "Fix:" in str(caught.value)
 
 
+def test_functions_of_numpy_and_torch_are_those_of_linsat() -> None:
+    """np.abs, torch.maximum and the like in a formula, operators with arrays on the left, and what is refused."""
+    w, held = linsat.Variable(3, name="w", lower=-1.0, upper=1.0), np.array([0.2, 0.3, 0.5])
+    tensor, y = torch.tensor(held), np.array([0.9, -0.8, 0.1])
+    alike: list[list[Any]] = [
+        [abs(w - held).sum() <= 0.3, np.abs(w - held).sum() <= 0.3, torch.sum(torch.abs(w - tensor)) <= 0.3],
+        [linsat.maximum(w, 0).sum() <= 0.3, np.maximum(0, w).sum() <= 0.3, np.sum(torch.relu(w)) <= 0.3],
+        [linsat.minimum(w, held).sum() >= 0.2, np.minimum(held, w).sum() >= 0.2, np.minimum(w, tensor).sum() >= 0.2],
+        [w.max() <= 0.4, np.amax(w) <= 0.4, torch.max(w) <= 0.4],
+        [
+            held @ w - 2 * w <= 0.1,
+            np.dot(held, w) - np.multiply(2, w) <= 0.1,
+            tensor @ w - tensor.new_tensor(2) * w <= 0.1,
+        ],
+        [w >= held - 1, held - 1 <= w, tensor - 1 <= w],
+        [held / 2 - w <= 0.3, np.subtract(held / 2, w) <= 0.3, tensor / 2 - w <= 0.3],
+    ]
+    for relations in alike:
+        first, *others = (linsat.project(y, linsat.subject_to(one), objective=linsat.Euclidean()) for one in relations)
+        assert np.abs(first - y).max() > 0.1
+        for other in others:
+            np.testing.assert_allclose(first, other, atol=1e-9)
+    refused: list[Callable[[], Any]] = [
+        lambda: np.exp(w), lambda: torch.clamp(w, min=0), lambda: np.square(w), lambda: np.linalg.norm(w, 2),
+        lambda: torch.linalg.norm(w), lambda: np.add.reduce(w),
+    ]  # fmt: skip
+    for call in refused:
+        with pytest.raises(ConstraintError, match=r"does not take expressions\. Fix: .*linsat\.norm"):
+            call()
+    with pytest.raises(ConstraintError, match=r"linsat\.maximum"):
+        max(w[0], w[1])
+
+
 def test_an_infeasible_formula_is_named() -> None:
     w = Variable(5, name="w")
     cons = subject_to(w.sum() == 1, (abs(w).sum() <= 0.9).named("mass"))

@@ -24,22 +24,20 @@ if TYPE_CHECKING:
     from linsat.constraints.maxima import Maxima
     from linsat.constraints.variables import Variable
 
-_NUMPY_FUNCTIONS = ("sum", "mean", "cumsum", "diff", "max", "min")
-# What numpy calls an operation -> the method of an expression on its left, and of one on its right.
-_NUMPY_OPERATORS = {
-    "absolute": ("__abs__", ""),
-    "negative": ("__neg__", ""),
+# Functions of numpy and torch, by name, that are methods here; operators also as what they are from the other side.
+_NAMES = ("sum", "mean", "cumsum", "diff", "abs", "max", "min", "maximum", "minimum")
+_METHODS = {name: name for name in _NAMES[:-2]} | {"amax": "max", "amin": "min"}
+_METHODS |= dict.fromkeys(("absolute", "fabs"), "abs") | dict.fromkeys(("negative", "neg"), "__neg__")
+_OPERATORS = {
     "add": ("__add__", "__radd__"),
-    "subtract": ("__sub__", "__rsub__"),
-    "multiply": ("__mul__", "__rmul__"),
-    "divide": ("__truediv__", "__rtruediv__"),
-    "matmul": ("__matmul__", "__rmatmul__"),
-    "less_equal": ("__le__", "__ge__"),
-    "greater_equal": ("__ge__", "__le__"),
-    "equal": ("__eq__", "__eq__"),
-    "less": ("__lt__", "__gt__"),
-    "greater": ("__gt__", "__lt__"),
-    "not_equal": ("__ne__", "__ne__"),
+    **dict.fromkeys(("subtract", "sub"), ("__sub__", "__rsub__")),
+    **dict.fromkeys(("multiply", "mul"), ("__mul__", "__rmul__")),
+    **dict.fromkeys(("divide", "true_divide", "div"), ("__truediv__", "__rtruediv__")),
+    **dict.fromkeys(("matmul", "dot"), ("__matmul__", "__rmatmul__")),
+    **dict.fromkeys(("less_equal", "le"), ("__le__", "__ge__")),
+    **dict.fromkeys(("greater_equal", "ge"), ("__ge__", "__le__")),
+    **dict.fromkeys(("equal", "eq"), ("__eq__", "__eq__")),
+    **dict.fromkeys(("less", "lt", "greater", "gt", "not_equal", "ne"), ("__ne__", "__ne__")),
 }
 
 
@@ -66,25 +64,19 @@ class Expression:
         self.names: tuple[str, ...] | None = None  # one per entry, of an expression inside abs or a maximum
 
     def __array_function__(self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``np.sum(X, axis=0)`` is ``X.sum(axis=0)``, for the functions of numpy that are linear."""
-        if function.__name__ not in _NUMPY_FUNCTIONS or not args or args[0] is not self:
-            raise ConstraintError(
-                f"np.{function.__name__} does not take expressions. Fix: {', '.join(_NUMPY_FUNCTIONS)}, indexing, or "
-                f"a product with a constant matrix."
-            )
-        return getattr(self, function.__name__)(*args[1:], **kwargs)
+        """``np.sum(X, axis=0)`` is ``X.sum(axis=0)``, for the functions of numpy that keep rows convex."""
+        return _applied("np", function.__name__, args, kwargs)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """``np.ones(3) * X`` is ``X.__rmul__(np.ones(3))``, ``np.abs(X)`` is ``abs(X)``."""
-        names = _NUMPY_OPERATORS.get(ufunc.__name__) if method == "__call__" and not options else None
-        if names is None:
-            raise ConstraintError(
-                f"np.{ufunc.__name__} does not take expressions. Fix: + - * / @ with constants, np.abs, or "
-                f"linsat.maximum, linsat.minimum and linsat.norm."
-            )
-        if isinstance(inputs[0], Expression):
-            return getattr(inputs[0], names[0])(*inputs[1:])
-        return getattr(inputs[1], names[1])(inputs[0])
+    def __array_ufunc__(self, function: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        """``np.abs(X)`` is ``abs(X)``, and so are operators with an array of numpy on the left."""
+        return _applied(
+            "np", function.__name__ if method == "__call__" else f"{function.__name__}.{method}", args, kwargs
+        )
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """The same of torch."""
+        return _applied("torch", function.__name__.strip("_"), args, kwargs or {})
 
     @property
     def size(self) -> int:
@@ -293,7 +285,7 @@ class Expression:
     def _refuse_comparison(self, other: Any) -> NoReturn:
         raise ConstraintError(
             "<, > and != do not describe a closed set. Fix: use <=, >= or ==; X.max() and X.min() for max(X) and "
-            "min(X), which compare with <."
+            "min(X), which compare with <, and linsat.maximum for the larger of two."
         )
 
     __lt__ = __gt__ = __ne__ = _refuse_comparison
@@ -348,6 +340,27 @@ class Relation:
 
     def __repr__(self) -> str:
         return f"Relation({self.difference!r} {self.sense} 0)"
+
+
+def _applied(package: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a function of numpy or torch is of these arguments, one of them an expression."""
+    from linsat.constraints import maxima
+
+    first = args[0] if args else None
+    if name in _METHODS and isinstance(first, Expression):
+        return getattr(first, _METHODS[name])(*args[1:], **kwargs)
+    if name in _OPERATORS and len(args) == 2 and not kwargs:
+        left, right = args
+        own, other = _OPERATORS[name]
+        return getattr(left, own)(right) if isinstance(left, Expression) else getattr(right, other)(left)
+    if name in ("maximum", "minimum"):
+        return getattr(maxima, name)(*args, **kwargs)
+    if name == "relu":
+        return maxima.maximum(first, 0.0)
+    raise ConstraintError(
+        f"{package}.{name} does not take expressions. Fix: {', '.join(_NAMES)}, indexing, or a product with a "
+        f"constant; for balls linsat.norm(x, 1) or linsat.norm(x, 'inf')."
+    )
 
 
 def _one_axis(axis: Any, dim: Any) -> Any:
