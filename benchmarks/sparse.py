@@ -2,8 +2,7 @@
 
 Every pair of a case and a method runs in a process of its own, which measures the time from arrays to x and the peak of
 its memory above what it had imported; then a point is judged by its rows and, against the other methods, by its
-objective. ``--data`` (default: what LINSAT_DATA names) adds the linear programs in ``lp/netlib``: the nearest
-point of normal scores in each of them, total times compared.
+objective. `scale.py` has the bars. A linear program in a file, ``from_file``, is a case too.
 
 | case | rows |
 |---|---|
@@ -19,12 +18,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,24 @@ def differences(order: int, n: int) -> Case:
     return _case(matrix, 0.0, np.inf, wish, lower=-2.0, upper=2.0)
 
 
+def from_file(path: Path) -> Case:
+    """The rows and bounds of a linear program; the target is normal, whatever its objective."""
+    import highspy
+
+    highs = highspy.Highs()
+    highs.silent()
+    if highs.readModel(str(path)) == highspy.HighsStatus.kError:
+        raise ValueError(f"{path}: HiGHS cannot read it")
+    lp = highs.getLp()
+    kind = sp.csc_array if lp.a_matrix_.format_ == highspy.MatrixFormat.kColwise else sp.csr_array
+    entries = np.array(lp.a_matrix_.value_), np.array(lp.a_matrix_.index_), np.array(lp.a_matrix_.start_)
+    matrix = sp.csr_array(kind(entries, shape=(lp.num_row_, lp.num_col_)))
+    rows = np.diff(matrix.indptr) > 0
+    ends = np.array(lp.row_lower_)[rows], np.array(lp.row_upper_)[rows]
+    target = np.random.default_rng(0).normal(size=matrix.shape[1])
+    return _case(matrix[rows], *ends, target, lower=np.array(lp.col_lower_), upper=np.array(lp.col_upper_))
+
+
 KINDS = {f.__name__.replace("_", " "): f for f in (full_column, stock_with_a_level, control, boundary_control)}
 KINDS |= {"isotonic": isotonic, "differences": differences}
 CASES = (
@@ -152,14 +170,25 @@ def case(name: str) -> Case:
 # ------------------------------------------------------------------ methods
 
 
-def linsat_(given: Case, **options: Any) -> tuple[Array, str]:
+def linsat_(given: Case, objective: str = "Euclidean") -> tuple[Array, str]:
+    """By its name: only the nearest point can be compared by `Case.objective`."""
     import linsat
 
-    objective = linsat.Euclidean(weights=given.weights)
-    if (given.weights == 1.0).all():
-        objective = linsat.Euclidean()
-    answer = linsat.solve(given.target, constraints(given), objective=objective, on_failure="ignore", **options)
+    l = len(given.target)
+    second = sp.diags_array([-np.ones(l - 1), 2 * np.ones(l), -np.ones(l - 1)], offsets=[-1, 0, 1], format="csr")
+    made: dict[str, Callable[[], Any]] = {
+        "Euclidean": lambda: linsat.Euclidean(None if (given.weights == 1.0).all() else given.weights),
+        "Entropy": lambda: linsat.Entropy(0.1),
+        "Entropy without slack": lambda: linsat.Entropy(0.1, slack="none"),
+        "KL": lambda: linsat.KL(0.1),
+        "Tsallis": lambda: linsat.Tsallis(1.5, 0.1),
+        "Quadratic": lambda: linsat.Quadratic(second),
+    }
+    answer = linsat.solve(given.target, constraints(given), objective=made[objective](), on_failure="ignore")
     return np.asarray(answer.x), str(answer.status.item())
+
+
+OBJECTIVES = ("Euclidean", "Entropy", "Entropy without slack", "KL", "Tsallis", "Quadratic")
 
 
 def constraints(given: Case) -> Any:
@@ -230,21 +259,25 @@ def clarabel_(given: Case) -> tuple[Array, str]:
     return np.array(answer.x), str(answer.status)
 
 
-METHODS = {"linsat": linsat_, "piqp": piqp_, "clarabel": clarabel_}
+METHODS: dict[str, Callable[[Case], tuple[Array, str]]] = {"linsat": linsat_, "piqp": piqp_, "clarabel": clarabel_}
+METHODS |= {f"linsat {name}": partial(linsat_, objective=name) for name in OBJECTIVES[1:]}
 
 
 # ------------------------------------------------------------------ measuring
 
 
 def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MB
+    """Of the memory of this process, in MB; what getrusage says may be that of the process it was forked from."""
+    if not Path("/proc/self/status").is_file():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
 
 
 def measured(name: str, method: str) -> dict[str, Any]:
     """One pair, in this process."""
     given = case(name)
-    warm, small = METHODS[method], isotonic(300)
-    warm(small)  # its libraries are loaded
+    METHODS[method](differences(2, 300))  # its libraries are loaded
     before, began = _peak(), time.perf_counter()
     x, status = METHODS[method](given)
     seconds = time.perf_counter() - began
@@ -273,8 +306,7 @@ def in_a_process(name: str, method: str, seconds: float) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="*", default=CASES)
-    parser.add_argument("--methods", nargs="*", default=list(METHODS))
-    parser.add_argument("--data", type=Path, default=os.environ.get("LINSAT_DATA"), help="folder with lp/netlib")
+    parser.add_argument("--methods", nargs="*", choices=METHODS, default=["linsat", "piqp", "clarabel"])
     parser.add_argument("--seconds", type=float, default=300.0, help="for one pair (default 300)")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -21,9 +21,9 @@ _SHARED: dict[ModuleType, dict[str, list[str]]] = {
         "double": [
             "LOOSE_RESIDUAL", "COOLING", "START_TEMPERATURE", "LEAST_DAMPING", "FIRST_DAMPING", "LARGEST_DAMPING",
             "FIRST_RIDGE", "LARGEST_RIDGE", "REFINED_RIDGE", "SHORTEN", "DECREASE", "ROUNDING", "HELD",
-            "LARGEST_STRIDE", "GAP", "FINE", "SUM_ROUNDING",
+            "LARGEST_STRIDE", "GAP", "FINE", "SUM_ROUNDING", "SETTLED", "FAR",
         ],
-        "int64_t": ["BACKTRACKS", "CERTIFICATE_EVERY", "SWEEPS", "MOST_GROUPS", "STEPS_BEFORE_INTERIOR"],
+        "int64_t": ["BACKTRACKS", "CERTIFICATE_EVERY", "SWEEPS", "SETTLING", "MOST_GROUPS", "STEPS_BEFORE_INTERIOR"],
     },
     presolve: {"double": ["CONTRADICTION", "VACUOUS", "FORCED", "UNNOTICED", "ROW_ROUNDING"]},
 }  # fmt: skip

@@ -16,6 +16,8 @@ import numpy as np
 from linsat._array_namespace import to_numpy
 from linsat.backends import interior_point, quadratic
 from linsat.compile.problem import Problem
+from linsat.constraints.arrays import picked, side_by_side, spread
+from linsat.constraints.by_name import duals_by_name
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement
 from linsat.errors import ConstraintError
@@ -142,30 +144,60 @@ def joint_batch(scores: tuple[int, ...], constraints: tuple[int, ...]) -> tuple[
         ) from None
 
 
-def read_start(start: Any, shape: tuple[int, ...], read: Callable[[Any], Array], *, look: bool = True) -> Array | None:
-    """Duals to begin with, (N, k), as ``read`` makes them an array; ``look``: whether their numbers are known."""
-    if start is None:
+def read_start(
+    start: Any, batch: tuple[int, ...], constraints: Constraints, read: Callable[[Any], Array], *, look: bool = True
+) -> Array | None:
+    """Duals to begin with, (N, k), as ``read`` makes them an array; ``look``: whether their numbers are known.
+
+    Duals by the names of rows leave others out: these are NaN.
+    """
+    if start is None or (isinstance(start, Mapping) and not start):
         return None
-    try:
-        array = read(start)
-    except (TypeError, ValueError, RuntimeError):
-        raise ConstraintError(
-            f"start is {type(start).__name__}; expected duals of shape {shape}. Fix: pass Solution.duals."
-        ) from None
+    shape = (*batch, len(constraints))
+    if isinstance(start, Mapping):
+        parts = duals_by_name(constraints, start, lambda value: _duals(value, (*batch, "rows of the name"), read))
+        array = read(np.full(shape[-1], math.nan))
+        for name, (rows, duals) in parts.items():
+            if look:
+                _require_finite(f"start[{name!r}]", duals, "leave that name out")
+            order = np.arange(shape[-1])
+            order[rows] = shape[-1] + np.arange(len(rows))
+            array = picked(side_by_side([array, duals]), order)
+        try:
+            whole = spread(array, shape)
+        except (ValueError, RuntimeError):
+            raise ConstraintError(
+                f"start has batch dimensions {tuple(array.shape[:-1])}; expected those of the call, {batch}, or none. "
+                f"Fix: one number for each row, after the batch dimensions of y."
+            ) from None
+        whole = np.ascontiguousarray(whole) if isinstance(whole, np.ndarray) else whole  # as the core reads it
+        return whole.reshape(math.prod(batch), shape[-1])
+    array = _duals(start, shape, read)
     if tuple(array.shape) != shape:
         raise ConstraintError(
             f"start has shape {tuple(array.shape)}; expected duals of shape {shape}. "
-            f"Fix: pass Solution.duals of a solve with the same rows and batch shape."
+            f"Fix: pass Solution.duals of a solve with the same rows and batch shape, or duals by the names of rows."
         )
     if look:
-        wrong = np.argwhere(~np.isfinite(to_numpy(array)))
-        if len(wrong):
-            index = tuple(int(i) for i in wrong[0])
-            raise ConstraintError(
-                f"start[{', '.join(map(str, index))}] is {float(array[index])}; expected finite duals. "
-                f"Fix: 0 in its place, which starts that row afresh; or leave start out."
-            )
-    return array.reshape(math.prod(shape[:-1]), shape[-1])
+        _require_finite("start", array, "0 in its place, which starts that row afresh; or leave start out")
+    return array.reshape(math.prod(batch), shape[-1])
+
+
+def _duals(value: Any, shape: tuple[Any, ...], read: Callable[[Any], Array]) -> Array:
+    try:
+        return read(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConstraintError(
+            f"start is {type(value).__name__}; expected duals of shape {shape}. Fix: pass Solution.duals."
+        ) from None
+
+
+def _require_finite(name: str, duals: Array, fix: str) -> None:
+    wrong = np.argwhere(~np.isfinite(to_numpy(duals)))
+    if len(wrong):
+        index = tuple(int(i) for i in wrong[0])
+        at = f"[{', '.join(map(str, index))}]"
+        raise ConstraintError(f"{name}{at} is {float(duals[index])}; expected finite duals. Fix: {fix}.")
 
 
 def check_range(dtype: Any, largest: float, constraints: Constraints) -> None:

@@ -33,8 +33,9 @@ class LinSAT(nn.Module):
         objective: what is optimised, as in `linsat.project`; its ``nn.Parameter`` fields are learned with the model.
         solver, on_failure: as in `linsat.project`.
         warm_start: whether a call starts from the duals of the last one with scores of the same shape. It saves steps
-            where scores change little from call to call, as in training on the same instances or in a control loop; the
-            answers are the same to the tolerance. Not in graphs and function transforms, which keep nothing.
+            where scores change little from call to call, as in training on the same instances or in a control loop, and
+            where some rows stay what they were, as a router's experts do while its tokens are fresh; the answers are
+            the same to the tolerance. Not in graphs and function transforms, which keep nothing.
 
     The layer adds no parameters. ``nn.Parameter`` right-hand sides, coefficients or bounds inside the constraint set,
     and those of the objective (``tau``, ``weights``), are registered under their names, so optimisers, ``state_dict``

@@ -131,7 +131,7 @@ def _read(
         stated=numbers,
         objective=objective,
         on_failure=on_failure,
-        start=read_start(start, (*batch, len(constraints)), _floats),
+        start=read_start(start, batch, constraints, _floats),
         batch_shape=batch,
         arrangement=arrangement,
         owner=functools.partial(with_numbers, constraints, given if slots else {}),

@@ -12,7 +12,7 @@ from linsat import formulas, numpy_door
 from linsat._array_namespace import to_numpy
 from linsat._optional import is_tensor, require
 from linsat._transforms import outside_graphs, tracing
-from linsat.call import GivenNumbers, OnFailure, read_given, read_objective, with_numbers
+from linsat.call import GivenNumbers, OnFailure, joint_batch, read_given, read_objective, read_start, with_numbers
 from linsat.constraints.arrays import as_array
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten, holds_tensors
@@ -52,7 +52,9 @@ def project(
         solver: `Newton()` (default) or `Sinkhorn()`.
         on_failure: what to do when some instance is not solved, since its x breaks rows: ``"raise"``, ``"warn"``,
             ``"nan"`` (its x is NaN, the others are untouched) or ``"ignore"``.
-        start: duals of an earlier, similar solve (`Solution.duals`) to start from.
+        start: duals to start from, those of an earlier, similar solve (`Solution.duals`), or of some rows by their
+            names, ``{"capacity": duals[..., :64]}``, (rows,) or (batch..., rows): the others begin afresh. Duals that
+            are worse than none are not used; they never change the answer but for its last digits.
         numbers: in place of the set's own for this call, by their names: coefficients ``A``, ``C``, ``E`` as
             `Constraints.with_coefficients` takes them, right-hand sides ``b``, ``d``, ``f`` or, by the names of rows,
             ``rhs={"budget": 3.0}``, bounds ``lower`` and ``upper``, the ``price`` of soft rows, ``T`` and ``t`` of
@@ -124,6 +126,12 @@ def _with_formulas(
     scores, arrangement = flatten("y", y, layout, constraints.num_variables, _read)
     flat = to_numpy(scores)
     objective = objective if layout is None else objective.flat(layout)
+    if (
+        isinstance(start, Mapping) and start
+    ):  # rows that are not named begin at 0: formulas have rows of their own beside them
+        batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
+        begun = read_start(start, batch, constraints, lambda value: np.array(to_numpy(value), np.float64))
+        start = np.nan_to_num(to_numpy(begun)).reshape(*batch, -1)
     call = formulas.prepare(constraints, flat, objective, solver, on_failure, start)
     chosen = call.chosen
     if chosen is None:

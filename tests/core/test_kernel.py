@@ -194,8 +194,9 @@ def test_warm_starts(objective):
     assert int(warm.counts[1].max()) == 0
     far = stated.solve(KERNEL, torch.full_like(cold.duals, 50.0))
     torch.testing.assert_close(far.x, cold.x, atol=1e-8, rtol=0)
-    ours, theirs = (stated.solve(linsat.Newton(max_steps=2, backend=b), 0.9 * cold.duals) for b in ("kernel", "arrays"))
-    torch.testing.assert_close(ours.duals, theirs.duals, atol=1e-11, rtol=1e-11)
+    ours, theirs = (stated.solve(linsat.Newton(backend=b), 0.9 * cold.duals) for b in ("kernel", "arrays"))
+    torch.testing.assert_close(ours.duals, theirs.duals, atol=1e-8, rtol=1e-8)
+    assert int(ours.counts[1].max()) <= int(cold.counts[1].max()) + 1
 
 
 def test_a_start_for_a_row_that_cannot_bind_any_more_does_nothing():

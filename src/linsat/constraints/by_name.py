@@ -1,8 +1,8 @@
-"""Right-hand sides by the names of rows, and bounds by the names and shapes of variables."""
+"""Right-hand sides and duals by the names of rows, and bounds by the names and shapes of variables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,18 +47,13 @@ def right_sides_by_name(constraints: RowsAndBox, values: Any) -> tuple[dict[str,
     t = None if terms is None or not inside else terms.sides()
     for name, value in values.items():
         if name in inside and terms is not None:
-            numbers = _for_rows(name, read_numbers(f"rhs[{name!r}]", value), [terms.names[i] for i in inside[name]])
+            given_numbers = read_numbers(f"rhs[{name!r}]", value)
+            numbers = _for_rows(f"rhs[{name!r}]", given_numbers, [terms.names[i] for i in inside[name]])
             t = _replaced(t, inside[name], numbers)
             continue
-        rows = rows_named(constraints, name)
-        twice = next((row for row in rows if row in given), None)
-        if twice is not None:
-            raise ConstraintError(
-                f"rhs gives row {constraints.names[twice]!r} twice, by {given[twice]!r} and {name!r}. Fix: one of them."
-            )
-        given |= dict.fromkeys(rows, str(name))
+        rows = _once("rhs", name, constraints, given)
         given_numbers = read_numbers(f"rhs[{name!r}]", value)
-        numbers = _for_rows(name, given_numbers, [constraints.names[row] for row in rows])
+        numbers = _for_rows(f"rhs[{name!r}]", given_numbers, [constraints.names[row] for row in rows])
         start = 0
         for _, side, _ in BLOCKS:
             count = sides[side].shape[-1] if side in sides else 0
@@ -72,8 +67,33 @@ def right_sides_by_name(constraints: RowsAndBox, values: Any) -> tuple[dict[str,
     return {side: sides[side] for side in changed}, t
 
 
+def duals_by_name(
+    constraints: RowsAndBox, values: Mapping[str, Any], read: Callable[[Any], Numbers]
+) -> dict[str, tuple[list[int], Numbers]]:
+    """By name, the rows and their duals (batch..., rows), as ``read`` makes them arrays."""
+    given = dict[int, str]()
+    found: dict[str, tuple[list[int], Numbers]] = {}
+    for name, value in values.items():
+        rows = _once("start", name, constraints, given)
+        found[name] = rows, _for_rows(f"start[{name!r}]", read(value), [constraints.names[row] for row in rows])
+    return found
+
+
+def _once(argument: str, name: str, constraints: RowsAndBox, given: dict[int, str]) -> list[int]:
+    """The rows of a name, none of which another name has ``given``, and that they are given now."""
+    rows = rows_named(constraints, name)
+    twice = next((row for row in rows if row in given), None)
+    if twice is not None:
+        raise ConstraintError(
+            f"{argument} gives row {constraints.names[twice]!r} twice, by {given[twice]!r} and {name!r}. "
+            f"Fix: one of them."
+        )
+    given |= dict.fromkeys(rows, str(name))
+    return rows
+
+
 def _for_rows(name: str, numbers: Numbers, rows: list[str]) -> Numbers:
-    """(batch..., rows) numbers for the rows of one name."""
+    """(batch..., rows) numbers for the rows of one name; ``name`` is the argument in messages."""
     if numbers.ndim == 0:
         return spread(numbers, (len(rows),))
     if numbers.shape[-1] == len(rows):
@@ -83,7 +103,7 @@ def _for_rows(name: str, numbers: Numbers, rows: list[str]) -> Numbers:
     if batch < 0 or tuple(numbers.shape[batch:]) != shape:
         array = f" or (..., {', '.join(map(str, shape))})" if len(shape) > 1 else ""
         raise ConstraintError(
-            f"rhs[{name!r}] has shape {tuple(numbers.shape)}; expected a number or (..., {len(rows)}){array} for the "
+            f"{name} has shape {tuple(numbers.shape)}; expected a number or (..., {len(rows)}){array} for the "
             f"{len(rows)} rows of that name. Fix: one number for each row, after any batch dimensions."
         )
     return numbers.reshape(*numbers.shape[:batch], len(rows))

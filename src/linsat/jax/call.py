@@ -97,7 +97,7 @@ def read(
     count, work = math.prod(batch), jax.dtypes.canonicalize_dtype(np.float64)
     flat = jnp.broadcast_to(scores, (*batch, width)).reshape(count, width)
     flat = flat if flat.dtype in (np.float32, np.float64) else flat.astype(np.float32)
-    begin = read_start(start, (*batch, len(constraints)), lambda s: _floating("start", s), look=False)
+    begin = read_start(start, batch, constraints, lambda s: _floating("start", s), look=False)
     begin = None if begin is None else jax.lax.stop_gradient(begin)
     rest = _rest_of_sides(constraints, numbers, freed, batch) if "side" in slots else None
     operands = operands_of(kind, flat, mine, [jnp.asarray(number, work) for number in parameters], begin, rest)

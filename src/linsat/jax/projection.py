@@ -68,7 +68,7 @@ def project(
     objective: Objective | None = None,
     solver: Newton | None = None,
     on_failure: OnFailure = "raise",
-    start: Array = None,
+    start: Any = None,
     **numbers: Unpack[GivenNumbers],
 ) -> Any:
     """The point of the constraint set that fits the scores best: `linsat.project` in JAX.
@@ -84,7 +84,9 @@ def project(
         on_failure: what to do when some instance is not solved: ``"raise"``, ``"warn"``, ``"nan"`` or ``"ignore"``.
             Where JAX traces (jit, grad, vmap) nothing can be raised: ``"raise"`` acts as ``"nan"``, ``"warn"`` as
             ``"ignore"``.
-        start: duals of an earlier, similar solve (`Solution.duals`) to start from.
+        start: duals to start from, those of an earlier, similar solve (`Solution.duals`), or of some rows by their
+            names, ``{"capacity": duals[..., :64]}``, (rows,) or (batch..., rows): the others begin afresh. Duals that
+            are worse than none are not used; they never change the answer but for its last digits.
         numbers: in place of the set's own for this call, by their names: right-hand sides ``b``, ``d``, ``f``, (rows,)
             or (batch..., rows), a row whose b is inf, or d -inf, being absent; coefficients ``A``, ``C``, ``E``,
             (batch..., rows, variables) or, where the set has zeros, the values of its non-zeros, row by row,
@@ -122,7 +124,7 @@ def solve(
     objective: Objective | None = None,
     solver: Newton | None = None,
     on_failure: OnFailure = "warn",
-    start: Array = None,
+    start: Any = None,
     **numbers: Unpack[GivenNumbers],
 ) -> Solution:
     """Like `project`, returning a `Solution`: x with status, violation, steps and duals of every instance.

@@ -22,9 +22,12 @@ typedef struct {
     double gap;
     double fine;
     double sum_rounding;
+    double settled;
+    double far;
     int64_t backtracks;
     int64_t certificate_every;
     int64_t sweeps;
+    int64_t settling;
     int64_t most_groups;
     int64_t steps_before_interior;
     double contradiction;
@@ -52,9 +55,12 @@ static const Constants CONSTANTS = {
     .gap = 10.0,
     .fine = 0.0001,
     .sum_rounding = 2.0,
+    .settled = 1e-10,
+    .far = 12.0,
     .backtracks = 12,
     .certificate_every = 8,
     .sweeps = 3,
+    .settling = 40,
     .most_groups = 4,
     .steps_before_interior = 60,
     .contradiction = 1e-09,

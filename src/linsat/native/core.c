@@ -348,6 +348,7 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #include "dense.h"
 #include "fold.h"
 #include "verdict.h"
+#include "start.h"
 #include "iterate.h"
 #include "fronts.h"
 #include "step_system.h"

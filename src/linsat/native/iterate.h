@@ -11,49 +11,10 @@
 enum { PATIENCE_HARD = 12, PATIENCE_SOFT = 5, STEPS_AT_REST = 2 };
 #endif
 
-static void V(swap)(Work *w) {
-    State other = w->now;
-    w->now = w->next;
-    w->next = other;
-}
-
 static double V(largest)(const double *values, int64_t count) {
     vec found = {0};
     for (int64_t i = 0; i < count; i += LANES) found = V(larger)(V(size_of)(V(load)(values + i)), found);
     return V(largest_of)(found);
-}
-
-/* By what a row must multiply the odds (KL: the shares) of its variables and slack to hold, were its coefficients equal; 0
- * where it cannot. */
-INLINE double V(sweep_ratio)(int o, double whole, double wanted, double have) {
-    const double rest = whole - wanted, left = whole - have, least = 1e-12 * whole;
-    if (!(whole > 0) || !(wanted > least && have > least)) return 0.0;
-    if (o == KL) return wanted / have;
-    return rest > least && left > least ? wanted * left / (rest * have) : 0.0;
-}
-
-/* One Sinkhorn sweep over the groups of disjoint rows, kept if it lowers the potential; returns whether it does. */
-static int V(sweep)(Work *w, double T) {
-    const Layout *a = w->layout;
-    if (a->groups == 0) return 0;
-    const double cap = 10.0 * T + 0.5 * w->reach;
-    State *at = &w->next;
-    memcpy(at->mu, w->now.mu, w->k * sizeof(double));
-    memcpy(at->r, w->now.r, w->k * sizeof(double));
-    for (int64_t g = 0; g < a->groups; g++) {
-        for (int32_t e = a->group_start[g]; e < a->group_start[g + 1]; e++) {
-            const int32_t i = a->group_rows[e];
-            const double wanted = w->b[i], ratio = V(sweep_ratio)(w->objective, w->whole[i], wanted, at->r[i] + wanted);
-            if (!(ratio > 0)) continue;
-            const double change = T * log(ratio);
-            at->mu[i] += change < -cap ? -cap : change > cap ? cap : change;
-        }
-        V(clip)(w, at->mu);
-        V(evaluate)(w, at, T);
-    }
-    if (!(at->theta <= w->now.theta)) return 0;
-    V(swap)(w);
-    return 1;
 }
 
 static void V(drift_part)(void *argument, int64_t t) {
@@ -106,8 +67,9 @@ static int V(find_direction)(Work *w, double T, double cooler, double damping, d
     return failed;
 }
 
-/* Go along the direction where that lowers the potential; returns whether it does. */
-static int V(try)(Work *w, double T, double length) {
+/* Go along the direction where that lowers the potential; returns whether it does. `settles`: leading rows that move end where
+ * they hold, which the step of the others is long enough to matter for. */
+static int V(try)(Work *w, double T, double length, int settles) {
     const Constants *c = &CONSTANTS;
     State *at = &w->next;
     const State *now = &w->now;
@@ -115,6 +77,7 @@ static int V(try)(Work *w, double T, double length) {
         V(store)(at->mu + i, V(load)(now->mu + i) + length * V(load)(w->direction + i));
     V(clip)(w, at->mu);
     V(evaluate)(w, at, T);
+    if (settles) V(settle)(w, at, T, NULL, w->layout->leading);
     vec before = {0}, after = {0};
     for (int64_t i = 0; i < w->k; i += LANES) {
         const vec moved = V(load)(at->mu + i) - V(load)(now->mu + i);
@@ -197,29 +160,6 @@ static int V(proves_infeasible)(Work *w) {
     return target - best - 1e-9 * size > 0.0;
 }
 
-/* Duals and temperature to begin with. */
-static double V(start)(Work *w, const double *start) {
-    const Layout *a = w->layout;
-    double T = CONSTANTS.start_temperature * w->reach;
-    T = w->tau > T ? w->tau : T;
-    memset(w->now.mu, 0, w->k * sizeof(double));
-    V(clip)(w, w->now.mu);
-    if (start) {
-        V(evaluate)(w, &w->now, w->tau);
-        for (int64_t i = 0; i < a->rows; i++) w->next.mu[i] = w->active[i] ? start[a->order[i]] * w->it.scale[a->order[i]] : 0.0;
-        V(clip)(w, w->next.mu);
-        V(evaluate)(w, &w->next, w->tau);
-        if (w->next.theta <= w->now.theta) {
-            V(swap)(w);
-            return w->tau;
-        }
-    }
-    V(evaluate)(w, &w->now, T);
-    for (int64_t i = 0; !start && OBJECTIVES[w->objective].multiplies && i < CONSTANTS.sweeps; i++)
-        if (!V(sweep)(w, T)) break;
-    return T;
-}
-
 /* Whether the error has not fallen for more than `patience` steps, all at one temperature. */
 INLINE int V(stagnates)(const Work *w, double T, int64_t patience, double *coolest, double *mark, int64_t *since) {
     if (T < *coolest || w->now.error <= STAGNANT * *mark) {
@@ -237,7 +177,8 @@ static int V(newton)(Work *w, double tol, const double *start, int64_t max_steps
     double coolest = INFINITY, mark = INFINITY;
     int64_t since = 0;
     double T = V(start)(w, start);
-    double damping = c->first_damping, ridge = c->first_ridge, stride = 1.0, length = 1.0;
+    int warm = start && c->start_temperature * w->reach > w->tau && T <= w->tau; /* where a cold start begins hotter */
+    double damping = warm ? c->least_damping : c->first_damping, ridge = c->first_ridge, stride = 1.0, length = 1.0;
     int64_t tries = 0;
     int searching = 0, cooled = 0, stalled = !isfinite(w->now.theta);
     for (int64_t number = 0; number <= max_steps * c->backtracks; number++) {
@@ -258,7 +199,15 @@ static int V(newton)(Work *w, double tol, const double *start, int64_t max_steps
             if (cools) cooler = c->cooling * T > w->tau ? c->cooling * T : w->tau;
             const double size = w->now.error < 1.0 ? w->now.error : 1.0;
             w->reusable = !cools && !w->bounded && w->now.error <= c->loose_residual;
-            if (V(find_direction)(w, T, cooler, damping * size / T, ridge, stride))
+            const int dropped = V(find_direction)(w, T, cooler, damping * size / T, ridge, stride);
+            if (number == 0 && warm && V(goes_far)(w, T)) {
+                T = V(start)(w, NULL);
+                damping = c->first_damping;
+                warm = 0;
+                ++*steps;
+                continue;
+            }
+            if (dropped)
                 ridge = 100 * ridge < c->largest_ridge ? 100 * ridge : c->largest_ridge; /* from the next step on */
             T = cooler;
             if (cools) V(evaluate_at)(w, &w->now, T);
@@ -267,7 +216,7 @@ static int V(newton)(Work *w, double tol, const double *start, int64_t max_steps
             length = 1.0;
             ++*steps;
         }
-        const int accepted = V(try)(w, T, length);
+        const int accepted = V(try)(w, T, length, warm && w->now.error > c->loose_residual);
         const int gives_up = !accepted && ++tries >= c->backtracks;
         if (accepted && length == 1.0) {
             damping /= 4;

@@ -45,6 +45,8 @@ LARGEST_STRIDE = 1e6
 GAP = 10.0  # duality gap allowed, in units of tol (1 + |<y, x>|)
 SUM_ROUNDING = 2.0  # of a row, in units of the precision of its terms
 SWEEPS = 3  # of Sinkhorn before the first step
+SETTLING, SETTLED = 40, 1e-10  # steps for one row by itself, where a start has no dual for it, and its residual then
+FAR = 12.0  # temperatures: duals from which the first step is longer are not used, where a cold start begins hotter
 MOST_GROUPS = 4  # a sweep evaluates everything once per group of disjoint rows; beyond this it does not pay
 FINE = 1e-4  # of tol: an error that the last step, taken when e <= tol, need not make smaller
 CERTIFICATE_EVERY = 8  # passes between two looks for a proof of infeasibility

@@ -139,7 +139,7 @@ class _Sweeps:
         r = problem.presolved
         count = problem.scores.shape[0]
         rows = problem.rows
-        self.factors = problem.scores.new_zeros((count, rows.shape[0])) if start is None else start / tau
+        self.factors = problem.scores.new_zeros((count, rows.shape[0])) if start is None else start.nan_to_num() / tau
         support = (rows.values != 0).to(problem.scores.dtype)
         lift = self.factors.new_zeros(count, rows.shape[1]).index_add(1, rows.col, self.factors[:, rows.row] * support)
         self.odds = self.width * problem.scores / tau + lift

@@ -90,7 +90,8 @@ class Reading:
             on_failure=on_failure,
             start=read_start(
                 start,
-                (*batch_shape, len(constraints)),
+                tuple(batch_shape),
+                constraints,
                 lambda value: given_tensor(value).detach().to(device, torch.float64),
                 look=not tracing(like),
             ),

@@ -166,7 +166,7 @@ def _solve(problem: Problem, options: Newton, start: Tensor | None, dtype: torch
     layout = call.layout
     result = SolverResult.empty(problem, "newton")
     result.mu = result.mu.to(torch.float64)
-    given = result.mu if start is None else start.expand(result.mu.shape).contiguous()
+    given = result.mu if start is None else start.nan_to_num().expand(result.mu.shape).contiguous()
     call.launch(
         forward,
         [
