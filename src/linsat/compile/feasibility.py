@@ -29,6 +29,7 @@ _MAGNIFY = 2.0**20  # how much closer each further look is
 _LOOKS = 3
 _SECONDS_TO_LOOK = 0.5  # closer at a point that holds to 1e-9, besides as long as it took to find it
 _MANY_ROWS = 2000  # from which the sum of the violations is minimised before their largest
+_FEW = 500  # coefficients: exact arithmetic on so few takes less time than to look for structure
 _TIGHT, _INSIDE = 1e-6, 1e-9  # relative: a row at its end, a variable inside its bounds
 _CORRECTIONS, _STEPS = 5, 1000  # of a point, and of least squares each, from the tolerance of HiGHS to rounding
 
@@ -79,8 +80,14 @@ def refuted(system: LinearSystem, hint: Array, *, seconds: float) -> bool:
     multipliers = np.where(possible, hint, 0.0)
     if refutes_rounded(system, multipliers):
         return True
+    few = system.matrix.nnz <= _FEW
+    proof = certify(system, multipliers, limit) if few else None
+    if proof is not None and _is_clear(system, proof):
+        return True
     verdict = _by_structure(system, limit)
-    return verdict.kind == "infeasible" if verdict is not None else certify(system, multipliers, limit) is not None
+    if verdict is not None:
+        return verdict.kind == "infeasible"
+    return proof is not None or (not few and certify(system, multipliers, limit) is not None)
 
 
 def _by_structure(system: LinearSystem, limit: Deadline) -> Verdict | None:
