@@ -1,6 +1,6 @@
 """Large sparse sets beside PIQP and Clarabel: ``python benchmarks/sparse.py [--cases NAME ...] [--data FOLDER]``.
 
-Every pair of a case and a method runs in a process of its own, which measures the time from arrays to x and the peak of
+Every pair of a case and a method runs in a separate process, which measures the time from arrays to x and the peak of
 its memory above what it had imported; then a point is judged by its rows and, against the other methods, by its
 objective. ``--data`` (default: what LINSAT_DATA names) adds the linear programs in ``lp/netlib``: the nearest
 point of normal scores in each of them, total times compared.
