@@ -77,7 +77,7 @@ class CvxpyLayers:
 
 
 def _entropic(cp: Any, problem: Problem, y: Any, x: Any) -> Any:
-    """The program of `equalities`; entr keeps its argument positive, so the box needs no rows of its own."""
+    """The program of `equalities`; entr keeps its argument positive, so the box needs no rows."""
     form = to_equalities(problem.rows)
     cost = -y @ x - problem.tau * cp.sum(cp.entr(x) + cp.entr(1 - x))
     slack = np.flatnonzero(form.s)

@@ -1,6 +1,6 @@
 """Large sparse sets beside PIQP and Clarabel: ``python benchmarks/sparse.py [--cases NAME ...] [--data FOLDER]``.
 
-Every pair of a case and a method runs in a process of its own, which measures the time from arrays to x and the peak of
+Every pair of a case and a method runs in a separate process, which measures the time from arrays to x and the peak of
 its memory above what it had imported; then a point is judged by its rows and, against the other methods, by its
 objective. `scale.py` has the bars. A linear program in a file, ``from_file``, is a case too.
 

@@ -1,4 +1,4 @@
-"""The layer in a LightningModule: it is a module like any other, without parameters of its own.
+"""The layer in a LightningModule: it is a module like any other, without parameters.
 
 pip install lightning; python examples/with_lightning.py
 """

@@ -47,7 +47,7 @@ def environment(setting: dict[str, str]) -> dict[str, str]:
 
 
 def run(setting: dict[str, str], tests: list[str], *options: str) -> subprocess.CompletedProcess:
-    """pytest on these files in a process of its own; output as the caller's."""
+    """pytest on these files in a separate process; output as the caller's."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, *tests]
     return subprocess.run(command, cwd=ROOT, env=environment(setting), check=False)
 

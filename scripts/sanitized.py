@@ -9,7 +9,7 @@ of the package in a temporary folder, which the tests import. Both variants of t
 instrumented, not Python and not torch: what the sanitizers say is about the kernel and the memory it was handed. The
 tests in C (tests/native) come first: there everything is instrumented, and leaks are found too.
 
-The thread sanitizer of gcc 12 and before ends every child of a process with threads that starts one of its own. Where
+The thread sanitizer of gcc 12 and before ends every child of a process with threads that starts another. Where
 gcc does that, clang builds the tests in C, one of which is such a child; Python, into which clang's sanitizer cannot be
 loaded, is tested without those that fork, and says so.
 Exit code 0: nothing was found and the tests passed; 1: else; 2: the command was not understood, or no compiler will do.
@@ -87,7 +87,7 @@ def build(sanitizers: str, folder: Path) -> None:
 
 
 def test_in_c(compiler: str, kind: str, folder: Path) -> bool:
-    """Build and run the tests in C; a sanitizer that finds something ends the program with an exit code of its own."""
+    """Build and run the tests in C; a sanitizer that finds something ends the program with another exit code."""
     flags = [flag for flag in FLAGS.split() if flag not in ("-fPIC", "-shared")]
     program = c_tests.build(folder, compiler, *flags, f"-fsanitize={BUILDS[kind][0]}")
     env = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1", **THREAD}

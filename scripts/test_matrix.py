@@ -1,6 +1,6 @@
 """``make test-matrix``: the tests with the oldest supported versions, with the newest, and without any extra.
 
-    python scripts/test_matrix.py                 all three, each in an environment of its own under .matrix/
+    python scripts/test_matrix.py                 all three, each in a separate environment under .matrix/
     python scripts/test_matrix.py oldest          one of oldest, newest, core
     python scripts/test_matrix.py oldest --torch torch==2.13.0        another build of torch than the oldest supported
 

@@ -64,7 +64,7 @@ _DPI = 150  # sharp on screens of twice the usual density
 
 
 class TourPage(Page):
-    """The demo's page: a `linsat_studies.page.Page` in sections, with facts, captions and a head of its own."""
+    """The demo's page: a `linsat_studies.page.Page` in sections, with facts, captions and another head."""
 
     def __init__(self, title: str, lead: str) -> None:
         super().__init__(title)

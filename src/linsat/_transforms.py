@@ -138,8 +138,8 @@ def plain_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     import torch
 
     stacked = torch.stack(tensors)
-    found = plain(stacked)
-    return found.movedim(found.dim() - stacked.dim(), 0).unbind()
+    whole = plain(stacked)
+    return whole.movedim(whole.dim() - stacked.dim(), 0).unbind()
 
 
 def tracing(tensor: torch.Tensor | None = None) -> bool:
@@ -176,6 +176,8 @@ def has_tangent(tensor: torch.Tensor) -> bool:
 
     if not forward_mode() or tensor.layout != torch.strided:
         return False
+    if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView):
+        return False  # inside an operator, below autograd, where tangents are not to be seen and asking is an error
     while torch._C._functorch.is_batchedtensor(tensor):  # vmap cannot look
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None

@@ -214,7 +214,7 @@ def check_range(dtype: Any, largest: float, constraints: Constraints) -> None:
 class Call:
     """Plan, numbers and objective over one flattened batch of N instances.
 
-    One whose plan is constant serves every later call with scores of the same shape; one with numbers of its own makes
+    One whose plan is constant serves every later call with scores of the same shape; one that brings numbers makes
     those with others, `template` and `with_given`.
     """
 

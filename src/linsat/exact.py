@@ -185,13 +185,13 @@ class _Program:
         """The best point; None where there is none."""
         from scipy.optimize import milp
 
-        found = milp(np.append(-scores, self.elastic), constraints=self.rows, bounds=self.bounds)
-        if found.status == _INFEASIBLE:
+        answer = milp(np.append(-scores, self.elastic), constraints=self.rows, bounds=self.bounds)
+        if answer.status == _INFEASIBLE:
             return None
-        if found.status == _UNBOUNDED:
+        if answer.status == _UNBOUNDED:
             raise ConstraintError(
                 "no point is best: <y, x> grows without limit where a bound is infinite. Fix: finite bounds."
             )
-        if found.x is None:
-            raise ConvergenceError(f"HiGHS did not solve an instance: {found.message}. Fix: rows of ordinary size.")
-        return np.asarray(found.x[: len(scores)])
+        if answer.x is None:
+            raise ConvergenceError(f"HiGHS did not solve an instance: {answer.message}. Fix: rows of ordinary size.")
+        return np.asarray(answer.x[: len(scores)])

@@ -133,10 +133,10 @@ class Solution(Generic[Scores]):
     def status(self) -> np.ndarray:
         """`Status` of each instance as an object array of the batch shape (a scalar array without batch)."""
         codes = to_numpy(self.codes)
-        found = np.empty(codes.shape, dtype=object)
+        statuses = np.empty(codes.shape, dtype=object)
         for index, code in np.ndenumerate(codes):
-            found[index] = Status.of(int(code))
-        return found
+            statuses[index] = Status.of(int(code))
+        return statuses
 
     def __repr__(self) -> str:
         status = self.status.ravel().tolist()
@@ -152,8 +152,8 @@ class Solution(Generic[Scores]):
         """The soft rows that are broken, worst first, one a line."""
         if not self.constraints._soft_mask().any():
             return []
-        found = to_numpy(self.broken)
-        amounts = np.nan_to_num(found.reshape(-1, found.shape[-1]))  # NaN: an instance without an answer
+        broken = to_numpy(self.broken)
+        amounts = np.nan_to_num(broken.reshape(-1, broken.shape[-1]))  # NaN: an instance without an answer
         instances, worst = (amounts > 0).sum(0), amounts.max(0)
         order = [int(i) for i in np.argsort(-worst, kind="stable") if instances[i]]
         if not order:

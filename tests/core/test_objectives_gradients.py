@@ -1,4 +1,4 @@
-"""Gradients of every objective against finite differences, at kinks too; second order; failures; the second opinion."""
+"""Gradients of every objective against finite differences, at kinks too; second order; failures; a second method."""
 
 import numpy as np
 import pytest

@@ -425,7 +425,7 @@ def test_jax():
         np.testing.assert_allclose(duals.bound_duals, expected.bound_duals, atol=1e-12)
         from jax.test_util import check_grads
 
-        check_grads(layer, (y, P), 2, atol=1e-5, rtol=1e-5)
+        check_grads(jax.jit(layer), (y, P), 2, atol=1e-5, rtol=1e-5)  # compiled once, not operation by operation
 
 
 # ------------------------------------------------------------------ the peers' own facts

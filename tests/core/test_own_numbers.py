@@ -18,7 +18,7 @@ F64 = torch.float64
 
 
 def _batch(rng, kind, count):
-    """Systems with the same rows, each with right-hand sides and a box of its own that hold a known point."""
+    """Systems with the same rows, each with other right-hand sides and another box that hold a known point."""
     base = random_system(rng, kind, largest=12, rows=6)
     k, l = base.matrix.shape
     order = np.argsort([("<=", ">=", "==").index(s) for s in base.senses], kind="stable")

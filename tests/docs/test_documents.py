@@ -225,7 +225,7 @@ def test_the_reference_has_every_public_name():
 def test_the_demo_draws_and_prints_every_case(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(DEMO), "--out", str(tmp_path / "new"), "--layer-only"],
+        [sys.executable, str(DEMO), "--out", str(tmp_path / "new"), "--layer-only", "--iterations", "20"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Every gallery example runs as a user would run it, and what it claims holds against an oracle of its own."""
+"""Every gallery example runs as a user would run it, and what it claims holds against a separate oracle."""
 
 from __future__ import annotations
 

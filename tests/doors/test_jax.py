@@ -357,7 +357,7 @@ def test_the_core_serves_within_jit_to_the_last_bit():
 
 
 def test_numbers_of_a_batch_with_two_axes():
-    """A set with right-hand sides of its own for each instance, another block given with the call, a block missing."""
+    """A set with other right-hand sides for each instance, another block given with the call, a block missing."""
     sides = np.array([[[9.0], [8.0], [7.0]], [[6.0], [5.0], [4.0]]])  # (2, 3, 1)
     cons = linsat.Constraints(A=A, b=sides, E=E, f=3)
     f, y = np.array([2.0]), np.random.default_rng(3).normal(size=(2, 3, 6))

@@ -125,7 +125,7 @@ print(*np.asarray(step(jnp.asarray([[0.0, 0, 3, 0], [1, 1, 0, 0]]))).ravel())
 
 
 def run(program: str, *arguments: str, flags: str = "", **environment: str) -> str:
-    """What a program prints in a process of its own."""
+    """What a program prints in a separate process."""
     environment |= {"XLA_FLAGS": f"--xla_backend_optimization_level=0 {flags}", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],

@@ -1,4 +1,4 @@
-"""A part of `make test-machines`: a few files as other processors compute, each in a process of its own."""
+"""A part of `make test-machines`: a few files as other processors compute, each in a separate process."""
 
 from __future__ import annotations
 

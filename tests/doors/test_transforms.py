@@ -172,7 +172,7 @@ def test_the_state_of_a_layer_with_other_rules_is_rejected():
 
     A, b = np.array([[1.0, 0.0, 2.0]]), nn.Parameter(torch.tensor([0.8]))
     saved = layer(A=A, b=b).state_dict()
-    assert "linsat" not in "".join(saved)  # no tensor of its own: models of older versions keep their keys
+    assert "linsat" not in "".join(saved)  # no tensor of linsat: models of older versions keep their keys
     stream = io.BytesIO()
     torch.save(saved, stream)
     stream.seek(0)

@@ -133,15 +133,15 @@ def read_bound_of(constraints: RowsAndBox, side: str, value: Any) -> Numbers:
     bound = read_bound(side, value)
     if layout is None or layout.shape is None or bound.ndim < 2 or bound.shape[-1] in (1, layout.size):
         return bound
-    found = layout.flattened(bound)
-    if found is None:
+    flat = layout.flattened(bound)
+    if flat is None:
         return bound  # rejected with the others, where all must agree
     if _is_parameter(value):
         raise ConstraintError(
             f"{side} is a parameter of shape {tuple(bound.shape)}; expected (..., {layout.size}), because a set "
             f"follows the parameter itself. Fix: nn.Parameter({side}.flatten())."
         )
-    return found[0]
+    return flat[0]
 
 
 def _is_parameter(value: Any) -> bool:

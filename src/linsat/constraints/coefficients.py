@@ -85,20 +85,20 @@ class Matrix:
                 live = arrays.followed(numbers)
                 source = numbers if live else numbers.reshape(*numbers.shape[:-2], len(self.row))
                 return Matrix(self.name, self.shape, self.row, self.col, source, sparse=False, live=live)
-        found = read_matrix(self.name, value)
-        if found.shape != self.shape:
+        given = read_matrix(self.name, value)
+        if given.shape != self.shape:
             rows, width = self.shape
             raise ConstraintError(
-                f"{self.name} has shape {(*found.batch_shape, *found.shape)}; expected (..., {rows}, {width}), like "
+                f"{self.name} has shape {(*given.batch_shape, *given.shape)}; expected (..., {rows}, {width}), like "
                 f"the coefficients it replaces. Fix: other rows or variables need a new Constraints."
             )
-        kept = found._in_pattern(self)
+        kept = given._in_pattern(self)
         if kept is None and self.sparse:
             raise ConstraintError(
                 f"{self.name} has coefficients where the set has none; expected the pattern of the set's own sparse "
                 f"rows. Fix: a new Constraints, or {len(self.row)} values in the order of `cons.coefficients`."
             )
-        return kept or found
+        return kept or given
 
     def _in_graph(self, tensor: Tensor) -> Matrix:
         """With a matrix (batch..., rows, variables) of a graph, whose zeros are unknown."""
@@ -234,10 +234,10 @@ def _read_tensor(name: str, tensor: Tensor) -> Matrix:
     coo = tensor.detach().to_sparse_coo().coalesce()
     row, col = coo.indices().cpu().numpy().copy()
     shape = (int(tensor.shape[0]), int(tensor.shape[1]))
-    found = _of_entries(name, shape, row, col, arrays.constant(coo.values()))
+    matrix = _of_entries(name, shape, row, col, arrays.constant(coo.values()))
     if tensor.requires_grad:
         return Matrix(name, shape, row, col, tensor, sparse=True, live=True)
-    return found
+    return matrix
 
 
 def _of_entries(name: str, shape: tuple[int, int], row: Array, col: Array, values: Numbers) -> Matrix:

@@ -355,12 +355,12 @@ class Constraints(RowsAndBox):
 
         if self.batch_shape:
             return self
-        found = diagnose(self, seconds=seconds)
-        if found.verdict.kind == "infeasible":
-            raise error_from(self, found)
-        if found.verdict.kind == "unknown":
+        outcome = diagnose(self, seconds=seconds)
+        if outcome.verdict.kind == "infeasible":
+            raise error_from(self, outcome)
+        if outcome.verdict.kind == "unknown":
             warnings.warn(
-                f"Whether the rows can hold is not known: {found.verdict.reason}. Fix: more seconds, or rescale rows "
+                f"Whether the rows can hold is not known: {outcome.verdict.reason}. Fix: more seconds, or rescale rows "
                 f"whose coefficients span many orders of magnitude.",
                 LinSATWarning,
                 stacklevel=2,

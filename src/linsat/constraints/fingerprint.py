@@ -20,24 +20,24 @@ def fingerprint(constraints: RowsAndBox) -> dict[str, str]:
     However the same numbers were stated, densely or sparsely, as one number or one for each; names do not count.
     """
     learned, width = constraints._followed, constraints.num_variables  # also those that were frozen since
-    found = {"variables": str(width)}
+    prints = {"variables": str(width)}
     terms = constraints._terms
     blocks = dict(constraints._matrices) | ({} if terms is None else {"T": terms.matrix})
     for name, matrix in blocks.items():
         values = as_array(matrix.values())
         filled = values.reshape(-1, len(matrix.row)).any(0) | (name in learned)
         parts = [np.array(matrix.shape, dtype=np.int64), matrix.row[filled], matrix.col[filled]]
-        found[name] = _hashed(*parts) if name in learned else _hashed(*parts, values[..., filled])
+        prints[name] = _hashed(*parts) if name in learned else _hashed(*parts, values[..., filled])
     numbers: dict[str, Numbers] = dict(constraints._sides())
     for name, bound in constraints._bounds().items():
         numbers[name] = bound if width is None else spread(bound, (*bound.shape[:-1], width))
     if terms is not None:
         numbers["t"] = terms.sides()
-        found["maxima"] = _hashed(terms.base, terms.sign, terms.of, terms.row, terms.weight)
+        prints["maxima"] = _hashed(terms.base, terms.sign, terms.of, terms.row, terms.weight)
     price = full_price(constraints._soft, len(constraints))
     if price is not None:
         numbers["price"] = price
-    return found | {name: "learned" if name in learned else _hashed(as_array(n)) for name, n in numbers.items()}
+    return prints | {name: "learned" if name in learned else _hashed(as_array(n)) for name, n in numbers.items()}
 
 
 def _hashed(*arrays: Array) -> str:

@@ -33,9 +33,9 @@ def labels_at(chosen: np.ndarray, shape: tuple[int, ...], labels: Labels) -> Lab
         chosen: positions in the flattened old array.
         shape, labels: of the old array.
     """
-    found: list[tuple[str, ...] | None] = [None] * chosen.ndim
+    kept: list[tuple[str, ...] | None] = [None] * chosen.ndim
     if not any(labels) or not chosen.size:
-        return tuple(found)
+        return tuple(kept)
     places = np.unravel_index(chosen, shape)
     axes = range(chosen.ndim)
     changes = [[bool((place != place.take([0], axis)).any()) for axis in axes] for place in places]
@@ -44,21 +44,21 @@ def labels_at(chosen: np.ndarray, shape: tuple[int, ...], labels: Labels) -> Lab
         words = labels[here[0]] if len(here) == 1 and sum(changes[here[0]]) == 1 else None
         if words is not None:
             line = np.moveaxis(places[here[0]], axis, 0).reshape(chosen.shape[axis], -1)[:, 0]
-            found[axis] = tuple(words[i] for i in line)
-    return tuple(found)
+            kept[axis] = tuple(words[i] for i in line)
+    return tuple(kept)
 
 
 def numbered_index(parts: tuple[Any, ...], labels: Labels) -> tuple[Any, ...]:
     """An index with numbers in place of labels."""
     used = [_axes_used(part) for part in parts]
-    found, axis = [], 0
+    numbers, axis = [], 0
     for position, part in enumerate(parts):
         if part is ...:
             axis = len(labels) - sum(used[position + 1 :])
         words = labels[axis] if used[position] and axis < len(labels) else None
-        found.append(_numbered(part, words))
+        numbers.append(_numbered(part, words))
         axis += used[position]
-    return tuple(found)
+    return tuple(numbers)
 
 
 def _axes_used(part: Any) -> int:
@@ -252,9 +252,9 @@ def flatten(
     last = flat.shape[-1] if flat.ndim else 0
     if last and (width is None or last == width):
         return flat, "flat"
-    found = None if layout is None else layout.flattened(flat)
-    if found is not None:
-        return found
+    shaped = None if layout is None else layout.flattened(flat)
+    if shaped is not None:
+        return shaped
     named = layout is not None and bool(layout.variables[0].name)
     fix = f"one entry in {name} for each of the {width} variables" + (f", or a set over {last}" if last else "")
     if named:

@@ -147,10 +147,10 @@ def check_convex(difference: Expression, sense: str) -> None:
 
 def variables_of(expression: Expression) -> list[Variable]:
     """The variables in an expression, also those inside its maxima."""
-    found: dict[Any, None] = {}
+    variables: dict[Any, None] = {}
     for key in expression.terms:
-        found |= dict.fromkeys(key.bases.terms) if isinstance(key, Maxima) else {key: None}
-    return list(found)
+        variables |= dict.fromkeys(key.bases.terms) if isinstance(key, Maxima) else {key: None}
+    return list(variables)
 
 
 _FIXES = {

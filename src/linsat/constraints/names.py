@@ -21,16 +21,16 @@ _SHOWN = 8  # names that an error lists
 
 def family(name: str) -> str:
     """What a row shares with the others of its family: ``staffed`` for ``staffed[2]`` and ``staffed[Ann, Mon]``."""
-    found = _INDEXED.fullmatch(name)
-    return found[1] if found else name
+    indexed = _INDEXED.fullmatch(name)
+    return indexed[1] if indexed else name
 
 
 def families(names: Sequence[str]) -> dict[str, list[int]]:
     """The positions of the rows of each family, in the order in which families first occur."""
-    found: dict[str, list[int]] = {}
+    rows: dict[str, list[int]] = {}
     for position, name in enumerate(names):
-        found.setdefault(family(name), []).append(position)
-    return found
+        rows.setdefault(family(name), []).append(position)
+    return rows
 
 
 def rows_named(constraints: RowsAndBox, name: str) -> list[int]:
@@ -40,18 +40,18 @@ def rows_named(constraints: RowsAndBox, name: str) -> list[int]:
         ConstraintError: there is none; the message says which names there are.
     """
     names, cache = constraints.names, constraints._structure.cache
-    known, found = cache.get("families", (None, {}))
+    known, rows = cache.get("families", (None, {}))
     if known != names:  # sets of one pattern may have other names
         exact: dict[str, list[int]] = {}
         for position, other in enumerate(names):
             exact.setdefault(other, []).append(position)
-        found = exact | families(names)
-        cache["families"] = names, found
-    if not isinstance(name, str) or name not in found:
+        rows = exact | families(names)
+        cache["families"] = names, rows
+    if not isinstance(name, str) or name not in rows:
         # A name with an index is compared with those that have one.
-        indexed = isinstance(name, str) and family(name) != name and family(name) in found
+        indexed = isinstance(name, str) and family(name) != name and family(name) in rows
         reject_unknown("row", name, names if indexed else list(families(names)))
-    return found[name]
+    return rows[name]
 
 
 def select_rows(constraints: RowsAndBox, wanted: Any) -> list[int]:
@@ -67,16 +67,16 @@ def select_rows(constraints: RowsAndBox, wanted: Any) -> list[int]:
     if wanted is None:
         return list(range(len(names)))
     entries = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else list(wanted)
-    found: dict[int, Any] = {}
+    entry_of: dict[int, Any] = {}
     for entry in entries:
         for row in rows_named(constraints, entry) if isinstance(entry, str) else [_position(names, entry)]:
-            if row in found:
+            if row in entry_of:
                 raise ConstraintError(
-                    f"rows asks for {names[row]!r} (row {row}) twice, as {found[row]!r} and as {entry!r}. "
+                    f"rows asks for {names[row]!r} (row {row}) twice, as {entry_of[row]!r} and as {entry!r}. "
                     f"Fix: leave one out."
                 )
-            found[row] = entry
-    return list(found)
+            entry_of[row] = entry
+    return list(entry_of)
 
 
 def _position(names: Sequence[str], entry: Any) -> int:
@@ -111,7 +111,7 @@ def family_shape(names: Sequence[str]) -> tuple[int, ...]:
     """
     if len(names) == 1 and family(names[0]) == names[0]:
         return ()
-    indices = [found[2].split(", ") if (found := _INDEXED.fullmatch(name)) else [name] for name in names]
+    indices = [match[2].split(", ") if (match := _INDEXED.fullmatch(name)) else [name] for name in names]
     if len({len(index) for index in indices}) == 1:
         columns = zip(*indices, strict=True)
         axes = [list(dict.fromkeys(column)) for column in columns]

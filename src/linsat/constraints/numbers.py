@@ -261,5 +261,5 @@ def sparse_matrix(pattern: SparsityPattern, values: Tensor) -> Tensor:
     instances = torch.ones(batch, dtype=torch.bool, device=row.device).nonzero().T  # (batch dimensions, instances)
     places = torch.stack([row, col]).repeat(1, batch.numel())
     index = torch.cat([instances.repeat_interleave(len(row), dim=1), places])
-    found = torch.sparse_coo_tensor(index, values.flatten(), shape, device=values.device, check_invariants=True)
-    return found.coalesce()
+    matrix = torch.sparse_coo_tensor(index, values.flatten(), shape, device=values.device, check_invariants=True)
+    return matrix.coalesce()

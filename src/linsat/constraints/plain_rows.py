@@ -238,14 +238,14 @@ class PlainRows:
 
     def given(self, plain: Plain) -> dict[str, Numbers]:
         """The numbers by the names of the arguments that take them."""
-        found: dict[str, Numbers] = {"lower": plain.lower, "upper": plain.upper}
+        numbers: dict[str, Numbers] = {"lower": plain.lower, "upper": plain.upper}
         side_of = {name: side for name, side, _ in BLOCKS}
         row = entry = 0
         for name, rows, entries in self.shapes:
-            found[name] = plain.values[..., entry : entry + entries]
-            found[side_of[name]] = plain.side[..., row : row + rows]
+            numbers[name] = plain.values[..., entry : entry + entries]
+            numbers[side_of[name]] = plain.side[..., row : row + rows]
             row, entry = row + rows, entry + entries
-        return found
+        return numbers
 
     def duals(self, duals: Numbers) -> Numbers:
         """The multipliers of the rows of the set from those of its linear rows."""

@@ -63,10 +63,10 @@ def dependencies(matrix: Matrix) -> Array:
         return none
     unit = sp.csr_array(sp.diags(1.0 / norms) @ rows)
     sizes, vectors = np.linalg.eigh((unit @ unit.T).toarray())
-    found = vectors[:, sizes <= _DEPENDENT * count]
-    if not found.shape[1] or np.abs(unit.T @ found).max() > _CANCELS * count:
+    null = vectors[:, sizes <= _DEPENDENT * count]
+    if not null.shape[1] or np.abs(unit.T @ null).max() > _CANCELS * count:
         return none
-    return np.linalg.qr(found / norms[:, None])[0]
+    return np.linalg.qr(null / norms[:, None])[0]
 
 
 def consistent(side: Numbers, N: Array, rounding: float) -> tuple[Numbers, Numbers]:

@@ -227,8 +227,8 @@ class RowsAndBox:
     @property
     def price(self) -> Tensor:
         """What breaking each row costs per unit, (batch..., rows) in float64; infinite where a row is hard."""
-        found = self._numbers().price
-        return arrays.to_tensor(np.full(len(self), np.inf)) if found is None else found
+        price = self._numbers().price
+        return arrays.to_tensor(np.full(len(self), np.inf)) if price is None else price
 
     @property
     def right_sides(self) -> dict[str, Tensor]:
@@ -361,10 +361,10 @@ class RowsAndBox:
 
     def _soft_mask(self) -> Array:
         """(rows,) bool."""
-        found = np.zeros(len(self), dtype=bool)
+        soft = np.zeros(len(self), dtype=bool)
         for block in self._soft:
-            found[block.rows] = True
-        return found
+            soft[block.rows] = True
+        return soft
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plans": {}, "_calls": {}, "_in_graphs": Kept(), "_bounds_on": {}, "_slots": {}}

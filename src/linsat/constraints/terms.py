@@ -253,10 +253,10 @@ def named_sides(terms: Terms, values: Mapping[str, Any]) -> dict[str, list[int]]
     """The bases of each of these names, for those that are names of bases or of their families."""
     from linsat.constraints.names import families
 
-    found: dict[str, list[int]] = {}
+    exact: dict[str, list[int]] = {}
     for position, name in enumerate(terms.names):
         if name:
-            found.setdefault(name, []).append(position)
+            exact.setdefault(name, []).append(position)
     by_family = {name: places for name, places in families(list(terms.names)).items() if name}
-    known = found | by_family
+    known = exact | by_family
     return {name: known[name] for name in values if isinstance(name, str) and name in known}

@@ -35,8 +35,8 @@ def read_highs(path: Path, box: Box | None) -> Model:
         raise ConstraintError("HiGHS finds no variable in it; expected a linear program.")
     check_variable_count(count)
     variables, names = (
-        tuple(str(name) for name in found) if len(found) == number else tuple(f"{letter}{i}" for i in range(number))
-        for found, number, letter in (
+        tuple(str(name) for name in own) if len(own) == number else tuple(f"{letter}{i}" for i in range(number))
+        for own, number, letter in (
             (parts["variables"], count, "x"),
             (parts["names"], len(parts["row_lower"]), "row "),
         )

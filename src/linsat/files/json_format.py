@@ -95,7 +95,7 @@ def write_json(path: Path, constraints: Constraints) -> None:
     for row, column, value in entries:
         rows[row][keys[column]] = value
     for block, sense in (("A", "<="), ("C", ">="), ("E", "==")):
-        here = [row for row, found in zip(rows, constraints.senses, strict=True) if found == sense]
+        here = [row for row, own in zip(rows, constraints.senses, strict=True) if own == sense]
         if here:
             content[block] = here
             content[MATRICES[block]] = _without_infinity(as_array(constraints._sides()[MATRICES[block]]))
@@ -166,12 +166,12 @@ def _no_constant(text: str) -> NoReturn:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         seen: set[str] = set()
         again = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ConstraintError(f"key {again!r} occurs twice in one object. Fix: add the two up or remove one.")
-    return found
+    return entries
 
 
 def _variables(value: Any) -> tuple[Layout | None, int]:

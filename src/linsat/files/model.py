@@ -59,12 +59,12 @@ def described(layout: Layout) -> list[Any]:
     """The variables of a set as a file lists them: names, or an object each with name, shape and labels."""
     if not layout.variables[0].name:
         return layout.entries()
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for variable in layout.variables:
-        found.append({"name": variable.name, "shape": list(variable.shape)})
+        entries.append({"name": variable.name, "shape": list(variable.shape)})
         if any(variable.labels):
-            found[-1]["labels"] = [None if words is None else list(words) for words in variable.labels]
-    return found
+            entries[-1]["labels"] = [None if words is None else list(words) for words in variable.labels]
+    return entries
 
 
 def read_described(value: list[Any]) -> Layout:

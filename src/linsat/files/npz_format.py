@@ -46,9 +46,9 @@ def read_npz(path: Path) -> Model:
             )
     arguments: dict[str, Any] = {key: arrays[key] for key in ("lower", "upper") if key in arrays}
     for matrix, side in MATRICES.items():
-        found = _matrix(matrix, arrays)
-        if found is not None:
-            arguments[matrix] = found
+        read = _matrix(matrix, arrays)
+        if read is not None:
+            arguments[matrix] = read
         if side in arrays:
             arguments[side] = arrays[side]
     names, variables, objects = (_texts(key, arrays.get(key)) for key in ("names", "variables", "layout"))

@@ -101,9 +101,9 @@ def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:
     """A ``highspy.Highs`` model with the rows and the box of a set; see `Constraints.to_highs`."""
     highspy = require("highspy", extra="highs", purpose="Constraints.to_highs")
     if constraints.batch_shape or constraints.num_variables is None:
-        found = f"batch {tuple(constraints.batch_shape)}" if constraints.batch_shape else "any number of variables"
+        what = f"batch {tuple(constraints.batch_shape)}" if constraints.batch_shape else "any number of variables"
         raise ConstraintError(
-            f"constraints have {found}; expected one instance over a fixed number of variables. "
+            f"constraints have {what}; expected one instance over a fixed number of variables. "
             f"Fix: with_coefficients, with_rhs and with_bounds with one instance's numbers."
         )
     constraints._require_linear("Constraints.to_highs")
@@ -142,16 +142,16 @@ def to_highs(constraints: Constraints, *, scores: Any = None) -> Any:
 
 def _solver_names(names: Sequence[str], otherwise: str) -> list[str]:
     """Names that LP and MPS files can hold: letters, digits, point and underscore, not like a number, each once."""
-    found: dict[str, None] = {}
+    taken: dict[str, None] = {}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip("_") or otherwise
         plain = f"{otherwise[0]}_{plain}" if re.match(r"[0-9.]|[eE][0-9]", plain) else plain
         unique, number = plain, 1
-        while unique in found:
+        while unique in taken:
             number += 1
             unique = f"{plain}_{number}"
-        found[unique] = None
-    return list(found)
+        taken[unique] = None
+    return list(taken)
 
 
 def _spread(name: str, ends: Any, count: int) -> np.ndarray:

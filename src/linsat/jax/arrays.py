@@ -160,9 +160,9 @@ def pull_back(*operands: Array, kind: Kind, wanted: tuple[int, ...]) -> list[Arr
     def pushed(*tangents: Array) -> Any:
         return push(*own, *tangents, kind=kind, moving=moving)
 
-    found = dict(zip(moving, jax.linear_transpose(pushed, *(own[n] for n in moving))([to_x, to_duals]), strict=True))
+    pulled = dict(zip(moving, jax.linear_transpose(pushed, *(own[n] for n in moving))([to_x, to_duals]), strict=True))
     none = jnp.zeros((0, 0), np.float32)
-    return [found[0], *(found.get(n, none) for n in range(4, 11))]
+    return [pulled[0], *(pulled.get(n, none) for n in range(4, 11))]
 
 
 def _bits(duals: Array) -> Array:
@@ -281,14 +281,14 @@ def _look(setting: Setting, options: Newton, now: _Loop) -> _Loop:
     runs = now.codes == _RUNS
     done = runs & setting.done(now.state, options.tol)
     state = polish(setting, now.state, done)
-    found = [
+    verdicts = [
         (done & optimal(setting, state, options.tol), Status.CONVERGED),
         (state.stalled, Status.STALLED),
         (farkas_gap(setting.problem, state.mu) > 0, Status.INFEASIBLE),
         (_at_limit(state, options), Status.STEP_LIMIT),
     ]
     codes = now.codes
-    for which, status in reversed(found):  # the first that holds counts
+    for which, status in reversed(verdicts):  # the first that holds counts
         codes = jnp.where(runs & which, status.code, codes)
     return _Loop(state, codes, codes != _RUNS, now.passes)
 
@@ -306,10 +306,10 @@ def solve_exactly(H: Array, rhs: Array) -> Array:
         return (scaled @ v[:, :, None])[:, :, 0]
 
     def solve(_: Any, target: Array) -> Array:
-        found = xp.cholesky_solve(factor, target)
+        solution = xp.cholesky_solve(factor, target)
         for _ in range(3):  # the refinements undo the ridge
-            found = found + xp.cholesky_solve(factor, target - product(found))
-        return found
+            solution = solution + xp.cholesky_solve(factor, target - product(solution))
+        return solution
 
     return scaling * jax.lax.custom_linear_solve(product, scaling * rhs, solve, symmetric=True)
 

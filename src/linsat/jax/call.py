@@ -31,7 +31,7 @@ _BLOCKS = {"A": "b", "C": "d", "E": "f"}
 
 
 @dataclass(frozen=True)
-class Call:
+class TracedCall:
     """One call, ready to be solved."""
 
     kind: Kind
@@ -70,7 +70,7 @@ def check(constraints: Any, solver: Any, on_failure: Any) -> None:
 
 def read(
     y: Any, constraints: Constraints, given: Given, objective: Objective, solver: Any, on_failure: str, start: Any
-) -> Call:
+) -> TracedCall:
     """Everything a call says, or a `ConstraintError` that names the argument."""
     check(constraints, solver, on_failure)
     scores, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, _scores)
@@ -102,7 +102,7 @@ def read(
     rest = _rest_of_sides(constraints, numbers, freed, batch) if "side" in slots else None
     operands = operands_of(kind, flat, mine, [jnp.asarray(number, work) for number in parameters], begin, rest)
     adjusted = jnp.broadcast_to(adjusted, batch)
-    return Call(kind, operands, adjusted, batch, scores.dtype, arrangement, constraints, on_failure)
+    return TracedCall(kind, operands, adjusted, batch, scores.dtype, arrangement, constraints, on_failure)
 
 
 def _rest_of_sides(

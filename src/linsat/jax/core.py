@@ -297,10 +297,10 @@ def _apart(run: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
         axis = axis_of(args)
 
         def here(*operands: Array) -> Any:
-            found = run(*operands)  # of a number that all share, the sum over the devices
+            results = run(*operands)  # of a number that all share, the sum over the devices
             return tuple(
                 part if axis is None or is_split(aval) or not part.size else jax.lax.psum(part, axis)
-                for part, aval in zip(found, outputs, strict=True)
+                for part, aval in zip(results, outputs, strict=True)
             )
 
         return mesh, here, tuple(placed(mesh, axis, outputs)), tuple(placed(mesh, axis, inputs))
@@ -337,8 +337,8 @@ def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, kind: Kind)
 def _push_transpose(cotangents: Sequence[Any], *operands: Any, kind: Kind, moving: tuple[int, ...]) -> list[Any]:
     to_x = ad.instantiate_zeros(cotangents[0])
     to_duals = jnp.asarray(_NONE) if type(cotangents[1]) is ad.Zero else cotangents[1]
-    found = _pull_p.bind(*operands[:_OWN], to_x, to_duals, kind=kind, wanted=moving)
-    gradients = dict(zip(_MOVING, found, strict=True))
+    pulled = _pull_p.bind(*operands[:_OWN], to_x, to_duals, kind=kind, wanted=moving)
+    gradients = dict(zip(_MOVING, pulled, strict=True))
     linear = zip(moving, operands[_OWN:], strict=True)
     return [None] * _OWN + [gradients[n] if ad.is_undefined_primal(operand) else None for n, operand in linear]
 

@@ -12,13 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from linsat import formulas, numpy_door, projection
-from linsat.call import Call as HostCall
-from linsat.call import GivenNumbers, OnFailure, read_given, read_objective, with_numbers
+from linsat.call import Call, GivenNumbers, OnFailure, read_given, read_objective, with_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.failures import settle
 from linsat.jax.arrays import worst_violation
-from linsat.jax.call import Array, Call, check, read
+from linsat.jax.call import Array, TracedCall, check, read
 from linsat.jax.core import Answers
 from linsat.jax.formulas import with_formulas
 from linsat.native.batch import Answer as HostAnswer
@@ -153,14 +152,14 @@ def _given(numbers: GivenNumbers) -> dict[str, Any]:
     return read_given(numbers)
 
 
-def _of_bounds(call: Call, answers: Answers) -> Array:
+def _of_bounds(call: TracedCall, answers: Answers) -> Array:
     """The multipliers of the bounds; none of an objective of one's own."""
     kind, operands = call.kind, call.operands
     objective, numbers = kind.objective(operands), kind.numbers(operands)
     if objective.native is None:
         return None
-    found = bound_duals(objective, numbers, (operands.row, operands.col), operands.scores, answers.x, answers.duals)
-    return found.reshape(*call.batch, found.shape[-1])
+    duals = bound_duals(objective, numbers, (operands.row, operands.col), operands.scores, answers.x, answers.duals)
+    return duals.reshape(*call.batch, duals.shape[-1])
 
 
 class _Host(NamedTuple):
@@ -250,7 +249,7 @@ def _to_numpy(leaf: Any) -> Any:
     return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
-def _settled(call: Call, answers: Answers, given: Mapping[str, Any]) -> Answers:
+def _settled(call: TracedCall, answers: Answers, given: Mapping[str, Any]) -> Answers:
     """What was not solved becomes what the caller asked for; where JAX traces, nothing can be raised nor warned of."""
     if not any(isinstance(array, jax.core.Tracer) for array in (*call.operands, *answers)):
         return _settled_now(call, answers, given)
@@ -260,12 +259,12 @@ def _settled(call: Call, answers: Answers, given: Mapping[str, Any]) -> Answers:
     return answers._replace(x=jnp.where(failed, jnp.nan, answers.x))
 
 
-def _settled_now(call: Call, answers: Answers, given: Mapping[str, Any]) -> Answers:
+def _settled_now(call: TracedCall, answers: Answers, given: Mapping[str, Any]) -> Answers:
     counts = np.array(answers.counts, np.int64).T
     if not counts[0].any():
         return answers
     kind, numbers = call.kind, {name: np.asarray(value) for name, value in given.items()}
-    known = HostCall(
+    known = Call(
         plan=kind.plan,
         stated=_in_numpy(call),
         objective=kind.objective(call.operands).changed(np.asarray),
@@ -282,13 +281,13 @@ def _settled_now(call: Call, answers: Answers, given: Mapping[str, Any]) -> Answ
     return answers._replace(x=x, counts=jnp.asarray(counts.T, np.int32))
 
 
-def _in_numpy(call: Call) -> Numbers:
+def _in_numpy(call: TracedCall) -> Numbers:
     numbers = Numbers(*(np.asarray(array, np.float64) for array in call.kind.numbers(call.operands)))
     rest = np.asarray(call.operands.rest, np.float64)
     return numbers._replace(side=numbers.side + rest) if rest.size else numbers
 
 
-def _violation(call: Call, x: Array) -> Array:
+def _violation(call: TracedCall, x: Array) -> Array:
     """The worst violation of any hard row or bound at x (N, l), (N,)."""
     numbers, rest = jax.lax.stop_gradient((call.kind.numbers(call.operands), call.operands.rest))
     numbers = numbers._replace(side=numbers.side + rest) if rest.size else numbers

@@ -145,8 +145,8 @@ class Reading:
             row, col, _ = constraints._structure.on(numbers.values.device)
             scores = self.scores.reshape(count, self.width)
             point = x.reshape(count, self.width).to(self.dtype)
-            found = bound_duals(self.objective, numbers, (row, col), scores, point, duals.reshape(count, -1))
-            return found.reshape(*batch, self.width)
+            multipliers = bound_duals(self.objective, numbers, (row, col), scores, point, duals.reshape(count, -1))
+            return multipliers.reshape(*batch, self.width)
 
         solution = Solution(self.answer(x), steps, duals, codes, solver_codes, constraints, of_bounds)
         if not constraints._fixed:

@@ -27,8 +27,8 @@ def solve_exactly(curvature: Curvature, rhs: Tensor) -> Tensor:
             f"Fix: call backward or torch.autograd.grad once per output."
         )
     with torch.no_grad():
-        found = _by_iteration(curvature, rhs)
-    return found + _Correction.apply(rhs - curvature.product(found), curvature)
+        solution = _by_iteration(curvature, rhs)
+    return solution + _Correction.apply(rhs - curvature.product(solution), curvature)
 
 
 class _Correction(torch.autograd.Function):

@@ -160,10 +160,10 @@ def _pull(ctx: Any, grad_x: Tensor | None, grad_duals: Tensor | None, needed: li
     if _recorded([t for t in (grad_x, grad_duals, duals, *tensors) if t is not None]):
         text = "".join("1" if wants else "0" for wants in needed)  # function transforms take no tuples
         how = ctx.options, ctx.numbers, text, codes, decided, *arguments.pattern
-        found = iter(PulledBack.apply(*how, grad_x, grad_duals, duals, *tensors))
+        pulled = iter(PulledBack.apply(*how, grad_x, grad_duals, duals, *tensors))
     else:
-        found = iter(torch.ops.linsat.project_backward(grad_x, grad_duals, duals, codes, decided, needed, *arguments))
-    return [next(found) if wants else None for wants in needed]
+        pulled = iter(torch.ops.linsat.project_backward(grad_x, grad_duals, duals, codes, decided, needed, *arguments))
+    return [next(pulled) if wants else None for wants in needed]
 
 
 def _kept(options: str, numbers: int, saved: Tensors) -> tuple[Arguments, tuple[Tensor, Tensor, Tensor]]:
@@ -179,9 +179,9 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
 
 def _backward(ctx: Any, grad_x: Tensor | None, grad_duals: Tensor | None, *_: Any) -> tuple[Any, ...]:
     wants = ctx.needs_input_grad
-    found = _pull(ctx, grad_x, grad_duals, [wants[0], *wants[2], *wants[3]])
+    gradients = _pull(ctx, grad_x, grad_duals, [wants[0], *wants[2], *wants[3]])
     end = 1 + ctx.numbers
-    return found[0], [None] * 3, found[1:end], found[end:], None, None
+    return gradients[0], [None] * 3, gradients[1:end], gradients[end:], None, None
 
 
 _project.register_autograd(_backward, setup_context=_setup)
@@ -210,7 +210,7 @@ class Transformed(torch.autograd.Function):
 
 
 class Pushed(Transformed):
-    """The same in forward mode; a class of its own, because torch.compile takes no function that has a `jvp`."""
+    """The same in forward mode; a separate class, because torch.compile takes no function that has a `jvp`."""
 
     generate_vmap_rule = False
 
@@ -338,13 +338,13 @@ def _(info: Any, in_dims: tuple[Any, ...], *everything: Any) -> tuple[Any, Any]:
     # A gradient is summed over the instances that share a number, not over the mapped ones: here they may not share it.
     joined = [(join.each if wants else join.shared)(*pair) for *pair, wants in zip(tensors, dims, needed, strict=True)]
     joined[0] = join.each(given.scores, of_scores)
-    found = torch.ops.linsat.project_backward(
+    gradients = torch.ops.linsat.project_backward(
         *map(join.each, (grad_x, grad_duals, duals, codes), in_dims[:4]),
         join.each(decided, in_dims[4]),
         needed,
         *_arguments(given.options, len(given.numbers), given.pattern, None, joined),
     )
     alone = [_instances(t, dim) != join.count for t, dim, wants in zip(tensors, dims, needed, strict=True) if wants]
-    pairs = zip(map(join.split, found), alone, strict=True)
+    pairs = zip(map(join.split, gradients), alone, strict=True)
     split = [whole.sum(1, keepdim=True) if shared else whole for whole, shared in pairs]
     return split, [0] * len(split)

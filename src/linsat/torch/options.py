@@ -66,10 +66,10 @@ def _objective_class(name: str) -> Any:
     known: list[Any] = [Objective]
     for kind in known:
         known += kind.__subclasses__()
-    found = [kind for kind in known if kind.__name__ == name]
-    if not found:
+    kinds = [kind for kind in known if kind.__name__ == name]
+    if not kinds:
         raise ConstraintError(
             f"the graph was made with the objective {name!r}, which this process does not know. "
             f"Fix: import the module that defines it before running the graph."
         )
-    return found[-1]
+    return kinds[-1]

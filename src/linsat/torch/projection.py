@@ -65,8 +65,8 @@ def solve(
     if _unrolls(reading.solver):
         answer = _unrolled(reading)
     elif not _plain() or tracing(reading.scores):
-        found = apply(arguments_of(reading))
-        return reading.solution(found.x, found.duals, (found.codes, found.steps, found.solved_by))
+        solved = apply(arguments_of(reading))
+        return reading.solution(solved.x, solved.duals, (solved.codes, solved.steps, solved.solved_by))
     else:
         answer = point_and_duals(reading.call(), reading.scores)
     return reading.solution(answer.x, answer.duals, tuple(answer.counts))

@@ -73,8 +73,8 @@ def project(arguments: Arguments) -> Answers:
 def pull_back(arguments: Arguments, point: Point, grads: Gradients, needed: Sequence[bool]) -> list[Tensor]:
     """Gradients to scores, numbers and parameters, those that are needed."""
     with torch.no_grad(), transforms_allowed():
-        found = gradients(_solved(arguments, point), grads[1], grads[0], tuple(needed))
-    wanted = [(g, t) for g, t, wants in zip(found, _tensors(arguments), needed, strict=True) if wants]
+        pulled = gradients(_solved(arguments, point), grads[1], grads[0], tuple(needed))
+    wanted = [(g, t) for g, t, wants in zip(pulled, _tensors(arguments), needed, strict=True) if wants]
     return [torch.zeros_like(t) if g is None else g.to(t.dtype).reshape(t.shape).contiguous() for g, t in wanted]
 
 
@@ -82,8 +82,8 @@ def pull_tangents_back(
     arguments: Arguments, point: Sequence[Tensor], grads: Gradients, needed: Sequence[bool]
 ) -> list[Tensor | None]:
     """As `pull_back`, None where not needed, in torch operations: each is itself differentiable in forward mode."""
-    found = gradients(_solved(arguments, Point(*point)), grads[1], grads[0], tuple(needed))
-    return [g if wants else None for g, wants in zip(found, needed, strict=True)]
+    pulled = gradients(_solved(arguments, Point(*point)), grads[1], grads[0], tuple(needed))
+    return [g if wants else None for g, wants in zip(pulled, needed, strict=True)]
 
 
 def differentiate(
@@ -97,8 +97,8 @@ def differentiate(
         given = iter(tensors)
         grad_x, grad_duals = (None if g is None else next(given) for g in grads)
         own = replace(here, tensors=tuple(given), duals=duals)
-        found = gradients(own, grad_duals, grad_x, tuple(needed))
-        return tuple(g for g, wants in zip(found, needed, strict=True) if wants and g is not None)
+        pulled = gradients(own, grad_duals, grad_x, tuple(needed))
+        return tuple(g for g, wants in zip(pulled, needed, strict=True) if wants and g is not None)
 
     inputs = (*given, *_tensors(arguments))
     to_duals, *others = torch.func.vjp(again, point.duals, *inputs)[1](tuple(cotangents))
@@ -115,8 +115,8 @@ def push_forward(arguments: Arguments, point: Sequence[Tensor], tangents: Sequen
     needed = [tangent is not None for tangent in tangents]
 
     def pulled(grad_x: Tensor, grad_duals: Tensor) -> tuple[Tensor | None, ...]:
-        found = pull_tangents_back(arguments, point, (grad_x, grad_duals), needed)
-        return tuple(g for g in found if g is not None)
+        parts = pull_tangents_back(arguments, point, (grad_x, grad_duals), needed)
+        return tuple(g for g in parts if g is not None)
 
     zeros = torch.zeros_like(arguments.scores), torch.zeros_like(point[0])
     return torch.func.vjp(pulled, *zeros)[1](tuple(tangent for tangent in tangents if tangent is not None))
@@ -191,5 +191,5 @@ def _constraints(numbers: Numbers, pattern: Sequence[Tensor], width: int, names:
         arguments[matrix_name] = torch.sparse_coo_tensor(index, ones, shape, device=ones.device, check_invariants=True)
         arguments[side_name] = side[:, members].squeeze(0)
         coefficients[matrix_name] = own.squeeze(0)
-    found = Constraints(**arguments)
-    return found.with_coefficients(**coefficients) if coefficients else found
+    constraints = Constraints(**arguments)
+    return constraints.with_coefficients(**coefficients) if coefficients else constraints
