@@ -86,12 +86,13 @@ static int64_t size_of_parameter(const Layout *a, const Statement *s, int p);
 typedef struct {
     int64_t sizes[GRADIENTS], any;
     Gradient of[GRADIENTS];
+    int written; /* one that is written, not added to, where each instance has its own: that of a full P */
 } Wanted;
 
 static Wanted list_gradients(const Layout *a, const Statement *s, const Pull *call) {
     const Gradient of[] = {call->values, call->side, call->lower, call->upper, call->price, call->parameters[0], call->parameters[1]};
     const int64_t first = size_of_parameter(a, s, 0), second = size_of_parameter(a, s, 1);
-    Wanted wanted = {{a->entries, a->rows, a->variables, a->variables, a->rows, first, second}, 0, {{NULL, 0}}};
+    Wanted wanted = {{a->entries, a->rows, a->variables, a->variables, a->rows, first, second}, 0, {{NULL, 0}}, is_full(s) ? 5 : -1};
     for (int g = 0; g < GRADIENTS; g++) {
         if (wanted.sizes[g]) wanted.of[g] = of[g];
         wanted.any |= wanted.of[g].at != NULL;
