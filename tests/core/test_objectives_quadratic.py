@@ -267,6 +267,9 @@ def test_a_matrix_that_is_not_semidefinite_is_named():
     with pytest.raises(linsat.ConstraintError, match=r"P is not positive semi-definite.*eigenvalue is -0.5.*Fix"):
         linsat.project(SCORES, SIMPLEX, objective=linsat.Quadratic(P))
     own = np.stack([np.eye(3), P])
+    fixed = linsat.Constraints(E=[[0.0, 0.0, 1.0]], f=[0.0])  # P is definite where this leads, and must be everywhere
+    with pytest.raises(linsat.ConstraintError, match=r"eigenvalue is -0.5"):
+        linsat.project(SCORES, fixed, objective=linsat.Quadratic(P))
     with pytest.raises(linsat.ConstraintError, match="P of instance 1"):
         linsat.project(SCORES, SIMPLEX, objective=linsat.Quadratic(own))
     solution = linsat.solve(SCORES, SIMPLEX, objective=linsat.Quadratic(own), on_failure="nan")
@@ -305,6 +308,9 @@ def test_unbounded_programs_are_named():
 def test_infeasible_programs_are_named():
     with pytest.raises(linsat.InfeasibleError, match="cannot hold"):
         linsat.project(SCORES, linsat.Constraints(E=np.ones((1, 3)), f=[4.0]), objective=linsat.Quadratic(np.eye(3)))
+    twice = linsat.Constraints(E=[[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]], f=[1.0, 2.5], lower=-np.inf, upper=np.inf)
+    with pytest.raises(linsat.InfeasibleError, match="cannot hold"):
+        linsat.project(SCORES, twice, objective=linsat.Quadratic(np.eye(3)))
     solution = linsat.solve(
         SCORES, SIMPLEX, f=np.array([[1.0], [-1.0]]), objective=linsat.Quadratic(np.eye(3)), on_failure="ignore"
     )
@@ -321,6 +327,65 @@ def test_scores_of_minus_infinity_hold_a_variable():
         gain = c[0] - c[1]  # x1 - x2 of the two that are left: (2 x1 - x2) = gain, x1 + x2 = 1
         expected = np.clip((gain + 1) / 3, 0, 1)
         np.testing.assert_allclose(x[0, 1:], [expected, 1 - expected], atol=1e-12)
+
+
+def linear_system(P, rows, tight, g):
+    """dL/dc of x = argmin x'Px / 2 - c'x on the rows that are tight, by numpy: [P M'; M 0] [v; w] = [g; 0]."""
+    M = rows[tight]
+    whole = np.block([[P, M.T], [M, np.zeros((len(M), len(M)))]])
+    return np.linalg.lstsq(whole, np.concatenate([g, np.zeros(len(M))]), rcond=1e-13)[0][: len(P)]
+
+
+@pytest.mark.parametrize("kind", ["plain", "scaled", "nearly parallel", "dependent", "one point", "own"])
+def test_many_equalities_equal_clarabel(kind):
+    """Equalities leave few variables, or none: values and gradients, with bounds on variables that they determine."""
+    for seed in range(25):
+        rng = np.random.default_rng([seed, 17])
+        n = int(rng.integers(4, 30))
+        count = n if kind == "one point" else int(rng.integers(n // 2, n))
+        point, E, A = rng.normal(size=n), rng.normal(size=(count, n)), rng.normal(size=(n // 2, n))
+        if kind == "scaled":
+            E *= 10.0 ** rng.uniform(-4, 4, size=(count, 1))
+        if kind == "nearly parallel":
+            E[1] = E[0] + 1e-6 * E[1]
+        if kind == "dependent":
+            E = np.vstack([E, E[:1] - 3.0 * E[1:2], E[:1]])
+        F = rng.normal(size=(3 if kind == "own" else 1, n, n))
+        P = F @ F.swapaxes(-1, -2) / n + 0.05 * np.eye(n)
+        y, given = 3.0 * rng.normal(size=(3, n)), rng.normal(size=(3, n))
+        lower = np.where(rng.random(n) < 0.7, point - rng.random(n), -np.inf)
+        stated = {"E": E, "f": E @ point, "A": A, "b": A @ point + rng.random(n // 2), "lower": lower, "upper": np.inf}
+        leaf = torch.tensor(y, requires_grad=True)
+        objective = linsat.Quadratic(torch.tensor(P if kind == "own" else P[0]))
+        solution = linsat.solve(leaf, linsat.Constraints(**stated), objective=objective, on_failure="raise")
+        (solution.x * torch.tensor(given)).sum().backward()
+        rows, low, high = all_rows(stated | {"upper": np.full(n, np.inf)})
+        for i, x in enumerate(solution.x.detach().numpy()):
+            own = P[min(i, len(P) - 1)]
+            best = clarabel_point(own, y[i], rows, low, high)
+            value = x @ own @ x / 2 - y[i] @ x
+            assert value <= best.obj_val + 1e-7 * (1 + abs(best.obj_val))
+            size = np.abs(rows) @ np.abs(x) + 1.0
+            assert ((rows @ x - high) / size).max() <= 1e-10
+            assert ((low - rows @ x) / size).max() <= 1e-10
+            tight = (np.minimum(rows @ x - low, high - rows @ x) <= 1e-9 * size) | (low == high)
+            expected = linear_system(own, rows / np.linalg.norm(rows, axis=1, keepdims=True), tight, given[i])
+            if kind != "nearly parallel":
+                np.testing.assert_allclose(leaf.grad[i].numpy(), expected, atol=1e-7 * (1 + np.abs(expected).max()))
+
+
+def test_more_rows_meet_in_a_corner_than_it_takes():
+    """Degenerate: 4 n rows through the corner at which the best point lies."""
+    for seed in range(30):
+        rng = np.random.default_rng([seed, 23])
+        n = int(rng.integers(2, 12))
+        F, corner = rng.normal(size=(n, n)), rng.normal(size=n)
+        P, A = F @ F.T / n + 0.05 * np.eye(n), rng.normal(size=(4 * n, n))
+        y = P @ corner + A.T @ rng.random(4 * n)  # in the cone of all normals
+        x = linsat.project(
+            y, linsat.Constraints(A=A, b=A @ corner, lower=-np.inf, upper=np.inf), objective=linsat.Quadratic(P)
+        )
+        np.testing.assert_allclose(x, corner, atol=1e-9)
 
 
 # ------------------------------------------------------------------ doors

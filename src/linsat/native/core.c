@@ -67,7 +67,7 @@ struct Layout {
 
 /* What lanes.h takes, and the steps and passes before it leaves an instance to iterate.h. Larger sets gain little in large
  * batches, and lose in batches of one, which take the same code so as to give the same bits. */
-enum { LANE_ROWS = 12, LANE_VARIABLES = 36, LANE_ENTRIES = 96, LANE_STEPS = 30, LANE_PASSES = 60, LANE_SWEEPS = 1, LANE_TURNS = 3 };
+enum { LANE_ROWS = 12, LANE_VARIABLES = 36, LANE_ENTRIES = 96, LANE_STEPS = 30, LANE_PASSES = 60, LANE_SWEEPS = 1, LANE_TURNS = 8 };
 enum { MOST_LANES = 8, CLAIMED = 64 }; /* instances that a thread takes at a time */
 enum { NEW_COEFFICIENTS = 1, NEW_ROWS = 2, NEW_VARIABLES = 4, NEW_HEAT = 8, NEW_NUMBERS = 15 }; /* what a group's numbers differ in */
 enum { LARGEST_INTERIOR = 250000, MOST_INTERIOR = 1000 }; /* rows times variables, and their sum */
@@ -86,12 +86,13 @@ static int64_t size_of_parameter(const Layout *a, const Statement *s, int p);
 typedef struct {
     int64_t sizes[GRADIENTS], any;
     Gradient of[GRADIENTS];
+    int written; /* one that is written, not added to, where each instance has its own: that of a full P */
 } Wanted;
 
 static Wanted list_gradients(const Layout *a, const Statement *s, const Pull *call) {
     const Gradient of[] = {call->values, call->side, call->lower, call->upper, call->price, call->parameters[0], call->parameters[1]};
     const int64_t first = size_of_parameter(a, s, 0), second = size_of_parameter(a, s, 1);
-    Wanted wanted = {{a->entries, a->rows, a->variables, a->variables, a->rows, first, second}, 0, {{NULL, 0}}};
+    Wanted wanted = {{a->entries, a->rows, a->variables, a->variables, a->rows, first, second}, 0, {{NULL, 0}}, is_full(s) ? 5 : -1};
     for (int g = 0; g < GRADIENTS; g++) {
         if (wanted.sizes[g]) wanted.of[g] = of[g];
         wanted.any |= wanted.of[g].at != NULL;

@@ -218,8 +218,8 @@ static Sums V(places)(const Wanted *wanted, const Team *team, int64_t t, int64_t
         const Gradient of = wanted->of[g];
         if (!of.at) continue;
         *places[g] = of.step ? of.at + n * of.step : shared;
-        if (of.step) memset(*places[g], 0, wanted->sizes[g] * sizeof(double));
-        else shared += wanted->sizes[g];
+        if (!of.step) shared += wanted->sizes[g];
+        else if (g != wanted->written) memset(*places[g], 0, wanted->sizes[g] * sizeof(double));
     }
     return to;
 }

@@ -38,7 +38,7 @@
 #ifndef LINSAT_QUADRATIC
 #define LINSAT_QUADRATIC
 enum { IDLE = 0, AT_LOW = 1, AT_HIGH = -1, AT_PRICE_UP = 2, AT_PRICE_DOWN = -2 }; /* what a constraint does; UP: lambda = price */
-enum { ROUNDS = 60, PATIENT_EXCHANGES = 2, MOST_EXCHANGES = 4000, SADDLE_ROUNDS = 8 };
+enum { ROUNDS = 60, PATIENT_EXCHANGES = 2, MOST_EXCHANGES = 4000, SADDLE_ROUNDS = 8, SWEEPS = 5 };
 #define LIFT 1e-9          /* on the diagonal of T, whose entries are 1 */
 #define SMALL_SHIFT 1e-4   /* of the largest diagonal entry of a singular P */
 #define NEGATIVE 1e-6      /* of that: an eigenvalue may be so far below 0 by rounding */
@@ -54,7 +54,7 @@ typedef struct {
     const Layout *layout;
     Team *team;
     Instance it;
-    int metric, ready;
+    int metric, ready, priced; /* priced: some rows are soft */
     int64_t n, z, w, m, ld;  /* variables, rounded up; variables N, the same rounded up; constraints, and w + m: rounded up */
     int64_t count;           /* of constraints but for padding */
     int64_t equations, rank; /* hard equalities, and how many of them are independent */
@@ -68,6 +68,7 @@ typedef struct {
     double *c, *x, *r, *Px, *pulled, *y, *part;         /* (n), y: (ld), part: (n + k) */
     double *unit, *low, *high, *least, *most;           /* (m) units; ends; ends of lambda */
     double *lambda, *value, *base, *d, *ends, *rhs;     /* (m) */
+    double *floor, *ceiling;                            /* (m) where a constraint is beyond its end */
     double *duals, *values, *sizes, *side, *mu, *scale; /* (k); of hard equalities: sides, multipliers, 1 / largest coefficient */
     int32_t *row, *variable, *list;                     /* (m) what a constraint is, -1: not that; those that bind */
     int32_t *equation, *basic, *other, *place;          /* (k) their rows; (n) B, N; where in N, or -1 - where in B */
@@ -101,7 +102,7 @@ static double *V(arrange_quadratic)(Quadratic *q, const Layout *a, int64_t bound
     q->part = V(take)(&at, n + tail);
     double **variables[] = {&q->c, &q->x, &q->r, &q->Px, &q->pulled};
     for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++) *variables[i] = V(take)(&at, n);
-    double **constraints[] = {&q->unit, &q->low, &q->high, &q->least, &q->most, &q->lambda, &q->value, &q->base, &q->d, &q->ends, &q->rhs};
+    double **constraints[] = {&q->unit, &q->low, &q->high, &q->least, &q->most, &q->lambda, &q->value, &q->base, &q->d, &q->ends, &q->rhs, &q->floor, &q->ceiling};
     for (size_t i = 0; i < sizeof(constraints) / sizeof(*constraints); i++) *constraints[i] = V(take)(&at, m + 8);
     double **rows[] = {&q->duals, &q->values, &q->sizes, &q->side, &q->mu, &q->scale};
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) *rows[i] = V(take)(&at, tail);
@@ -362,10 +363,33 @@ static int V(state_quadratic)(Quadratic *q, const Statement *s, const double *sc
 
 /* ---- sums ---- */
 
+/* to = from + the sum of factors times rows of a matrix, those of a list or all: sums stay in registers. */
+static void V(add_multiples)(double *to, const double *from, const double *matrix, int64_t width, const int32_t *list, const double *factors,
+                        int64_t count) {
+    int64_t h = 0;
+    for (; h + 32 <= width; h += 32) {
+        vec sums[4 * BLOCK];
+        for (int b = 0; b < 4 * BLOCK; b++) sums[b] = V(load)(from + h + b * LANES);
+        for (int64_t e = 0; e < count; e++) {
+            const double *row = matrix + (list ? list[e] : e) * width + h, factor = factors[e];
+            for (int b = 0; b < 4 * BLOCK; b++) sums[b] += factor * V(load)(row + b * LANES);
+        }
+        for (int b = 0; b < 4 * BLOCK; b++) V(store)(to + h + b * LANES, sums[b]);
+    }
+    for (; h < width; h += 8) {
+        vec sums[BLOCK];
+        for (int b = 0; b < BLOCK; b++) sums[b] = V(load)(from + h + b * LANES);
+        for (int64_t e = 0; e < count; e++) {
+            const double *row = matrix + (list ? list[e] : e) * width + h, factor = factors[e];
+            for (int b = 0; b < BLOCK; b++) sums[b] += factor * V(load)(row + b * LANES);
+        }
+        for (int b = 0; b < BLOCK; b++) V(store)(to + h + b * LANES, sums[b]);
+    }
+}
+
 static void V(times_P)(const Quadratic *q, const double *x, double *to) {
-    const int64_t l = q->layout->variables;
-    for (int64_t j = 0; j < l; j++) to[j] = V(dot)(q->P + j * q->n, x, q->n);
-    memset(to + l, 0, (q->n - l) * sizeof(double)); /* zeros of padding may meet anything but NaN */
+    memset(to, 0, q->n * sizeof(double));
+    V(add_multiples)(to, to, q->P, q->n, NULL, x, q->layout->variables);
 }
 
 /* M' lambda + E' mu into `pulled` */
@@ -446,12 +470,16 @@ static void V(factor_binding)(Quadratic *q) {
         if (q->state[g] == AT_LOW || q->state[g] == AT_HIGH) q->list[count++] = (int32_t)g;
     q->bind = count;
     const int64_t wide = rounded_up(count);
-    for (int64_t g = 0; g < wide; g++) {
+    for (int64_t g = 0; g < count; g++) {
         double *to = q->W + g * wide;
-        const double *from = g < count ? q->R + q->list[g] * m : NULL;
-        for (int64_t h = g & ~(int64_t)7; h < wide; h++) to[h] = g < count && h < count ? from[q->list[h]] : 0.0;
-        if (g >= count) to[g] = 1.0;
-        q->W_size[g] = g < count ? q->R[q->list[g] * m + q->list[g]] : 1.0;
+        const double *from = q->R + q->list[g] * m;
+        for (int64_t h = g; h < count; h++) to[h] = from[q->list[h]];
+        for (int64_t h = count; h < wide; h++) to[h] = 0.0;
+        q->W_size[g] = to[g];
+    }
+    for (int64_t g = count; g < wide; g++) { /* padding */
+        memset(q->W + g * wide, 0, wide * sizeof(double));
+        q->W[g * wide + g] = q->W_size[g] = 1.0;
     }
     if (count) V(cholesky)(q->team, q->W, wide, count, q->W_size, q->W_inverse, q->packed);
     memcpy(q->before, q->state, q->m);
@@ -687,41 +715,95 @@ static int V(add_one_by_one)(Quadratic *q, int64_t most, int64_t *steps) {
     return 1;
 }
 
+/* What every constraint should do, into `next`; returns how many do not. */
+static int64_t V(correct)(Quadratic *q, double reach) {
+    int64_t wrong = 0;
+    if (q->priced) {
+        for (int64_t g = 0; g < q->count; g++) {
+            q->next[g] = V(corrected)(q, g, q->lambda[g] + q->d[g], q->value[g], reach);
+            wrong += q->next[g] != q->state[g];
+        }
+        return wrong;
+    }
+    memcpy(q->next, q->state, q->m);
+    for (int64_t e = 0; e < q->bind; e++) { /* the same, for two kinds of constraints only: those that bind, and all */
+        const int64_t g = q->list[e];
+        if (V(corrected)(q, g, q->lambda[g] + q->d[g], q->value[g], reach) == IDLE) q->next[g] = IDLE, wrong++;
+    }
+    for (int64_t from = 0; from < q->m; from += 8) {
+        mask beyond = {0};
+        for (int64_t g = from; g < from + 8; g += LANES) {
+            const vec value = V(load)(q->value + g);
+            beyond |= (mask)(value < V(load)(q->floor + g)) | (mask)(value > V(load)(q->ceiling + g));
+        }
+        int any = 0;
+        for (int b = 0; b < LANES; b++) any |= beyond[b] != 0;
+        for (int64_t g = from; g < from + 8 && any; g++) {
+            if (q->state[g] != IDLE) continue;
+            q->next[g] = V(corrected)(q, g, 0.0, q->value[g], reach);
+            wrong += q->next[g] != IDLE;
+        }
+    }
+    return wrong;
+}
+
+/* What is likely to bind: the multipliers that a few sweeps of one after another leave (Gauss, Seidel; Hildreth). */
+static void V(guess_binding)(Quadratic *q) {
+    double *value = q->value, *own = q->d;
+    memcpy(value, q->base, q->m * sizeof(double));
+    memset(own, 0, q->m * sizeof(double));
+    for (int sweep = 0, changes = 1; sweep < SWEEPS && changes; sweep++) {
+        changes = 0; /* of what binds */
+        for (int64_t g = 0; g < q->count; g++) {
+            const double rest = value[g] - own[g]; /* T has ones on its diagonal */
+            if (rest >= q->low[g] && rest <= q->high[g] && own[g] == 0.0) continue;
+            double wanted = rest < q->low[g] ? q->low[g] - rest : rest > q->high[g] ? q->high[g] - rest : 0.0;
+            wanted = wanted > q->most[g] ? q->most[g] : wanted < q->least[g] ? q->least[g] : wanted;
+            const double step = wanted - own[g], *row = q->R + g * q->m;
+            changes |= (wanted != 0.0) != (own[g] != 0.0);
+            for (int64_t h = 0; h < q->m; h += LANES) V(store)(value + h, V(load)(value + h) + step * V(load)(row + h));
+            own[g] = wanted;
+        }
+    }
+    for (int64_t g = 0; g < q->count; g++) {
+        if (own[g] > 0) q->state[g] = own[g] < q->most[g] ? AT_LOW : AT_PRICE_UP;
+        else if (own[g] < 0) q->state[g] = own[g] <= q->least[g] ? AT_PRICE_DOWN : q->low[g] == q->high[g] ? AT_LOW : AT_HIGH;
+    }
+}
+
 /* d such that every constraint does what it should; returns whether that was found. */
 static int V(exchange_binding)(Quadratic *q, int64_t most, int64_t *steps) {
-    const int64_t count = q->count;
-    int64_t fewest = count + 1;
+    int64_t fewest = q->count + 1;
     int patience = PATIENT_EXCHANGES, factored = q->bind >= 0 && !memcmp(q->state, q->before, q->m);
+    const int begun = q->priced || V(largest)(q->lambda, q->m) > 0;
     for (;;) {
         if (!factored) V(factor_binding)(q), ++*steps;
         factored = 0;
         double *value = q->value; /* M x is in base already */
-        memcpy(value, q->base, q->m * sizeof(double));
+        const double *from = q->base;
         double reach = 1.0;
-        for (int64_t g = 0; g < count; g++) {
+        memset(q->d, 0, q->m * sizeof(double));
+        for (int64_t g = 0; g < q->count && begun; g++) {
             const int8_t state = q->state[g];
             if (state == AT_LOW || state == AT_HIGH) continue;
             q->d[g] = (state == AT_PRICE_UP ? q->most[g] : state == AT_PRICE_DOWN ? q->least[g] : 0.0) - q->lambda[g];
-            if (q->d[g] != 0.0) V(add_constraint)(q, value, g, q->d[g]);
+            if (q->d[g] == 0.0) continue;
+            V(add_product)(value, from, q->R + g * q->m, q->d[g], q->m);
+            from = value;
         }
-        for (int64_t g = 0; g < q->bind; g++) q->ends[q->list[g]] = q->state[q->list[g]] == AT_LOW ? q->low[q->list[g]] : q->high[q->list[g]];
-        V(solve_binding)(q, value, q->ends);
-        for (int64_t g = 0; g < q->bind; g++) {
-            const int64_t at = q->list[g];
-            V(add_constraint)(q, value, at, q->d[at]);
-            const double size = fabs(q->lambda[at] + q->d[at]);
+        for (int64_t e = 0; e < q->bind; e++) q->ends[q->list[e]] = q->state[q->list[e]] == AT_LOW ? q->low[q->list[e]] : q->high[q->list[e]];
+        V(solve_binding)(q, from, q->ends);
+        V(add_multiples)(value, from, q->R, q->m, q->list, q->rhs, q->bind);
+        for (int64_t e = 0; e < q->bind; e++) {
+            const double size = fabs(q->lambda[q->list[e]] + q->rhs[e]);
             reach = size > reach ? size : reach;
         }
-        int64_t wrong = 0;
-        for (int64_t g = 0; g < count; g++) {
-            q->next[g] = V(corrected)(q, g, q->lambda[g] + q->d[g], value[g], reach);
-            wrong += q->next[g] != q->state[g];
-        }
+        const int64_t wrong = V(correct)(q, reach);
         if (!wrong && isfinite(reach)) return 1;
         patience = wrong < fewest ? PATIENT_EXCHANGES : patience - 1;
         fewest = wrong < fewest ? wrong : fewest;
         if (patience < 0 || !isfinite(reach)) return V(add_one_by_one)(q, most, steps);
-        memcpy(q->state, q->next, count);
+        memcpy(q->state, q->next, q->count);
     }
 }
 
@@ -730,6 +812,7 @@ static int V(exchange_binding)(Quadratic *q, int64_t most, int64_t *steps) {
 /* Ends of the constraints and of their multipliers, in units. */
 static void V(read_ends)(Quadratic *q) {
     const Instance *it = &q->it;
+    q->priced = 0;
     for (int64_t g = 0; g < q->m; g++) {
         const double unit = q->unit[g];
         q->low[g] = -INFINITY, q->high[g] = INFINITY, q->least[g] = -INFINITY, q->most[g] = INFINITY;
@@ -740,8 +823,10 @@ static void V(read_ends)(Quadratic *q) {
             const Ends ends = ends_of(it, q->row[g]);
             q->low[g] = ends.lower * unit;
             q->high[g] = ends.upper * unit;
-            if (V(is_soft)(it, q->row[g])) q->least[g] = -ends.over / unit, q->most[g] = ends.under / unit;
+            if (V(is_soft)(it, q->row[g])) q->priced = 1, q->least[g] = -ends.over / unit, q->most[g] = ends.under / unit;
         }
+        q->floor[g] = q->low[g] - EXCHANGED * (1.0 + fabs(q->low[g]));
+        q->ceiling[g] = q->high[g] + EXCHANGED * (1.0 + fabs(q->high[g]));
     }
 }
 
@@ -788,8 +873,8 @@ static double V(left_over)(const Quadratic *q) {
     return worst / size + off;
 }
 
-/* Rounds until x rests; returns whether they ended. */
-static int V(run_rounds)(Quadratic *q, int64_t most, int64_t *steps) {
+/* Rounds until x rests; returns whether they ended. `begun`: it is known already what may bind. */
+static int V(run_rounds)(Quadratic *q, int begun, int64_t most, int64_t *steps) {
     double last = INFINITY;
     int tired = 0;
     memcpy(q->r, q->c, q->n * sizeof(double)); /* x and lambda are 0 */
@@ -797,6 +882,7 @@ static int V(run_rounds)(Quadratic *q, int64_t most, int64_t *steps) {
     for (int round = 0; round < ROUNDS; round++) {
         if (V(meet_equations)(q, q->x)) V(remainder)(q, q->c, q->x, q->lambda);
         V(begin_system)(q);
+        if (!round && !begun) V(guess_binding)(q);
         const int64_t before = *steps;
         if (!V(exchange_binding)(q, most, steps)) return 0;
         V(end_system)(q, q->x);
@@ -820,8 +906,9 @@ static int V(run_rounds)(Quadratic *q, int64_t most, int64_t *steps) {
     return last < 1e-9;
 }
 
-/* x in its box; duals of the rows and what binds, as `decided` has it. */
-static void V(settle_quadratic)(Quadratic *q) {
+/* x in its box; duals of the rows and what binds, as `decided` has it. Returns whether x has moved. */
+static int V(settle_quadratic)(Quadratic *q) {
+    int moved = 0;
     Instance *it = &q->it;
     const Layout *a = q->layout;
     memset(it->free, 1, a->variables);
@@ -845,15 +932,18 @@ static void V(settle_quadratic)(Quadratic *q) {
         double x = q->x[j];
         x = x < lower + AT_BOUND * (1.0 + fabs(lower)) + rounding ? lower : x;
         x = x > upper - AT_BOUND * (1.0 + fabs(upper)) - rounding ? upper : x;
+        moved |= q->x[j] != x;
         q->x[j] = x;
         it->free[j] = x > lower && x < upper;
         it->at_upper[j] = x >= upper && upper > lower;
     }
+    return moved;
 }
 
 /* The verdict of verdict.h: every hard row holds at x, and multipliers and distances leave no gap. A full P has no
- * terms of single variables: instead each of them is stationary to tolerance, or pushed to its bound. */
-static int V(is_optimal)(Quadratic *q, double tol) {
+ * terms of single variables: instead each of them is stationary to tolerance, or pushed to its bound. `moved`: P x is not
+ * that of the last round. */
+static int V(is_optimal)(Quadratic *q, int moved, double tol) {
     const Layout *a = q->layout;
     const Instance *it = &q->it;
     double gap = 0.0, size = 1.0;
@@ -879,7 +969,7 @@ static int V(is_optimal)(Quadratic *q, double tol) {
         if (!(off <= tol * (q->sizes[i] > 1.0 ? q->sizes[i] : 1.0))) return 0;
         if (dual != 0.0) gap += fabs(dual) * fabs(q->values[i] - (dual > 0 ? ends.lower : ends.upper));
     }
-    V(times_P)(q, q->x, q->Px);
+    if (moved) V(times_P)(q, q->x, q->Px);
     memset(q->pulled, 0, q->n * sizeof(double));
     for (int64_t i = 0; i < a->rows; i++)
         if (q->duals[i] != 0.0) V(add_product)(q->pulled, q->pulled, q->A + i * q->n, q->duals[i], q->n);
@@ -921,9 +1011,9 @@ static void V(forward_one_quadratic)(Quadratic *q, const Statement *s, const Sol
         const int64_t most = call->max_steps < CONSTANTS.steps_before_interior ? call->max_steps : MOST_EXCHANGES;
         V(read_ends)(q);
         V(begin_rounds)(q, call->start ? call->start + n * a->rows : NULL);
-        const int ended = V(run_rounds)(q, most, &steps);
-        V(settle_quadratic)(q);
-        status = ended && V(is_optimal)(q, call->tol) ? CONVERGED : steps >= call->max_steps ? STEP_LIMIT : STALLED;
+        const int ended = V(run_rounds)(q, call->start != NULL, most, &steps);
+        const int moved = V(settle_quadratic)(q);
+        status = ended && V(is_optimal)(q, moved, call->tol) ? CONVERGED : steps >= call->max_steps ? STEP_LIMIT : STALLED;
         if (call->single && V(largest)(q->x, q->n) > FLT_MAX) status = NOT_FINITE;
     } else {
         for (int64_t j = 0; j < l; j++) q->x[j] = NAN;
@@ -991,6 +1081,7 @@ static void V(pull_back_quadratic)(Quadratic *q, const Pull *call, int64_t n, co
     const uint8_t *free_ = decided, *at_upper = decided + l, *active = decided + 2 * l;
     const double *duals = call->duals + n * k, *of_duals = call->grad_duals ? call->grad_duals + n * k : NULL;
     double *v = q->S_size, *x = q->x, *g = q->c, *target = q->high, *w = q->low;
+    const double *Pv = q->Px; /* as solve_saddle leaves it */
     memset(q->state, 0, q->m);
     for (int64_t h = 0; h < q->count; h++)
         if (q->row[h] >= 0 ? active[q->row[h]] : q->variable[h] >= 0 && !free_[q->variable[h]]) q->state[h] = AT_LOW;
@@ -1038,19 +1129,20 @@ static void V(pull_back_quadratic)(Quadratic *q, const Pull *call, int64_t n, co
         }
     }
     if (to.parameters[0]) {
-        for (int64_t j = 0; j < l; j++) q->Px[j] = q->metric ? scores[j] - x[j] : -x[j];
+        double *u = q->pulled;
+        for (int64_t j = 0; j < l; j++) u[j] = q->metric ? scores[j] - x[j] : -x[j];
         for (int64_t i = 0; i < l; i++) {
             double *row = to.parameters[0] + i * l;
-            const double one = 0.5 * v[i], other = 0.5 * q->Px[i];
-            for (int64_t j = 0; j < l; j++) row[j] += one * q->Px[j] + other * v[j];
+            const double one = 0.5 * v[i], other = 0.5 * u[i];
+            if (call->parameters[0].step)
+                for (int64_t j = 0; j < l; j++) row[j] = one * u[j] + other * v[j];
+            else
+                for (int64_t j = 0; j < l; j++) row[j] += one * u[j] + other * v[j];
         }
     }
     if (!call->grad_scores) return;
     const double *from = v;
-    if (q->metric) {
-        V(times_P)(q, v, q->Px);
-        from = q->Px;
-    }
+    if (q->metric) from = Pv;
     for (int64_t j = 0; j < l; j++) q->r[j] = V(score)(call->scores, (int)call->single, n * l + j) == -INFINITY ? 0.0 : from[j];
     V(write)(call->grad_scores, q->r, (int)call->single, n * l, l);
 }
@@ -1066,6 +1158,7 @@ static void V(backward_one_quadratic)(Quadratic *q, const Statement *s, const Pu
     }
     const size_t wide = call->single ? sizeof(float) : sizeof(double);
     if (call->grad_scores) memset((char *)call->grad_scores + n * l * wide, 0, l * wide);
+    if (to.parameters[0] && call->parameters[0].step) memset(to.parameters[0], 0, l * l * sizeof(double));
 }
 
 static int V(backward_quadratic)(const Layout *a, const Statement *s, const Pull *call, Team *team) {
