@@ -1,8 +1,8 @@
-"""Large sparse sets beside PIQP and Clarabel: ``python benchmarks/sparse.py [--cases NAME ...] [--data FOLDER]``.
+"""Large sparse sets beside PIQP and Clarabel: ``python benchmarks/sparse.py [--cases NAME ...]``.
 
-Every pair of a case and a method runs in a separate process, which measures the time from arrays to x and the peak of
-its memory above what it had imported; then a point is judged by its rows and, against the other methods, by its
-objective. `scale.py` has the bars. A linear program in a file, ``from_file``, is a case too.
+Every pair of a case and a method runs in a separate process, which measures processor seconds from arrays to x and
+the peak of its memory above what it had imported; then a point is judged by its rows and, against the other methods, by
+its objective. `scale.py` has the bars. A linear program in a file, ``from_file``, is a case too.
 
 | case | rows |
 |---|---|
@@ -278,9 +278,9 @@ def measured(name: str, method: str) -> dict[str, Any]:
     """One pair, in this process."""
     given = case(name)
     METHODS[method](differences(2, 300))  # its libraries are loaded
-    before, began = _peak(), time.perf_counter()
+    before, began = _peak(), time.process_time()
     x, status = METHODS[method](given)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     return {
         "case": name,
         "method": method,

@@ -141,7 +141,7 @@ class _Search:
             chosen.duals[:] = rows.start(start)
         left = self._iterate(chosen, np.arange(count), _ROUNDS)
         self.latest, self.certain = chosen.x.copy(), np.zeros(count, dtype=bool)
-        known = isinstance(self.objective, Matrix) or interior_point.unsupported(self.objective) is None
+        known = isinstance(self.objective, Matrix) or type(self.objective) in interior_point.COSTS
         for _ in range(1 if known else _MODELS):
             for i in left:
                 self._ask_interior_point(chosen, i, known)

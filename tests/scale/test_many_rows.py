@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from scipy.optimize import isotonic_regression
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import linsat
@@ -205,3 +206,21 @@ def test_density_of_pairs_of_rows_is_counted(k):
     pattern = RowPattern(rows, cols, (k, 2 * k))
     assert pattern._gram_density() == pytest.approx(10 / k)
     assert pattern.sparse
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 3.0])
+def test_tsallis_on_chains_by_its_quadratic_models(alpha):
+    """Sequences that never fall, over more variables than Newton's method takes rows for; many are at a bound.
+
+    Costs differ by linear terms only, so pools of adjacent violators have the mean of their scores, whatever the cost.
+    """
+    n, tau = MOST_DENSE_ROWS + 200, 0.1
+    C = sp.diags_array([-np.ones(n - 1), np.ones(n - 1)], offsets=[0, 1], shape=(n - 1, n)).tocsr()
+    y = np.linspace(-1, 0.2, n) + 0.1 * np.random.default_rng(6).normal(size=n)
+    solution = linsat.solve(y, linsat.Constraints(C=C, d=0.0), objective=linsat.Tsallis(alpha, tau))
+    assert solution.converged
+    base = (alpha - 1) * isotonic_regression(y).x / tau + 1 / alpha
+    expected = np.clip(np.maximum(base, 0.0) ** (1 / (alpha - 1)), 0.0, 1.0)
+    np.testing.assert_allclose(solution.x, expected, atol=1e-7)
+    assert (expected == 0.0).sum() > 100
+    assert (solution.x[expected == 0.0] == 0.0).mean() > 0.9

@@ -14,7 +14,7 @@ from linsat.compile.feasibility import refuted
 from linsat.compile.hard_rows import ROUNDING, contradictory, hard_rows, linear_system, one
 from linsat.compile.problem import Problem
 from linsat.compile.system import Deadline, LinearSystem
-from linsat.objectives import KL, Entropy, Euclidean, Objective
+from linsat.objectives import KL, Entropy, Euclidean, Objective, Tsallis
 from linsat.solvers.duality_gap import duality_gap
 from linsat.solvers.interior_point import Optimum, minimise
 from linsat.solvers.newton import Newton
@@ -29,18 +29,22 @@ Array = np.ndarray
 Polish = Callable[[int, Array], tuple[int, Array, Array] | None]
 Cost = Callable[[Program, int], Program]
 
+COSTS = (Entropy, Euclidean, KL)  # objectives that a program states as they are
 POLISHING_STEPS = 12
 _GAP = 5.0  # duality gap allowed, in units of tol (1 + the terms of the objective)
 JUDGE_SECONDS = 10.0  # for the question whether the rows of an instance can hold
 _REFUTE_SECONDS = 10.0  # for the question whether duals refute the rows of an instance
+# Quadratic models of a cost, the shortest step between two of them, the way (relative to x) that ends them, and the
+# distance from a bound at which a curvature without end is taken.
+_MODELS, _SHORTEST, _AT_REST, _NEAR_BOUND = 40, 1e-3, 1e-9, 1e-12
 _PATTERNS = 4  # of which the order of elimination is kept with a set
 
 
 def unsupported(objective: Objective) -> str | None:
     """None, or why the method cannot take an objective."""
-    if type(objective) in (Entropy, Euclidean, KL):
+    if type(objective) in (*COSTS, Tsallis):
         return None
-    return f"the interior-point method knows Entropy, Euclidean and KL, not {type(objective).__name__}"
+    return f"the interior-point method knows Entropy, Euclidean, KL and Tsallis, not {type(objective).__name__}"
 
 
 def rest(problem: Problem, tol: float) -> SolverResult:
@@ -89,6 +93,8 @@ def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None =
             program = cost(program, instance)
         whole = elastic.added_to(program)
         optimum = minimise(whole, 0.1 * tol, deadline=deadline, analyses=analyses)
+        if isinstance(problem.objective, Tsallis):
+            whole, optimum = _modelled(problem, instance, whole, optimum, 0.1 * tol, deadline)
         mu = elastic.snapped(optimum) * one(problem.scale, instance)
         result.mu[instance] = np.clip(mu, one(low, instance), one(high, instance))
         result.x[instance] = optimum.x[: problem.rows.shape[1]]
@@ -101,6 +107,58 @@ def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None =
         result.codes[instance] = status.code
     confirm(problem, result, options)
     return result
+
+
+def _modelled(
+    problem: Problem, instance: int, program: Program, optimum: Optimum, tol: float, deadline: Deadline
+) -> tuple[Program, Optimum]:
+    """A cost that is neither quadratic nor an entropy: its quadratic model at x, solved, and again from there.
+
+    Each model has the slope and the curvature of the cost at x, so that a solution that no longer moves is one of the
+    problem; between two feasible points a shorter step is feasible too. Near a lower bound, where the curvature may
+    have no end, that of the point which the duals ask for is taken if it is further inside.
+    """
+    objective = problem.objective
+    assert isinstance(objective, Tsallis)
+    tau, alpha = (float(one(number, instance)[0]) for number in (objective.tau, objective.alpha))
+    analyses, l = problem.rows.cache.setdefault("analyses", Recent(_PATTERNS)), problem.rows.shape[1]
+    scores, lower, upper = program.linear[:l], program.lower[:l], program.upper[:l]
+    own = replace(objective, tau=tau, alpha=alpha)
+
+    def value(x: Array) -> float:
+        t = np.maximum(x[:l] - lower, 0.0)
+        cost = tau * (t**alpha - t) / (alpha * (alpha - 1))
+        return float((cost - scores * x[:l]).sum() - program.linear[l:] @ x[l:])
+
+    def asked_for(duals: Array) -> Array:
+        return own.point(scores + program.matrix[:, :l].T @ duals, lower, upper)
+
+    def model(x: Array, duals: Array) -> Program:
+        asked = asked_for(duals)
+        t = np.maximum(np.maximum(x[:l], asked) - lower, _NEAR_BOUND)
+        curvature = np.maximum(tau * t ** (alpha - 2), _NEAR_BOUND)
+        linear, quadratic = program.linear.copy(), program.quadratic.copy()
+        linear[:l] = scores - own.cost_slope(x[:l], lower) + curvature * x[:l]
+        quadratic[:l] = curvature
+        return replace(program, linear=linear, quadratic=quadratic)
+
+    x, steps = optimum.x, optimum.steps
+    for _ in range(_MODELS):
+        whole = model(x, optimum.duals)
+        optimum = minimise(whole, tol, deadline=deadline, analyses=analyses)
+        steps += optimum.steps
+        way, length, before = optimum.x - x, 1.0, value(x)
+        if not np.isfinite(way).all() or optimum.out_of_time:
+            break
+        while length > _SHORTEST and value(x + length * way) > before + _GAP * tol * abs(before):
+            length *= 0.5
+        x = optimum.x if length == 1.0 else x + length * way
+        if np.abs(way).max(initial=0.0) <= _AT_REST * (1.0 + np.abs(x).max(initial=0.0)):
+            break
+    asked = asked_for(optimum.duals)  # bounds that bind are reached exactly
+    reached = ((asked == lower) | (asked == upper)) & (np.abs(x[:l] - asked) <= _NEAR_BOUND * (1.0 + np.abs(asked)))
+    x = np.append(np.where(reached, asked, x[:l]), x[l:])
+    return model(x, optimum.duals), replace(optimum, x=x, steps=steps)
 
 
 def _confirmed(
@@ -226,6 +284,8 @@ def program_of(problem: Problem, instance: int) -> Program:
             row_entropy = np.where(slack > 0, tau / scale, 0.0)
     elif isinstance(objective, Euclidean):
         quadratic = np.ones(l) if objective.weights is None else one(objective.weights, instance).copy()
+    elif isinstance(objective, Tsallis):  # a first model: see _modelled
+        quadratic = np.full(l, float(one(objective.tau, instance)[0]))
     elif isinstance(objective, KL):
         entropy = np.full(l, float(one(objective.tau, instance)[0]))
         # t log(t / prior) is t log(t / w) and a linear term, whatever w is; below w multipliers have one sign.
