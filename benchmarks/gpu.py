@@ -28,6 +28,7 @@ OBJECTIVES = {
     "entropy": linsat.Entropy(0.1),
     "entropy, no slack": linsat.Entropy(0.1, slack="none"),
     "Euclidean": linsat.Euclidean(),
+    "KL": linsat.KL(0.1),
 }
 CASES = {
     "doubly stochastic 20x20": lambda: families.doubly_stochastic(20),

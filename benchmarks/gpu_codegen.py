@@ -30,6 +30,7 @@ from triton.compiler import ASTSource
 
 from linsat.backends.triton.backend import compiler_options
 from linsat.backends.triton.forward import forward
+from linsat.backends.triton.layout import OBJECTIVES as KNOWN
 
 OUTPUT = Path(__file__).parent.parent / "docs" / "assets" / "gpu" / "codegen.json"
 TARGETS = {
@@ -37,11 +38,13 @@ TARGETS = {
     "sm_90": GPUTarget("cuda", 90, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
+_NUMBERS = {kind.__name__: number for kind, number in KNOWN.items()}
 OBJECTIVES = {
-    "paper": {"ENTROPY": True, "SLACKED": True, "WEIGHTED": False},
-    "entropy": {"ENTROPY": True, "SLACKED": False, "WEIGHTED": False},
-    "euclidean": {"ENTROPY": False, "SLACKED": False, "WEIGHTED": False},
-    "weighted": {"ENTROPY": False, "SLACKED": False, "WEIGHTED": True},
+    "paper": {"OBJECTIVE": _NUMBERS["Entropy"], "SLACKED": True, "WEIGHTED": False},
+    "entropy": {"OBJECTIVE": _NUMBERS["Entropy"], "SLACKED": False, "WEIGHTED": False},
+    "euclidean": {"OBJECTIVE": _NUMBERS["Euclidean"], "SLACKED": False, "WEIGHTED": False},
+    "weighted": {"OBJECTIVE": _NUMBERS["Euclidean"], "SLACKED": False, "WEIGHTED": True},
+    "kl": {"OBJECTIVE": _NUMBERS["KL"], "SLACKED": False, "WEIGHTED": False},
 }
 # (rows that do not lead, rows that do) -> positions of all rows, tile (one of those of this size), block and blocks, as
 # `layout.py` chooses them.

@@ -19,14 +19,17 @@ from matplotlib.axes import Axes
 
 import linsat
 
+RISK = np.eye(6)
+RISK[1, 3] = RISK[3, 1] = 0.8  # two assets that rise and fall together
 OBJECTIVES = {
     "Entropy(0.1), the paper's layer": linsat.Entropy(0.1),
     'Entropy(0.1, slack="none")': linsat.Entropy(0.1, slack="none"),
     "KL(0.1)": linsat.KL(0.1),
     "Tsallis(1.5, 0.3)": linsat.Tsallis(1.5, 0.3),
     "Euclidean()": linsat.Euclidean(),
+    "Quadratic(risk)": linsat.Quadratic(RISK),
 }
-COLOURS = dict(zip(OBJECTIVES, ("#d95f0e", "#2171b5", "#41b6c4", "#ae017e", "#31a354"), strict=True))
+COLOURS = dict(zip(OBJECTIVES, ("#d95f0e", "#2171b5", "#41b6c4", "#ae017e", "#31a354", "#756bb1"), strict=True))
 INK = "#333333"
 SCORES = np.array([0.05, 0.33, -0.05, 0.40, 0.20, -0.15])
 PREFERRED = [0, 2]
@@ -43,10 +46,10 @@ def holdings(least: np.ndarray) -> dict[str, np.ndarray]:
 
 def draw_weights(axes: Axes) -> None:
     """Weights at a least share of one half."""
-    width = 0.16
+    width = 0.14
     for i, (name, x) in enumerate(holdings(np.array([0.5])).items()):
         share = x[0, PREFERRED].sum()
-        places = np.arange(len(SCORES)) + (i - 2) * width
+        places = np.arange(len(SCORES)) + (i - 2.5) * width
         axes.bar(places, x[0], width * 0.92, color=COLOURS[name], label=f"{name}: {share:.0%} preferred")
     labels = [f"{score:.2f}" + ("\npreferred" if i in PREFERRED else "") for i, score in enumerate(SCORES)]
     axes.set_xticks(range(len(SCORES)), labels)
@@ -61,7 +64,7 @@ def draw_shares(axes: Axes) -> None:
     for name, x in holdings(least).items():
         # All but the first lie on each other once the row binds: wider ones show on both sides.
         place = list(OBJECTIVES).index(name)
-        wide = 9.0 - 1.8 * place if place else 1.8
+        wide = 10.8 - 1.8 * place if place else 1.8
         axes.plot(least, x[:, PREFERRED].sum(-1), color=COLOURS[name], lw=wide, label=name)
     axes.plot(least, least, color=INK, lw=0.8, ls="--")
     arrow = {"arrowstyle": "-", "color": "#777777"}

@@ -54,7 +54,7 @@ def test_the_solvers_contract_in_the_interpreter():
     """One process for all of it: to start the interpreter takes longer than a problem."""
     found = {record["name"]: record for record in interpreted("smoke")}
     compared = [record for record in found.values() if "apart" in record]
-    assert len(compared) == 8
+    assert len(compared) == 10
     for record in compared:
         single = "float32" in record["name"]  # x is rounded to float32 in the end
         assert close(record, 1e-6 if single else 1e-9), record
@@ -167,8 +167,8 @@ def problem(objective=None, device="cpu"):
 def test_it_says_why_it_does_not_take_a_problem(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert TritonBackend().supports(problem()) == "Triton runs on a GPU, not on cpu"
-    for other in (linsat.KL(), linsat.Tsallis()):
-        words = f"the Triton kernels know Entropy and Euclidean, not {type(other).__name__}"
+    for other in (linsat.Tsallis(), linsat.Quadratic(np.eye(2))):
+        words = f"the Triton kernels know Euclidean, Entropy, KL, not {type(other).__name__}"
         assert TritonBackend().supports(problem(other)) == words
     monkeypatch.setattr(backend, "_installed", lambda: False)
     assert TritonBackend().supports(problem()) == "triton is not installed. Fix: pip install 'linsat[gpu]'"

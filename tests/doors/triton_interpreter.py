@@ -23,7 +23,7 @@ import linsat
 from linsat.backends.arrays import ArrayBackend
 from linsat.backends.triton import TritonBackend
 from linsat.compile.problem import Problem
-from linsat.objectives import Entropy, Euclidean
+from linsat.objectives import KL, Entropy, Euclidean
 from tests.helpers.statements import KERNEL, Stated, untouched_problem
 
 F64 = torch.float64
@@ -110,6 +110,7 @@ def smoke() -> Iterator[Record]:
         Entropy(0.1),
         Entropy(0.1, slack="none"),
         Euclidean(weights=torch.linspace(0.5, 2, 6, dtype=F64)),
+        KL(0.3, prior=torch.linspace(0.5, 2, 6, dtype=F64)),
     ):
         yield compare(f"matching {objective!r:.30}", Stated.of(matching, objective, scores(matching)))
     box = linsat.Constraints(A=[[1.0, 2.0, -1.0]], b=[1.5], E=[[1.0, 1.0, 1.0]], f=[2.0], lower=-1.0, upper=3.0)
@@ -122,6 +123,10 @@ def smoke() -> Iterator[Record]:
     yield compare("forced rows", Stated.of(forced, Entropy(0.5), scores(forced)))
     soft = linsat.Constraints(A=[[1.0, 1, 1]], b=[1.0], C=[[1.0, 1, 1]], d=[2.0]).soften(price=[0.7, 0.5])
     yield compare("contradictory soft rows", Stated.of(soft, Euclidean(), scores(soft)))
+    plan = linsat.Constraints(E=[[1.0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0]], f=[3.0, 1.0, 2.5], upper=np.inf)
+    prior = torch.tensor([[1.0, 2.0, 0.0, 0.5], [0.1, 1.0, 3.0, 1.0]], dtype=F64)
+    taus = torch.tensor([0.5, 0.1], dtype=F64)
+    yield compare("KL without an upper bound", Stated.of(plan, KL(taus, prior), scores(plan, 2)), duals=True)
     free = linsat.Constraints(A=rng.uniform(-1, 1, (34, 50)), b=0.1, lower=-np.inf, upper=np.inf)
     yield compare("34 rows without a box", Stated.of(free, Euclidean(), scores(free)))
     yield infeasible()
@@ -151,8 +156,8 @@ def system_problem(number: int) -> tuple[str, Stated]:
 
     rng = np.random.default_rng([number, 17])
     l_max, k_max = 24, 9
-    euclidean = number % 4 >= 2
-    kind = ("signed", "positive", "boundary", "dependent", "unbounded" if euclidean else "positive")[number // 4 % 5]
+    euclidean = number % 6 in (2, 3)
+    kind = ("signed", "positive", "boundary", "dependent", "unbounded" if euclidean else "positive")[number // 6 % 5]
     price = None
     if number % 3 == 0:
         contradictory = bool(rng.integers(2))
@@ -160,17 +165,23 @@ def system_problem(number: int) -> tuple[str, Stated]:
         kind = "contradictory" if contradictory else "soft"
     else:
         system = open_system(rng, kind, largest=l_max, rows=k_max)
-    cons = linsat.Constraints(**system.arguments())
+    arguments, endless = system.arguments(), number % 12 in (4, 5)
+    if endless:
+        arguments["upper"] = np.inf
+    cons = linsat.Constraints(**arguments)
     if price is not None:
         order = [i for sense in ("<=", ">=", "==") for i, s in enumerate(system.senses) if s == sense]
         finite = [at for at, i in enumerate(order) if np.isfinite(price[i])]
         cons = cons.soften(finite, price=[float(price[order[at]]) for at in finite])
     l = len(system.point)
-    tau = float(rng.choice(TAUS))
+    tau = 1.0 if endless else float(rng.choice(TAUS))  # colder, x may be 1e26: for the interior-point method
     weights = torch.tensor(rng.uniform(0.5, 2.0, l))
-    objective = [Entropy(tau), Entropy(tau, slack="none"), Euclidean(), Euclidean(weights=weights)][number % 4]
+    objective = [
+        *(Entropy(tau), Entropy(tau, slack="none"), Euclidean(), Euclidean(weights=weights)),
+        *(KL(tau, prior=weights), KL(tau)),
+    ][number % 6]
     scores = torch.tensor(rng.normal(size=(2 if number % 5 == 0 else 1, l)))
-    return f"{number} {kind} {type(objective).__name__} {number % 4}", Stated.of(cons, objective, scores)
+    return f"{number} {kind} {type(objective).__name__} {number % 6}", Stated.of(cons, objective, scores)
 
 
 def main(arguments: list[str]) -> None:

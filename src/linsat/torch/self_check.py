@@ -16,7 +16,7 @@ import torch
 
 from linsat.constraints import Constraints
 from linsat.errors import LinSATWarning
-from linsat.objectives import Entropy, Euclidean, Objective
+from linsat.objectives import KL, Entropy, Euclidean, Objective
 from linsat.plan import Solver
 from linsat.solvers import Newton
 
@@ -107,5 +107,5 @@ def _systems() -> Iterator[tuple[str, Constraints, Objective]]:
         "a system with soft rows": Constraints(**mixed, E=[[1] * 6], f=[3]).soften("A[0]", price=0.5),
     }
     for name, cons in sets.items():
-        for objective in (Entropy(tau=0.3), Entropy(tau=0.3, slack="none"), Euclidean()):
+        for objective in (Entropy(tau=0.3), Entropy(tau=0.3, slack="none"), Euclidean(), KL(tau=0.3)):
             yield f"{name} with {type(objective).__name__}", cons, objective

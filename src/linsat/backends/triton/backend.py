@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from linsat.backends.triton.layout import KernelData, Layout, kernel_data, layout_of
+from linsat.backends.triton.layout import OBJECTIVES, KernelData, Layout, kernel_data, layout_of
 from linsat.compile.problem import Problem, Tensor
-from linsat.objectives import Entropy, Euclidean
+from linsat.objectives import KL
 from linsat.solvers.newton import Newton
 from linsat.solvers.result import SolverResult
 
@@ -24,7 +24,7 @@ _COARSE_TOL = 1e-4  # error in float32 at which float64 takes over
 
 @dataclass(frozen=True)
 class TritonBackend:
-    """Newton's method on a GPU: entropic and Euclidean problems, one Triton program per instance.
+    """Newton's method on a GPU: `Entropy`, `Euclidean` and `KL`, one Triton program per instance.
 
     Args:
         mixed: solve in float32 first and finish in float64 from there; the answer holds to the same tolerance. None:
@@ -40,8 +40,8 @@ class TritonBackend:
     def supports(self, problem: Problem) -> str | None:
         """None, or the reason why the kernels cannot take the problem."""
         kind = type(problem.objective)
-        if kind is not Entropy and kind is not Euclidean:
-            return f"the Triton kernels know Entropy and Euclidean, not {kind.__name__}"
+        if kind not in OBJECTIVES:
+            return f"the Triton kernels know {', '.join(k.__name__ for k in OBJECTIVES)}, not {kind.__name__}"
         reason = unavailable(problem.rhs.device)
         if reason is not None:
             return reason
@@ -119,7 +119,10 @@ class _Call:
         steps = [0 if t.shape[0] == 1 else t.stride(0) for t in (data.coefficients, data.rows, data.variables)]
         steps += [0 if self.tau.shape[0] == 1 else self.tau.stride(0), layout.work]
         sizes = [layout.variables, layout.rows, layout.slots, layout.members, layout.others, *numbers]
-        given = [self.problem.scores.contiguous(), data.coefficients, data.rows, data.variables, self.tau, *tensors]
+        scores = self.problem.scores
+        if isinstance(self.problem.objective, KL):  # a prior is a score
+            scores = self.problem.objective.linear(scores)
+        given = [scores.contiguous(), data.coefficients, data.rows, data.variables, self.tau, *tensors]
         given = [tensor.resolve_neg() for tensor in given]  # memory knows nothing of a sign that torch has yet to apply
         for first in range(0, count, at_once):
             grid = (min(at_once, count - first),)
@@ -130,9 +133,8 @@ def constants_of(problem: Problem, layout: Layout, data: KernelData) -> dict[str
     """What a kernel is compiled for."""
     import triton.language as tl
 
-    entropy = isinstance(problem.objective, Entropy)
     return {
-        "ENTROPY": entropy,
+        "OBJECTIVE": OBJECTIVES[type(problem.objective)],
         "SLACKED": problem.objective.entropic_slack,
         "WEIGHTED": data.variables.shape[1] == 5,
         "POSITIONS": layout.positions,

@@ -18,6 +18,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from linsat.backends.triton.layout import OBJECTIVES
+
 # Vectors of the work array, by position of the row.
 MU, R = tl.constexpr(0), tl.constexpr(2)  # two states each
 DIRECTION, RHS, SPLIT, RAW, DRIFT, NU, OUT = (tl.constexpr(i) for i in range(4, 11))
@@ -25,9 +27,10 @@ ROW_VECTORS = tl.constexpr(11)
 # By place of the variable, after those.
 U, D, LIN = tl.constexpr(0), tl.constexpr(2), tl.constexpr(3)
 VARIABLE_VECTORS = tl.constexpr(4)
-# What the host has written for rows and variables (`data.py`).
+# What the host has written for rows and variables (`layout.py`).
 INVERSE, B, SLACK, LOW, HIGH, WHOLE = (tl.constexpr(i) for i in range(6))
 WIDTH, BASE, LOWER, UPPER, WEIGHT = (tl.constexpr(i) for i in range(5))
+EUCLIDEAN, ENTROPY, KL = (tl.constexpr(number) for number in OBJECTIVES.values())
 # Numbers for which no code of their own is compiled: the code for one set serves every set of its class.
 SIZES = (
     *("first", "step_coefficients", "step_rows", "step_variables", "step_temperature", "work_size"),
@@ -68,14 +71,27 @@ def pulled(A, nu, v, at, slots, places, others, BLOCK: tl.constexpr, BLOCKS: tl.
 
 
 @triton.jit
-def point(variables, u, v, T, places, ENTROPY: tl.constexpr, WEIGHTED: tl.constexpr):
+def exponential(variables, u, v, T, places):
+    """p of KL, the logarithm at which it ends, and whether that is farther away than u asks for."""
+    high = tl.load(variables + UPPER * places + v)
+    asked, end = u / T, tl.log(tl.where(high > 0, high, 1.0))
+    inside = (high > 0) & (asked < end)
+    most = 700.0 if u.dtype == tl.float64 else 80.0  # whose exponential is still a number
+    return tl.where(inside, tl.exp(tl.minimum(asked, most)), high), end, inside
+
+
+@triton.jit
+def point(variables, u, v, T, places, OBJECTIVE: tl.constexpr, WEIGHTED: tl.constexpr):
     """p and its term of theta."""
-    if ENTROPY:
+    if OBJECTIVE == ENTROPY:
         t = u / T
         e = tl.exp(-tl.abs(t))
         share = 1.0 / (1.0 + e)
         p = tl.where(t >= 0, share, e * share)
         term = T * (tl.maximum(t, 0.0) + tl.log(1.0 + e))
+    elif OBJECTIVE == KL:
+        p, end, inside = exponential(variables, u, v, T, places)
+        term = T * p + tl.where(inside, 0.0, p * (u - T * end))
     else:
         low, high = tl.load(variables + LOWER * places + v), tl.load(variables + UPPER * places + v)
         p = u
@@ -93,11 +109,14 @@ def point(variables, u, v, T, places, ENTROPY: tl.constexpr, WEIGHTED: tl.conste
 
 
 @triton.jit
-def slope(variables, u, v, T, width, places, ENTROPY: tl.constexpr, WEIGHTED: tl.constexpr):
+def slope(variables, u, v, T, width, places, OBJECTIVE: tl.constexpr, WEIGHTED: tl.constexpr):
     """dx / d(A'nu)."""
-    if ENTROPY:
+    if OBJECTIVE == ENTROPY:
         p = sigmoid(u / T)
         found = width * width * (p * (1.0 - p) / T)
+    elif OBJECTIVE == KL:
+        p, _, inside = exponential(variables, u, v, T, places)
+        found = tl.where(inside, p, 0.0) / T
     else:
         low, high = tl.load(variables + LOWER * places + v), tl.load(variables + UPPER * places + v)
         if WEIGHTED:
@@ -111,7 +130,7 @@ def slope(variables, u, v, T, width, places, ENTROPY: tl.constexpr, WEIGHTED: tl
 @triton.jit
 def read_scores(
     scores, variables, variable_of, work, slots, members, places,
-    ENTROPY: tl.constexpr, WEIGHTED: tl.constexpr, TS: tl.constexpr, TM: tl.constexpr, DTYPE: tl.constexpr,
+    OBJECTIVE: tl.constexpr, WEIGHTED: tl.constexpr, TS: tl.constexpr, TM: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """The linear term, and the largest score in units of the duals."""
     reach = tl.zeros((), DTYPE)
@@ -120,7 +139,7 @@ def read_scores(
             v, _ = tile_places(slot, member, members, TS, TM)
             j = tl.load(variable_of + v)
             y = tl.load(scores + j, mask=j >= 0, other=0.0).to(DTYPE)
-            if ENTROPY:
+            if OBJECTIVE != EUCLIDEAN:
                 reach = tl.maximum(reach, tl.max(tl.abs(tl.load(variables + WIDTH * places + v) * y), 0))
             if WEIGHTED:
                 y = y * tl.load(variables + WEIGHT * places + v)
@@ -137,7 +156,7 @@ def moved_duals(mu, r, low, high):
 @triton.jit
 def evaluate(
     A, rows, variables, row_work, variable_work, state, T, slots, members, places, others,
-    ENTROPY: tl.constexpr, SLACKED: tl.constexpr, WEIGHTED: tl.constexpr, POSITIONS: tl.constexpr,
+    OBJECTIVE: tl.constexpr, SLACKED: tl.constexpr, WEIGHTED: tl.constexpr, POSITIONS: tl.constexpr,
     TS: tl.constexpr, TM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """u and r at the duals of a state; returns theta, the sum of its absolute terms, and the error e."""
@@ -164,10 +183,10 @@ def evaluate(
                 C = others_tile(A, v, g, places, others)
                 u += tl.sum(C * own[:, None], 0)
             width = tl.load(variables + WIDTH * places + v)
-            if ENTROPY:
+            if OBJECTIVE == ENTROPY:
                 u = tl.where(width > 0, width * u, far)  # fixed: it has a share of nothing
             tl.store(variable_work + (U + state) * places + v, u)
-            p, term = point(variables, u, v, T, places, ENTROPY, WEIGHTED)
+            p, term = point(variables, u, v, T, places, OBJECTIVE, WEIGHTED)
             theta += tl.sum(term, 0)
             size += tl.sum(tl.abs(term), 0)
             x = width * p
@@ -200,7 +219,7 @@ def evaluate(
 @triton.jit
 def slopes(
     A, variables, row_work, variable_work, W, state, T, slots, members, places, others,
-    ENTROPY: tl.constexpr, WEIGHTED: tl.constexpr, POSITIONS: tl.constexpr,
+    OBJECTIVE: tl.constexpr, WEIGHTED: tl.constexpr, POSITIONS: tl.constexpr,
     TS: tl.constexpr, TM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """D, the raw diagonal of leading rows, their coupling W with the others, and the raw drift A D u / width."""
@@ -217,17 +236,17 @@ def slopes(
             v, _ = tile_places(slot, member, members, TS, TM)
             u = tl.load(variable_work + (U + state) * places + v)
             width = tl.load(variables + WIDTH * places + v)
-            d = slope(variables, u, v, T, width, places, ENTROPY, WEIGHTED)
+            d = slope(variables, u, v, T, width, places, OBJECTIVE, WEIGHTED)
             tl.store(variable_work + D * places + v, d)
             first = tl.load(A + v)
             diagonal += tl.sum(tl.reshape(first * first * d, (TS, TM)), 1)
-            if ENTROPY:
+            if OBJECTIVE != EUCLIDEAN:
                 change = tl.where(width > 0, d * u / tl.where(width > 0, width, 1.0), 0.0)
                 leading += tl.sum(tl.reshape(first * change, (TS, TM)), 1)
             if BLOCKS > 0:
                 C = others_tile(A, v, g, places, others)
                 coupling += tl.sum(tl.reshape(C * (first * d)[None, :], (BLOCK * BLOCKS, TS, TM)), 2)
-                if ENTROPY:
+                if OBJECTIVE != EUCLIDEAN:
                     rest += tl.sum(C * change[None, :], 1)
         tl.store(raw + at, diagonal)
         tl.store(drift + at, leading)

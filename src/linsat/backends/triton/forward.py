@@ -22,6 +22,8 @@ from linsat.backends.triton.evaluation import (
     BASE,
     DIRECTION,
     DRIFT,
+    ENTROPY,
+    EUCLIDEAN,
     HIGH,
     INVERSE,
     LIN,
@@ -69,13 +71,13 @@ FIRST, GIVEN, SWEEP, NEW, TRY, REFRESH, POLISH, SNAP = (tl.constexpr(i) for i in
 def find_direction(
     A, rows, variables, row_work, variable_work, W, S, state, T, cooler, error, damping, ridge, longest,
     slots, members, places, others,
-    ENTROPY: tl.constexpr, SLACKED: tl.constexpr, WEIGHTED: tl.constexpr, POSITIONS: tl.constexpr,
+    OBJECTIVE: tl.constexpr, SLACKED: tl.constexpr, WEIGHTED: tl.constexpr, POSITIONS: tl.constexpr,
     TS: tl.constexpr, TM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """Newton's step from a state at T towards the solution at ``cooler``; returns how many pivots were dropped."""
     slopes(
         A, variables, row_work, variable_work, W, state, T, slots, members, places, others,
-        ENTROPY, WEIGHTED, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
+        OBJECTIVE, WEIGHTED, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
     )  # fmt: skip
     i = tl.arange(0, POSITIONS)
     mu, r = tl.load(row_work + (MU + state) * POSITIONS + i), tl.load(row_work + (R + state) * POSITIONS + i)
@@ -85,7 +87,7 @@ def find_direction(
     held = ((mu - low <= near) & (r > 0)) | ((high - mu <= near) & (r < 0))
     moving = (inverse > 0) & (held == 0)
     rhs, extra = r, tl.zeros((POSITIONS,), DTYPE)
-    if ENTROPY:
+    if OBJECTIVE != EUCLIDEAN:
         drift = tl.where(inverse > 0, tl.load(row_work + DRIFT * POSITIONS + i), 0.0) * inverse
         if SLACKED:
             z = sigmoid(mu / T)
@@ -101,11 +103,12 @@ def find_direction(
             POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
         )  # fmt: skip
     solve(rows, row_work, W, S, slots, others, POSITIONS, BLOCK, BLOCKS, DTYPE)
-    found = tl.where(moving, tl.load(row_work + OUT * POSITIONS + i), r)
-    if ENTROPY:
+    found = tl.where(moving, tl.load(row_work + OUT * POSITIONS + i), 0.0)
+    if OBJECTIVE != EUCLIDEAN:
         largest = tl.max(tl.abs(found), 0)
         found = found * tl.where(largest > longest, longest / largest, 1.0)
-    tl.store(row_work + DIRECTION * POSITIONS + i, -found)
+    # Duals that are held stay: a large residual shortens no step.
+    tl.store(row_work + DIRECTION * POSITIONS + i, -tl.where(moving, found, r))
     tl.debug_barrier()
     return dropped
 
@@ -113,7 +116,7 @@ def find_direction(
 @triton.jit
 def go(
     rows, row_work, group_of, start, row_of, state, phase, length, group, T, reach, num_rows,
-    HAS_START: tl.constexpr, SWEEPS: tl.constexpr, POSITIONS: tl.constexpr, DTYPE: tl.constexpr,
+    HAS_START: tl.constexpr, OBJECTIVE: tl.constexpr, POSITIONS: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """The duals that this pass evaluates, into the other state."""
     i = tl.arange(0, POSITIONS)
@@ -131,27 +134,31 @@ def go(
             given = tl.load(start + own, mask=own >= 0, other=0.0).to(DTYPE)
             # The dual of a row that is not active would never move: from another right-hand side it may not be 0.
             trial = tl.where(tl.load(rows + INVERSE * POSITIONS + i) > 0, given, 0.0)
-    if SWEEPS:
+    if OBJECTIVE != EUCLIDEAN:
         if phase == SWEEP:
             # The first group starts from the state, the next ones from what the last has left.
             from_state = tl.where(group == 0, state, other)
             mu = tl.load(row_work + (MU + from_state) * POSITIONS + i)
             r = tl.load(row_work + (R + from_state) * POSITIONS + i)
             own = tl.load(group_of + i) == group
-            trial = mu + tl.where(own, swept(rows, r, i, T, reach, POSITIONS), 0.0)
+            trial = mu + tl.where(own, swept(rows, r, i, T, reach, OBJECTIVE, POSITIONS), 0.0)
     tl.debug_barrier()
     tl.store(row_work + (MU + other) * POSITIONS + i, tl.minimum(tl.maximum(trial, low), high))
     tl.debug_barrier()
 
 
 @triton.jit
-def swept(rows, r, i, T, reach, POSITIONS: tl.constexpr):
+def swept(rows, r, i, T, reach, OBJECTIVE: tl.constexpr, POSITIONS: tl.constexpr):
     """What would make each row hold were its coefficients equal."""
     whole, wanted = tl.load(rows + WHOLE * POSITIONS + i), tl.load(rows + B * POSITIONS + i)
-    rest, have = whole - wanted, r + wanted
-    left, least = whole - have, 1e-12 * whole
-    usable = (whole > 0) & (wanted > least) & (rest > least) & (have > least) & (left > least)
-    ratio = tl.where(usable, wanted * left, 1.0) / tl.where(usable, rest * have, 1.0)
+    have = r + wanted
+    if OBJECTIVE == ENTROPY:
+        rest, left, least = whole - wanted, whole - have, 1e-12 * whole
+        usable = (whole > 0) & (wanted > least) & (rest > least) & (have > least) & (left > least)
+        ratio = tl.where(usable, wanted * left, 1.0) / tl.where(usable, rest * have, 1.0)
+    else:
+        usable = (whole > 0) & (wanted > 0) & (have > 1e-12 * wanted)
+        ratio = tl.where(usable, wanted, 1.0) / tl.where(usable, have, 1.0)
     cap = 10.0 * T + 0.5 * reach
     return tl.minimum(tl.maximum(T * tl.log(ratio), -cap), cap)
 
@@ -175,7 +182,7 @@ def falls(
 @triton.jit
 def optimal(
     A, rows, variables, row_work, variable_work, state, T, tol, slots, members, places, others,
-    ENTROPY: tl.constexpr, WEIGHTED: tl.constexpr, POSITIONS: tl.constexpr,
+    OBJECTIVE: tl.constexpr, WEIGHTED: tl.constexpr, POSITIONS: tl.constexpr,
     TS: tl.constexpr, TM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """Whether rows hold relative to their size at x, and the duality gap is small."""
@@ -189,7 +196,7 @@ def optimal(
         for member in range(0, members, TM):
             v, _ = tile_places(slot, member, members, TS, TM)
             u = tl.load(variable_work + (U + state) * places + v)
-            p, _ = point(variables, u, v, T, places, ENTROPY, WEIGHTED)
+            p, _ = point(variables, u, v, T, places, OBJECTIVE, WEIGHTED)
             x = tl.load(variables + BASE * places + v) + tl.load(variables + WIDTH * places + v) * p
             value += tl.sum(tl.abs(tl.load(variable_work + LIN * places + v) * x), 0)
             leading += tl.sum(tl.reshape(tl.abs(tl.load(A + v) * x), (TS, TM)), 1)
@@ -220,7 +227,7 @@ def optimal(
 @triton.jit
 def proves_infeasible(
     A, rows, variables, row_work, state, slots, members, places, others,
-    ENTROPY: tl.constexpr, POSITIONS: tl.constexpr,
+    OBJECTIVE: tl.constexpr, POSITIONS: tl.constexpr,
     TS: tl.constexpr, TM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """Whether the duals, as weights of the rows, prove that nothing in the box satisfies them."""
@@ -242,7 +249,7 @@ def proves_infeasible(
             v, at = tile_places(slot, member, members, TS, TM)
             gain = tl.load(variables + WIDTH * places + v)
             gain *= pulled(A, nu, v, at, slots, places, others, BLOCK, BLOCKS)
-            if ENTROPY:
+            if OBJECTIVE == ENTROPY:
                 most = tl.maximum(gain, 0.0)
             else:
                 end = tl.where(
@@ -271,14 +278,14 @@ CERTIFICATE_EVERY = tl.constexpr(constants.CERTIFICATE_EVERY)
 @triton.jit
 def write_answer(
     x, mu, variables, row_work, variable_work, variable_of, row_of, state, T, slots, members, places,
-    ENTROPY: tl.constexpr, WEIGHTED: tl.constexpr, POSITIONS: tl.constexpr, TS: tl.constexpr, TM: tl.constexpr,
+    OBJECTIVE: tl.constexpr, WEIGHTED: tl.constexpr, POSITIONS: tl.constexpr, TS: tl.constexpr, TM: tl.constexpr,
 ):  # fmt: skip
     """x and mu in the user's order."""
     for slot in range(0, slots, TS):
         for member in range(0, members, TM):
             v, _ = tile_places(slot, member, members, TS, TM)
             u = tl.load(variable_work + (U + state) * places + v)
-            p, _ = point(variables, u, v, T, places, ENTROPY, WEIGHTED)
+            p, _ = point(variables, u, v, T, places, OBJECTIVE, WEIGHTED)
             found = tl.load(variables + BASE * places + v) + tl.load(variables + WIDTH * places + v) * p
             j = tl.load(variable_of + v)
             tl.store(x + j, found, mask=j >= 0)
@@ -293,7 +300,7 @@ def forward(
     x, mu, codes, taken, work,
     first, step_coefficients, step_rows, step_variables, step_temperature, work_size,
     num_variables, num_rows, slots, members, others, groups, max_steps,
-    ENTROPY: tl.constexpr, SLACKED: tl.constexpr, WEIGHTED: tl.constexpr, HAS_START: tl.constexpr,
+    OBJECTIVE: tl.constexpr, SLACKED: tl.constexpr, WEIGHTED: tl.constexpr, HAS_START: tl.constexpr,
     COARSE: tl.constexpr, POSITIONS: tl.constexpr, TS: tl.constexpr, TM: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
@@ -316,10 +323,10 @@ def forward(
         tl.store(row_work + vector * POSITIONS + i, tl.zeros((POSITIONS,), DTYPE))
     reach = read_scores(
         scores + n * num_variables, variables, variable_of, variable_work, slots, members, places,
-        ENTROPY, WEIGHTED, TS, TM, DTYPE,
+        OBJECTIVE, WEIGHTED, TS, TM, DTYPE,
     )  # fmt: skip
     tau = one
-    if ENTROPY:
+    if OBJECTIVE != EUCLIDEAN:
         tau = tl.load(temperatures + n * step_temperature).to(DTYPE)
     tl.debug_barrier()
     hot = tl.maximum(tau, START_TEMPERATURE * reach)
@@ -344,7 +351,7 @@ def forward(
             dropped = find_direction(
                 A, rows, variables, row_work, variable_work, W, S, state, T, cooler, error, delta, ridge, longest,
                 slots, members, places, others,
-                ENTROPY, SLACKED, WEIGHTED, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
+                OBJECTIVE, SLACKED, WEIGHTED, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
             )  # fmt: skip
             T = cooler
             length = one
@@ -357,12 +364,12 @@ def forward(
             phase = tl.where(polishing, POLISH, tl.where(cools, REFRESH, TRY))
         go(
             rows, row_work, group_of, start, row_of, state, phase, length, group, T, reach, num_rows,
-            HAS_START, ENTROPY, POSITIONS, DTYPE,
+            HAS_START, OBJECTIVE, POSITIONS, DTYPE,
         )  # fmt: skip
         other = 1 - state
         new_theta, new_size, new_error = evaluate(
             A, rows, variables, row_work, variable_work, other, T, slots, members, places, others,
-            ENTROPY, SLACKED, WEIGHTED, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
+            OBJECTIVE, SLACKED, WEIGHTED, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
         )  # fmt: skip
         finite = tl.abs(new_theta) < (1e300 if DTYPE == tl.float64 else 1e37)
         accepted = (phase == FIRST) | (phase == REFRESH)
@@ -398,7 +405,7 @@ def forward(
             if HAS_START:
                 phase = none + GIVEN
             else:
-                phase = tl.where((groups > 0) & ENTROPY, SWEEP, NEW)
+                phase = tl.where((groups > 0) & (OBJECTIVE != EUCLIDEAN), SWEEP, NEW)
         elif phase == GIVEN:
             phase = tl.where(accepted, NEW, REFRESH)
         elif phase == SWEEP:
@@ -417,13 +424,13 @@ def forward(
             if snapped:
                 fine = optimal(
                     A, rows, variables, row_work, variable_work, state, T, tol, slots, members, places, others,
-                    ENTROPY, WEIGHTED, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
+                    OBJECTIVE, WEIGHTED, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
                 )  # fmt: skip
                 code = tl.where(fine, CONVERGED, code)
             if tried & (code < 0) & (passes % CERTIFICATE_EVERY == 0):
                 proved = proves_infeasible(
                     A, rows, variables, row_work, state, slots, members, places, others,
-                    ENTROPY, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
+                    OBJECTIVE, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
                 )  # fmt: skip
                 code = tl.where(proved & (arrived == 0), INFEASIBLE, code)
         # An instance that has converged is polished first, once.
@@ -431,7 +438,7 @@ def forward(
         code = tl.where((code < 0) & at_limit, STEP_LIMIT, code)
     write_answer(
         x + n * num_variables, mu + n * num_rows, variables, row_work, variable_work, variable_of, row_of, state, T,
-        slots, members, places, ENTROPY, WEIGHTED, POSITIONS, TS, TM,
+        slots, members, places, OBJECTIVE, WEIGHTED, POSITIONS, TS, TM,
     )  # fmt: skip
     tl.store(codes + n, code)
     tl.store(taken + n, steps)

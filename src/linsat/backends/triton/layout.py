@@ -18,7 +18,7 @@ import torch
 
 from linsat.compile.problem import Problem
 from linsat.compile.rows import RowMatrix
-from linsat.objectives import Entropy
+from linsat.objectives import KL, Entropy, Euclidean, Objective
 from linsat.solvers.newton import MOST_GROUPS
 
 Tensor = torch.Tensor
@@ -30,6 +30,8 @@ _MOST_ENTRIES = 1 << 28  # of the coefficients as the kernel reads them
 _BLOCK = 32  # rows of a square block
 _TILE = 2048  # numbers in a tile of coefficients: 16 of each thread
 _MOST_PADDING = 4  # times the variables; rows of very different lengths do not lead
+# What the kernels know, and the number by which they are compiled for each.
+OBJECTIVES: dict[type[Objective], int] = {Euclidean: 0, Entropy: 1, KL: 2}
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,9 @@ class KernelData:
 
     coefficients: Tensor  # (., (1 + others) * places)
     rows: Tensor  # (., 6, positions): 1 / rho (0: not active), b, s, low, high of the dual, what a sweep may reach
-    variables: Tensor  # (., 2, 4 or 5, places): width (0: fixed), x at p = 0, then bounds of p and weights (Euclidean)
+    # (., 2, 4 or 5, places): the unit of p (0: fixed), x at p = 0; bounds of p, unless it is a share of the box;
+    # weights (Euclidean)
+    variables: Tensor
 
     def to(self, dtype: torch.dtype) -> KernelData:
         return KernelData(self.coefficients.to(dtype), self.rows.to(dtype), self.variables.to(dtype))
@@ -193,23 +197,23 @@ class KernelData:
 def kernel_data(problem: Problem, layout: Layout) -> KernelData:
     """The data of a problem; kept where its numbers never change."""
     kept = None if problem.cache is None else problem.cache.get("triton")
-    weighted = getattr(problem.objective, "weights", None) is not None
-    if kept is None or kept[0] is not problem.presolved or weighted:
+    own = getattr(problem.objective, "weights", None)
+    if kept is None or kept[0] is not problem.presolved or own is not None:
         base = _base(problem)
         found = KernelData(
             layout.coefficients(problem.rows.values), _rows(problem, layout, base), _variables(problem, layout, base)
         )
         kept = (problem.presolved, found)
-        if problem.cache is not None and not weighted:  # weights belong to a call, not to the set
+        if problem.cache is not None and own is None:  # numbers of the objective belong to a call, not to the set
             problem.cache["triton"] = kept
     return kept[1]
 
 
 def _base(problem: Problem) -> Tensor:
-    """x where p is 0: the lower bound of a free variable with an entropy, the bound at which a fixed one is."""
-    if isinstance(problem.objective, Entropy):
-        return torch.where(problem.presolved.free, problem.lower, problem.anchor())
-    return problem.anchor()
+    """x where p is 0: the bound where a fixed variable is; of a free one its lower bound, or 0 for a nearest point."""
+    if isinstance(problem.objective, Euclidean):
+        return problem.anchor()
+    return torch.where(problem.presolved.free, problem.lower, problem.anchor())
 
 
 def _rows(problem: Problem, layout: Layout, base: Tensor) -> Tensor:
@@ -234,7 +238,8 @@ def _variables(problem: Problem, layout: Layout, base: Tensor) -> Tensor:
     if isinstance(problem.objective, Entropy):
         parts = [(torch.where(free, problem.upper - problem.lower, 0.0), 0.0), (base, 0.0)]
     else:
-        low, high = (torch.where(free, bound, 0.0) for bound in (problem.lower, problem.upper))
+        start = 0.0 if isinstance(problem.objective, Euclidean) else problem.lower  # where p is 0
+        low, high = (torch.where(free, bound - start, 0.0) for bound in (problem.lower, problem.upper))
         parts = [(free.to(base.dtype), 0.0), (base, 0.0), (low, 0.0), (high, 0.0)]
         weights = getattr(problem.objective, "weights", None)
         if weights is not None:
