@@ -20,7 +20,7 @@ help:
 	@echo "make bench  time the layer against its peers, 20 minutes (make bench-quick: three)"
 	@echo "make bench-gpu  time the Triton kernels against torch operations on a GPU, where there is one"
 	@echo "make bench-page  docs/performance.md and the table of the README from the last make bench"
-	@echo "make arena  other projects' benchmarks with linsat beside them, 50 minutes, and docs/arena.md"
+	@echo "make arena  other projects' benchmarks with linsat beside them, an hour, and docs/arena.md"
 	@echo "make fuzz   random systems against HiGHS and Clarabel; FUZZ=\"--minutes 5 --seed 1\" sets how long"
 	@echo "make test-matrix  the tests with the oldest and newest versions, and without any extra"
 	@echo "make lint   ruff, mypy, pyright and the direction of imports"

@@ -344,7 +344,7 @@ TRANSPORTS: dict[str, Callable[[Haul, float], Array]] = {
 
 
 def units(quick: bool) -> dict[str, Callable[[], Any]]:
-    users, points = ((100,), (20,)) if quick else (USERS, POINTS)
+    users, points = ((100,), (60,)) if quick else (USERS, POINTS)
     made: dict[str, Callable[[], Any]] = {f"matching/market/{n}": functools.partial(trade, n) for n in users}
     return made | {f"matching/transport/{n}": functools.partial(carry, n) for n in points}
 

@@ -12,9 +12,9 @@ from arena.quadratic import PUBLISHED
 
 Unit = Callable[[], Any]
 SEEDS = (0, 1)
-RATES = (3e-3, 1e-2, 3e-2, 1e-1)  # of learning, one is chosen on validation instances with another seed
+RATES = (3e-3, 1e-2, 3e-2)  # of learning, one is chosen on validation instances with another seed
 CHOOSING_SEED = 100
-DRAWS = {"shortest path": decisions.DRAWS[:4], "knapsack": decisions.DRAWS[:3]}
+DRAWS = decisions.DRAWS[:3]
 CHOOSING = decisions.CHOOSING_DRAWS[:1]
 SLOW = ("RFWO",)  # once, on the first draw
 WAYS = tuple(decisions.MAKERS)
@@ -54,7 +54,7 @@ def units(quick: bool = False) -> dict[str, Unit]:
     for task in TASKS:
         for seed in CHOOSING[: 1 if quick else None]:
             found[f"decisions/choose/{task}/{seed}"] = functools.partial(_choose, task, seed, quick)
-        for seed in DRAWS[task][: 1 if quick else None]:
+        for seed in DRAWS[: 1 if quick else None]:
             found[f"decisions/draw/{task}/{seed}"] = functools.partial(_draw, task, seed, quick)
     found["decisions/slow/shortest path"] = functools.partial(_slow, quick)
     for router in routing.ROUTERS:

@@ -40,7 +40,7 @@ class Size:
     experts: int = 64
     sequence: int = 256
     sequences: int = 16
-    steps: int = 60
+    steps: int = 45
     rate: float = 1e-3
     k: int = 2
 

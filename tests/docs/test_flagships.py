@@ -132,7 +132,7 @@ def test_other_balancers_balance_what_they_see() -> None:
 
 def test_looking_ahead_foretells_what_persists_and_nothing_else() -> None:
     torch.manual_seed(0)
-    ahead, steady, velocity = experts.Ahead(), torch.zeros(64).double(), torch.randn(64).double()
+    ahead, steady, velocity = experts.Ahead(), torch.zeros(64).double(), torch.rand(64).double() - 0.5
     for _ in range(6):
         steady = steady + velocity
         guess = ahead(steady)
@@ -142,6 +142,9 @@ def test_looking_ahead_foretells_what_persists_and_nothing_else() -> None:
         walk = walk + torch.randn(2000)
         guess = ahead(walk)
     assert (guess - walk).abs().max() < 0.2
+    burst = walk.clone()
+    burst[0] += 100
+    assert (ahead(burst) - walk).abs().max() < 1  # as no change of the history
 
 
 def test_a_part_of_the_tokens_and_a_quantile_step_are_near_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
