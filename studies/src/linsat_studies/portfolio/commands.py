@@ -369,11 +369,11 @@ def further_rules(
     ruled = measure_rules(study, bar=progress_bar, note=lambda text: err.print(text, style="yellow", markup=False))
     if not ruled:
         raise ValueError(f"{folder / 'runs'} holds no run with the layer. Fix: train one first.")
-    long = ("scope", "sharpe", "value")  # by window and day
+    long = ("scope", "sharpe", "value", "seconds")  # by window and day, or another each time
     kept = {name: {key: value for key, value in row.items() if key not in long} for name, row in ruled.items()}
     write_json(path, {"scope": study.scope, "run": next(iter(ruled.values()))["scope"]["run"], "rules": kept})
     shown = Table(*RULES_HEADER)
-    for cells in rule_rows(ruled, len(study.windows)):
+    for cells in rule_rows(ruled):
         shown.add_row(*cells)
     out.print(shown)
     out.print(f"written: {path}", highlight=False, soft_wrap=True)

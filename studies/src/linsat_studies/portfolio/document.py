@@ -146,11 +146,10 @@ RULES_HEADER = (
     "largest sector",
     "largest tilt",
     "largest turnover",
-    "ms a window",
 )
 
 
-def rule_rows(ruled: dict[str, dict[str, Any]], windows: int) -> list[list[str]]:
+def rule_rows(ruled: dict[str, dict[str, Any]]) -> list[list[str]]:
     """A line for each rule set, as `RULES_HEADER` names its cells."""
     return [
         [
@@ -162,7 +161,6 @@ def rule_rows(ruled: dict[str, dict[str, Any]], windows: int) -> list[list[str]]
             f"{row['largest_sector']:.1%}",
             f"{row['largest_exposure']:.3f}",
             f"{row['largest_turnover']:.2%}",
-            f"{1000 * row['seconds']['layer'] / windows:.2g}",
         ]
         for name, row in ruled.items()
     ]
@@ -170,7 +168,7 @@ def rule_rows(ruled: dict[str, dict[str, Any]], windows: int) -> list[list[str]]
 
 def rules_table(record: dict[str, Any]) -> str:
     """What the scores of one network earn under further rules."""
-    return "\n".join(_table(RULES_HEADER, rule_rows(record["rules"], record["scope"]["windows"]))) + "\n"
+    return "\n".join(_table(RULES_HEADER, rule_rows(record["rules"]))) + "\n"
 
 
 def _mark(row: dict[str, Any]) -> str:

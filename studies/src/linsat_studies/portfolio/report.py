@@ -266,7 +266,7 @@ def _rules(page: Page, study: Study, ruled: dict[str, dict[str, Any]]) -> None:
         "hands from one day to the next; and all of these. Nearest: the weights nearest to the scores times 2 / "
         "assets; with risk, the yearly variance of the days seen counts as much as half the squared distance."
     )
-    page.table(RULES_HEADER, rule_rows(ruled, len(study.windows)))
+    page.table(RULES_HEADER, rule_rows(ruled))
     page.text("Worst violation: of any row in any window. Largest: read off the weights, over all windows.", note=True)
 
 
