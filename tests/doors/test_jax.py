@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 import linsat.jax
 from linsat.jax.core import unavailable
+from linsat.plan import Plan
 from linsat.status import Status
 
 A, C, E = [[3.0, 1, 4, 1, 5, 9]], [[1.0, 1, 0, 0, 0, 0]], [[1.0] * 6]
@@ -81,7 +82,11 @@ def compare_with_torch(systems: Batch, name: str, backend: str) -> None:
 @needs_core
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_three_hundred_systems_are_those_of_torch(shape: tuple[int, int, int, int], name: str):
+def test_three_hundred_systems_are_those_of_torch(
+    shape: tuple[int, int, int, int], name: str, monkeypatch: pytest.MonkeyPatch
+):
+    # The core alone: what it does not solve, torch hands to the method for large programs, which XLA cannot call.
+    monkeypatch.setattr(Plan, "left_over", lambda *_: np.empty(0, int))
     compare_with_torch(batch(shape, 50, seed=sum(shape)), name, "kernel")
 
 
