@@ -136,6 +136,69 @@ def test_dependent_equalities_without_a_box_in_closed_form():
     np.testing.assert_allclose(gradient, weight - weight @ E.T @ onto.T, atol=1e-8)
 
 
+@pytest.mark.parametrize(("variables", "equalities", "inequalities"), [(120, 40, 50), (60, 0, 150), (40, 30, 20)])
+def test_dense_batches_without_a_box(variables, equalities, inequalities):
+    """Nearest points against Clarabel; gradients in closed form: dL/dx projected along the rows that bind."""
+    system = _dense_system(variables, equalities, inequalities, np.inf)
+    cons = linsat.Constraints(**system.arguments())
+    scores = _scores(cons, 7, seed=5)
+    x, gradient = _gradient(cons, scores, Euclidean())
+    weight = np.sin(np.linspace(-1, 1, 7 * variables)).reshape(7, variables)
+    judged = 0
+    for i in range(7):
+        expected = nearest_point(system, scores[i].numpy())
+        if expected is not None:
+            judged += 1
+            np.testing.assert_allclose(x[i], expected, atol=1e-6)
+        moved, matrix = x[i].numpy() - scores[i].numpy(), system.matrix
+        touched = matrix[np.abs(matrix @ x[i].numpy() - system.rhs) <= 1e-9]  # some of them bind
+        multipliers = np.linalg.lstsq(touched.T, moved, rcond=None)[0]
+        assert len(touched) <= variables
+        bind = touched[np.abs(multipliers) > 1e-9]
+        np.testing.assert_allclose(gradient[i], weight[i] - np.linalg.pinv(bind) @ (bind @ weight[i]), atol=1e-8)
+    assert judged >= 5
+
+
+def test_same_bits_of_dense_rows_without_a_box():
+    system = _dense_system(120, 50, 60, np.inf)
+    cons = linsat.Constraints(**system.arguments())
+    scores, weight = _scores(cons, 9, seed=6), torch.linspace(-1, 1, 120, dtype=F64)
+
+    def both_ways(of):
+        leaf = of.clone().requires_grad_()
+        x = linsat.project(leaf, cons, objective=Euclidean(), solver=KERNEL, on_failure="raise")
+        (x @ weight).sum().backward()
+        return torch.cat([x.detach(), leaf.grad], dim=-1)
+
+    alone = torch.stack([both_ways(one) for one in scores])
+    order = torch.tensor([4, 8, 0, 2, 7, 1, 3, 6, 5])
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            assert torch.equal(both_ways(scores), alone)
+            assert torch.equal(both_ways(scores[order]), alone[order])
+            assert torch.equal(both_ways(scores[3]), alone[3])
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_dense_soft_rows_without_a_box_against_clarabel():
+    """Duals at two bounds, from none and from those of other scores."""
+    system = _dense_system(60, 10, 40, np.inf)
+    price = np.repeat([np.inf, 0.05], [10, 40])
+    cons = linsat.Constraints(**system.arguments()).soften([*range(40)], price=0.05)  # equalities come last
+    scores = np.random.default_rng(7).normal(size=(6, 60))
+    options = {"objective": Euclidean(), "solver": KERNEL, "on_failure": "raise"}
+    cold = linsat.solve(scores, cons, **options)
+    warm = linsat.solve(scores, cons, **options, start=np.roll(cold.duals, 1, axis=0))
+    size = np.abs(cold.duals[:, :40])
+    assert min((size == 0).sum(), (size == 0.05).sum(), ((size > 0) & (size < 0.05)).sum()) >= 10
+    for i in range(6):
+        expected = nearest_point(system, scores[i], price=price)
+        np.testing.assert_allclose(cold.x[i], expected, atol=1e-6)
+        np.testing.assert_allclose(warm.x[i], expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("bound", [np.inf, 0.6])
 def test_numbers_of_each_instance_in_a_dense_batch(bound):
     """Right-hand sides and weights of their own: each instance as if it were alone, to the last bit."""

@@ -58,6 +58,8 @@ static void V(prepare_constant)(Work *w) {
         m->order[g] = m->list[g];
     }
     V(cholesky)(w->team, m->base, m->width, m->first, m->base_size, m->base_inverse, w->packed);
+    for (int64_t g = m->first; g < m->width; g++) /* the Schur complement, all of it */
+        for (int64_t h = m->first; h < (g & ~(int64_t)7); h++) m->base[g * m->width + h] = m->base[h * m->width + g];
     m->ready = 1;
 }
 
@@ -120,4 +122,81 @@ static void V(solve_dense)(const Work *w, const double *rhs, double *to) {
     V(solve_back)(m->base, m->width, m->first, m->base_inverse, z);
     for (int64_t g = 0; g < m->width; g++)
         if (m->order[g] >= 0) to[m->order[g]] = z[g];
+}
+
+/* ---- duals to begin with, where H is constant ----
+ *
+ * With the other rows eliminated, what is left is a quadratic program in the bounded duals v alone,
+ *
+ *     minimise  v'Sv / 2 + g'v     subject to  low <= v <= high,        S the Schur complement: far fewer numbers than C.
+ *
+ * Those at a bound are guessed from v - (Sv + g), the others solved for, until the guess is its own consequence. That it ends
+ * is not certain, so there is a limit, and whatever it ends in is but a start of the iteration. */
+
+/* rest = S v + g for the bounded duals, of which few are not zero. */
+static void V(reduced_residual)(const Dense *m, const double *v, const double *g, double *rest) {
+    memcpy(rest, g, (m->width - m->first) * sizeof(double));
+    for (int64_t h = m->first; h < m->width; h++)
+        if (v[h - m->first] != 0.0)
+            V(add_product)(rest, rest, m->base + h * m->width + m->first, v[h - m->first], m->width - m->first);
+}
+
+/* Bounded duals that are solved for, in `moving`, from v - rest, the others put to their bound; returns whether that is as
+ * before. */
+static int V(guess_moving)(Work *w, double *v, const double *rest) {
+    const Dense *m = &w->dense;
+    int same = 1;
+    for (int64_t g = m->first; g < m->width; g++) {
+        const int32_t i = m->order[g];
+        if (i < 0) continue;
+        const double there = v[g - m->first] - rest[g - m->first];
+        const double end = there <= w->low[i] ? w->low[i] : w->high[i];
+        const int moves = there > w->low[i] && there < w->high[i];
+        same &= w->moving[i] == moves && (moves || v[g - m->first] == end);
+        w->moving[i] = (uint8_t)moves;
+        if (!moves) v[g - m->first] = end;
+    }
+    return same;
+}
+
+/* next.mu from `now`, by at most so many guesses; returns how many it took, 0: more. */
+static int64_t V(guess_duals)(Work *w, double T, int64_t limit) {
+    Dense *m = &w->dense;
+    if (!m->ready) {
+        V(slopes)(w, &w->now, T);
+        V(prepare_constant)(w);
+    }
+    const int64_t count = m->width - m->first;
+    double *z = w->root, *v = w->direction, *g = w->rhs, *rest = w->scratch, *y = w->rest;
+    memset(z, 0, (m->width + 8) * sizeof(double));
+    for (int64_t h = 0; h < m->width; h++) z[h] = m->order[h] < 0 ? 0.0 : w->now.r[m->order[h]];
+    V(solve_forward)(m->base, m->width, m->first, m->base_inverse, z);
+    for (int64_t h = 0; h < count; h++) v[h] = m->order[m->first + h] < 0 ? 0.0 : -w->now.mu[m->order[m->first + h]];
+    V(reduced_residual)(m, v, z + m->first, g); /* there the residual is z = S v + g */
+    for (int64_t h = 0; h < count; h++) v[h] = -v[h];
+    memcpy(rest, z + m->first, count * sizeof(double));
+    memset(w->moving, 0, w->layout->rows);
+    for (int64_t guesses = 0; guesses < limit; guesses++) {
+        if (V(guess_moving)(w, v, rest) && guesses) { /* the other duals follow */
+            for (int64_t h = 0; h < m->first; h++) z[h] = -z[h];
+            for (int64_t h = m->first; h < m->width; h++)
+                z[h] = m->order[h] < 0 ? 0.0 : v[h - m->first] - w->now.mu[m->order[h]];
+            V(solve_back)(m->base, m->width, m->first, m->base_inverse, z);
+            memcpy(w->next.mu, w->now.mu, w->k * sizeof(double));
+            for (int64_t h = 0; h < m->width; h++)
+                if (m->order[h] >= 0) w->next.mu[m->order[h]] += z[h];
+            return guesses;
+        }
+        V(pick_constant)(w, 0.0, m->ridge);
+        V(cholesky)(w->team, w->S, m->ld, m->count, w->keep, w->inverse, w->packed);
+        for (int64_t h = 0; h < m->count; h++) v[m->list[h] - m->first] = 0.0;
+        V(reduced_residual)(m, v, g, rest);
+        memset(y, 0, (m->ld + 8) * sizeof(double));
+        for (int64_t h = 0; h < m->count; h++) y[h] = -rest[m->list[h] - m->first];
+        V(solve_forward)(w->S, m->ld, m->count, w->inverse, y);
+        V(solve_back)(w->S, m->ld, m->count, w->inverse, y);
+        for (int64_t h = 0; h < m->count; h++) v[m->list[h] - m->first] = y[h];
+        V(reduced_residual)(m, v, g, rest);
+    }
+    return 0;
 }

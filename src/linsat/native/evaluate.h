@@ -60,6 +60,7 @@ typedef struct {
     const double *coefficients, *from;
     double *to, T, factor;
     int whole; /* u too */
+    const uint8_t *wanted; /* rows of C p that matter, NULL: all */
 } Pass;
 
 /* The sum of the parts of `count` tiles or chunks, in order. */
@@ -88,6 +89,7 @@ static void V(adjust_tile)(const Work *w, int64_t t, const double *restrict mu, 
             if (run.col > filled) memcpy(to + filled, from + filled, (run.col - filled) * sizeof(double));
             if (run.col >= filled) filled = run.col + run.count;
             if (run.step) V(add_products)(to + run.col, base + run.col, c + run.at, mu + run.target, run.count);
+            else if (base == to && mu[run.target] == 0.0) continue; /* of many rows few bind: the others need not be read */
             else V(add_product)(to + run.col, base + run.col, c + run.at, mu[run.target], run.count);
         }
         if (filled < start + count) memcpy(to + filled, from + filled, (start + count - filled) * sizeof(double));
@@ -98,21 +100,22 @@ static void V(adjust_tile)(const Work *w, int64_t t, const double *restrict mu, 
     for (int64_t n = a->tile_entry_runs[t]; a->entry_runs && n < a->tile_entry_runs[t + 1]; n++) {
         const Run run = a->runs_of_entries[n];
         if (run.step) V(add_products)(to + run.col, to + run.col, c + run.at, mu + run.target, run.count);
-        else V(add_product)(to + run.col, to + run.col, c + run.at, mu[run.target], run.count);
+        else if (mu[run.target] != 0.0) V(add_product)(to + run.col, to + run.col, c + run.at, mu[run.target], run.count);
     }
     if (a->entry_runs) return;
     for (int64_t e = a->tile_entries[t]; e < a->tile_entries[t + 1]; e++) to[a->entry_col[e]] += c[e] * mu[a->entry_row[e]];
 }
 
-/* What tile t contributes to C p, with coefficients c */
-static void V(apply_tile)(const Work *w, int64_t t, const double *restrict c, const double *restrict p, double *restrict to) {
+/* What tile t contributes to C p, with coefficients c; `wanted`: of rows that matter, NULL: all. */
+static void V(apply_tile)(const Work *w, int64_t t, const double *restrict c, const double *restrict p, const uint8_t *wanted,
+                          double *restrict to) {
     const Layout *a = w->layout;
     memset(to, 0, w->k * sizeof(double));
     if (a->entry_runs) {
         for (int64_t n = a->tile_entry_runs[t]; n < a->tile_entry_runs[t + 1]; n++) {
             const Run run = a->runs_of_entries[n];
             if (run.step) V(add_products)(to + run.target, to + run.target, c + run.at, p + run.col, run.count);
-            else to[run.target] += V(dot)(c + run.at, p + run.col, run.count);
+            else if (!wanted || wanted[run.target]) to[run.target] += V(dot)(c + run.at, p + run.col, run.count);
         }
         return;
     }
@@ -132,12 +135,12 @@ static void V(pull)(Work *w, const double *mu, double *to) {
 
 static void V(apply_part)(void *argument, int64_t t) {
     const Pass *pass = argument;
-    V(apply_tile)(pass->w, t, pass->coefficients, pass->from, V(part_of)(pass->w, t, pass->to));
+    V(apply_tile)(pass->w, t, pass->coefficients, pass->from, pass->wanted, V(part_of)(pass->w, t, pass->to));
 }
 
-/* to = C p */
-static void V(apply)(Work *w, const double *coefficients, const double *p, double *to) {
-    Pass pass = {.w = w, .coefficients = coefficients, .from = p, .to = to};
+/* to = C p, in rows that are wanted (NULL: all) */
+static void V(apply)(Work *w, const double *coefficients, const double *p, const uint8_t *wanted, double *to) {
+    Pass pass = {.w = w, .coefficients = coefficients, .from = p, .to = to, .wanted = wanted};
     share(w->team, w->layout->tiles, V(apply_part), &pass);
     if (w->layout->tiles > 1) V(add_up)(w, w->layout->tiles, to, w->k);
 }
@@ -339,7 +342,7 @@ INLINE void V(evaluate_tile)(const int o, const Pass *pass, int64_t t) {
     }
     if (pass->whole) V(adjust_tile)(w, t, at->mu, w->linear, at->u);
     V(shares_from)(o, w, at, pass->T, w->layout->tile_start[t], w->layout->tile_start[t + 1], sums);
-    V(apply_tile)(w, t, w->coefficients, at->p, r);
+    V(apply_tile)(w, t, w->coefficients, at->p, NULL, r);
 }
 
 FOR_OBJECTIVES(evaluate_tile, (const Pass *pass, int64_t t), pass, t)

@@ -8,7 +8,7 @@
 #define STAGNANT 0.5 /* an error above this share of the least one before is no progress */
 /* Steps without progress before the interior-point method takes over. Duals of soft rows have as far to go as the price is
  * high, and they go there one change of the rows that bind after another. */
-enum { PATIENCE_HARD = 12, PATIENCE_SOFT = 5, STEPS_AT_REST = 2 };
+enum { PATIENCE_HARD = 12, PATIENCE_SOFT = 5, STEPS_AT_REST = 2, MOST_GUESSES = 20 }; /* guesses: of guess_duals */
 #endif
 
 static double V(largest)(const double *values, int64_t count) {
@@ -22,7 +22,7 @@ static void V(drift_part)(void *argument, int64_t t) {
     const Work *w = pass->w;
     for (int64_t j = w->layout->tile_start[t]; j < w->layout->tile_start[t + 1]; j += LANES)
         V(store)(pass->to + j, V(load)(w->d + j) * V(load)(pass->at->u + j) * pass->factor);
-    V(apply_tile)(w, t, w->coefficients, pass->to, V(part_of)(w, t, w->scratch));
+    V(apply_tile)(w, t, w->coefficients, pass->to, NULL, V(part_of)(w, t, w->scratch));
 }
 
 /* The derivative of the residual with respect to the temperature, times the change of it, added to rhs. */
@@ -177,6 +177,11 @@ static int V(newton)(Work *w, double tol, const double *start, int64_t max_steps
     double coolest = INFINITY, mark = INFINITY;
     int64_t since = 0;
     double T = V(start)(w, start);
+    if (w->dense.constant && w->bounded && !w->has_slack && isfinite(w->now.theta)) {
+        const int64_t guesses = V(guess_duals)(w, T, max_steps < MOST_GUESSES ? max_steps : MOST_GUESSES);
+        if (guesses) V(keep_better)(w, T);
+        *steps += guesses;
+    }
     int warm = start && c->start_temperature * w->reach > w->tau && T <= w->tau; /* where a cold start begins hotter */
     double damping = warm ? c->least_damping : c->first_damping, ridge = c->first_ridge, stride = 1.0, length = 1.0;
     int64_t tries = 0;

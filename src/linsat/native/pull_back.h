@@ -46,13 +46,14 @@ INLINE void V(to_parameters)(const int o, const Work *w, const double *g, const 
 
 FOR_OBJECTIVES(to_parameters, (const Work *w, const double *g, const double *pulled, double *const *to), w, g, pulled, to)
 
-/* The adjoint duals q of one instance, at its duals. g becomes the gradient in the units of the iteration. */
-static void V(find_adjoint)(Work *w, const Pull *call, int64_t n, double *g, double *pulled) {
+/* The adjoint duals q of one instance, at its duals. g becomes the gradient in the units of the iteration. `alone`: nothing
+ * but the gradient to the scores is wanted, which needs no state where the slopes are the same in all of them. */
+static void V(find_adjoint)(Work *w, const Pull *call, int64_t n, double *g, double *pulled, int alone) {
     const Layout *a = w->layout;
     State *at = &w->now;
     for (int64_t i = 0; i < a->rows; i++)
         at->mu[i] = call->duals[n * a->rows + a->order[i]] * w->it.scale[a->order[i]];
-    V(evaluate)(w, at, w->tau);
+    if (!alone || !w->dense.constant || w->has_slack) V(evaluate)(w, at, w->tau);
     V(slopes)(w, at, w->tau);
     for (int64_t j = 0; j < w->l; j += LANES) {
         const vec unit = V(load)(w->unit + j);
@@ -60,11 +61,14 @@ static void V(find_adjoint)(Work *w, const Pull *call, int64_t n, double *g, dou
         V(store)(w->d + j, V(where)(unit > 0.0, V(load)(w->d + j)));
         V(store)(pulled + j, V(load)(w->d + j) * V(load)(g + j));
     }
-    V(apply)(w, w->coefficients, pulled, w->rhs);
     for (int64_t i = 0; i < a->rows; i++) {
         const int32_t from = a->order[i];
         const double dual = call->duals[n * a->rows + from]; /* as it is: scaled, a bound may be missed by rounding */
         w->moving[i] = w->active[i] && (w->it.tight[from] || (dual > w->it.dual_lower[from] && dual < w->it.dual_upper[from]));
+    }
+    V(apply)(w, w->coefficients, pulled, w->moving, w->rhs);
+    for (int64_t i = 0; i < a->rows; i++) {
+        const int32_t from = a->order[i];
         if (call->grad_duals) w->rhs[i] += call->grad_duals[n * a->rows + from] / w->it.scale[from];
         if (!w->moving[i]) w->rhs[i] = 0.0;
     }
@@ -73,7 +77,7 @@ static void V(find_adjoint)(Work *w, const Pull *call, int64_t n, double *g, dou
     for (int round = 0; round < 3; round++) { /* undo the ridge */
         V(pull)(w, w->q, pulled);
         for (int64_t j = 0; j < w->l; j += LANES) V(store)(pulled + j, V(load)(pulled + j) * V(load)(w->d + j));
-        V(apply)(w, w->coefficients, pulled, w->scratch);
+        V(apply)(w, w->coefficients, pulled, w->moving, w->scratch);
         for (int64_t i = 0; i < a->rows; i++) {
             double image = w->scratch[i];
             if (w->has_slack) image += w->s[i] * at->z[i] * (1.0 - at->z[i]) / w->tau * w->q[i];
@@ -193,8 +197,9 @@ static void V(pull_back)(Work *w, const Pull *call, int64_t n, Sums to) {
     const int statement = to.values || to.side || to.lower || to.upper || to.price;
     if (statement) memcpy(w->given, g, a->variables * sizeof(double));
     for (int64_t j = a->variables; j < w->l; j++) g[j] = 0.0;
-    V(find_adjoint)(w, call, n, g, pulled);
-    if (to.parameters[0] || to.parameters[1]) {
+    const int parameters = to.parameters[0] || to.parameters[1];
+    V(find_adjoint)(w, call, n, g, pulled, !statement && !parameters);
+    if (parameters) {
         BY_OBJECTIVE(w->objective, to_parameters, w, g, pulled, to.parameters)
     }
     for (int64_t j = 0; j < w->l; j += LANES) {

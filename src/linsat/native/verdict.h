@@ -72,7 +72,7 @@ static int V(judge)(const Layout *a, const Instance *it, int entropic, double ta
 static int V(holds)(Work *w, const double *x, const double *mu, double tol) {
     const Layout *a = w->layout;
     double objective = 0.0;
-    V(apply)(w, w->values, x, w->scratch);
+    V(apply)(w, w->values, x, NULL, w->scratch);
     const int quick = V(judge)(a, &w->it, w->entropic, w->tau, w->scratch, mu, NULL, 0.0, tol);
     if (quick >= 0) return quick;
     V(row_sizes)(w, x, w->again);
