@@ -77,9 +77,14 @@ def _compare(
 ) -> None:
     verdict.checks[door] += 1
     words, points = answer
-    if words != torchs[0]:
-        pairs = sorted({f"{a} for {b}" for a, b in zip(words, torchs[0], strict=True) if a != b})
-        verdict.find("doors", f"{door}: {', '.join(pairs)}")
+    pairs = {(a, b) for a, b in zip(words, torchs[0], strict=True) if a != b}
+    if (
+        door == "JAX" and case.objective == "tsallis"
+    ):  # of which the host's interior-point method solves more (docs/jax.md)
+        verdict.checks["JAX, reported where the host solves"] += len(pairs)
+        pairs -= {("step_limit", "converged"), ("stalled", "converged")}
+    if pairs:
+        verdict.find("doors", f"{door}: {', '.join(f'{a} for {b}' for a, b in sorted(pairs))}")
         return
     held = np.array([word == "converged" for word in words], dtype=bool)
     apart = distance(points[held], torchs[1][held], case)

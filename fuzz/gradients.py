@@ -11,9 +11,10 @@ import linsat
 from fuzz.families import Array
 from fuzz.systems import Case
 from fuzz.verdict import Verdict
+from linsat.errors import LinSATError
 
 _STEP = 3e-5  # relative to the numbers
-_AGREE = 1e-3  # of two differences, with steps that differ by two: where they do not, x has a kink there
+_AGREE = 1e-3  # of differences to both sides, with steps that differ by two: where they do not, x has a kink there
 _OFF = 3e-3  # of the gradient from them, relative to its size
 _PARAMETERS = ("tau", "metric", "prior", "alpha", "P")
 
@@ -26,9 +27,11 @@ def judge_gradients(case: Case, verdict: Verdict, library: Any = linsat) -> None
     numbers = _numbers(case)
     direction = _direction(rng, case, numbers)
     weights = torch.from_numpy(rng.normal(size=_x(case, numbers, library).shape))
-    steps = [_difference(case, numbers, direction, weights, step, library) for step in (_STEP, _STEP / 2)]
+    steps: list[Any] = [
+        _difference(case, numbers, direction, weights, step, library) for step in (_STEP, _STEP / 2, -_STEP / 2)
+    ]
     size = 1.0 + sum(abs(step) for step in steps if step is not None)
-    if None in steps or abs(steps[0] - steps[1]) > _AGREE * size:
+    if None in steps or max(steps) - min(steps) > _AGREE * size:
         verdict.checks["finite differences: a kink"] += 1
         return
     learned = {name: torch.as_tensor(value).requires_grad_() for name, value in numbers.items()}
@@ -39,7 +42,7 @@ def judge_gradients(case: Case, verdict: Verdict, library: Any = linsat) -> None
         if gradient is not None:
             slope += float((gradient.numpy() * direction[name])[direction[name] != 0].sum())
     verdict.checks["finite differences"] += 1
-    if not abs(slope - steps[1]) <= _OFF * size:
+    if not min(steps) - _OFF * size <= slope <= max(steps) + _OFF * size:
         verdict.find(
             "gradient", f"{slope:.6g} along a direction in {', '.join(numbers)}; differences say {steps[1]:.6g}"
         )
@@ -74,12 +77,34 @@ def _direction(rng: np.random.Generator, case: Case, numbers: dict[str, Array]) 
         P = numbers["P"]
         turn = rng.normal(size=P.shape[:-2] + P.shape[-1:])
         moved["P"] = P * (turn[..., :, None] + turn[..., None, :])
-    if "f" in moved:
-        points = np.array([np.zeros(len(case.lower)) if p is None else p for p in case.points])
-        at = points[0] if case.shared else points.reshape(*case.batch, -1)
-        shift = rng.normal(size=at.shape) * 0.1
-        moved["f"] = np.einsum("...ij,...j->...i", moved["E"], at) + np.einsum("...ij,...j->...i", numbers["E"], shift)
+    if "f" in moved:  # equalities that depend on each other have to go on doing so, or x would jump
+        E = numbers["E"]
+        by_rows, by_columns = rng.normal(size=E.shape[:-1]), rng.normal(size=E.shape[:-2] + E.shape[-1:])
+        moved["E"] = E * (by_rows[..., :, None] + by_columns[..., None, :])
+        at = _points(case)
+        moved["shift"] = rng.normal(size=at.shape) * 0.1
+        moved["f"] = _times(moved["E"], at) + _times(E, moved["shift"])
     return moved
+
+
+def _points(case: Case) -> Array:
+    points = np.array([np.zeros(len(case.lower)) if p is None else p for p in case.points])
+    return points[0] if case.shared else points.reshape(*case.batch, -1)
+
+
+def _times(matrix: Array, x: Array) -> Array:
+    return np.einsum("...ij,...j->...i", matrix, x)
+
+
+def _moved(case: Case, numbers: dict[str, Array], direction: dict[str, Array], way: float) -> dict[str, Array]:
+    """The numbers some way along the direction: equalities by scaling, which keeps their rank, with a point on them."""
+    there = {name: value + way * direction[name] for name, value in numbers.items()}
+    if "f" in there:
+        E = numbers["E"]
+        there["E"] = E * np.exp(way * np.divide(direction["E"], E, out=np.zeros_like(E), where=E != 0))
+        there["f"] = _times(there["E"], _points(case) + way * direction["shift"])
+        there["f"] += numbers["f"] - _times(E, _points(case))  # where the point does not hold them
+    return there
 
 
 def _x(case: Case, numbers: dict[str, Any], library: Any) -> torch.Tensor:
@@ -99,13 +124,13 @@ def _x(case: Case, numbers: dict[str, Any], library: Any) -> torch.Tensor:
 def _difference(
     case: Case, numbers: dict[str, Array], direction: dict[str, Array], weights: torch.Tensor, step: float, library: Any
 ) -> float | None:
-    """Central; None where a point on the way is not solved."""
+    """One-sided, so that a kink here shows too; None where a point on the way is not solved."""
     ends = []
-    for way in (step, -step):
+    for way in (step, 0.0):
         try:
-            there = {name: value + way * direction[name] for name, value in numbers.items()}
+            there = _moved(case, numbers, direction, way)
             ends.append(float((_x(case, there, library) * weights).sum()))
-        except linsat.LinSATError:  # the set has no point there
+        except LinSATError:  # the set has no point there
             return None
-    slope = (ends[0] - ends[1]) / (2 * step)
+    slope = (ends[0] - ends[1]) / step
     return slope if np.isfinite(slope) else None

@@ -111,7 +111,9 @@ class Case:
         """The set as it is after all numbers are in their places."""
         made, numbers = self.statement(library, keep)
         price = numbers.pop("price", None)
-        made = made.with_numbers(**numbers) if numbers else made
+        for change, names in (("with_coefficients", "ACE"), ("with_rhs", "bdf"), ("with_bounds", ("lower", "upper"))):
+            given = {name: numbers[name] for name in names if name in numbers}
+            made = getattr(made, change)(**given) if given else made
         return made if price is None else made.with_price(price)
 
     def _soft_prices(self, keep: Array | None) -> tuple[list[int], Any]:

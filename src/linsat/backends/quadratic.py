@@ -77,8 +77,11 @@ def _settled(problem: Problem, objective: Matrix, n: int, x: Array, duals: Array
     least, most = one(problem.dual_lower, n), one(problem.dual_upper, n)
     z = P @ x - c - A.T @ duals
     at_low, at_high = (z > x - lower) | (lower == upper), -z > upper - x
+    off = A @ x - side
+    # A soft row is at its price where its dual is closer to that than the row to its side.
+    duals = np.where(duals - least < off, least, np.where(most - duals < -off, most, duals))
     equal = np.isneginf(least) & np.isposinf(most)
-    active = (duals > least) & (duals < most) & (equal | (np.abs(duals) > np.abs(A @ x - side)))
+    active = (duals > least) & (duals < most) & (equal | (np.abs(duals) > np.abs(off)))
     kept = np.where(active | (np.abs(duals) != np.maximum(-least, most)), 0.0, duals)  # those at their price
     free = ~(at_low | at_high)
     point = np.where(free, 0.0, np.where(at_low, lower, upper))
