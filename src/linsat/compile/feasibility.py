@@ -73,7 +73,8 @@ def judge(system: LinearSystem, *, seconds: float | None = None, deadline: Deadl
 def refuted(system: LinearSystem, hint: Array, *, seconds: float) -> bool:
     """Whether the rows are proved to contradict each other, by multipliers (k,) near the hint or by their structure.
 
-    No linear program is solved; False proves nothing. Cost: less than a millisecond for a few dozen rows.
+    No linear program is solved; False proves nothing. Cost for a few dozen rows: a millisecond where the hint is good,
+    some ten where structure has to be searched.
     """
     limit = Deadline(seconds)
     possible = np.where(hint > 0, np.isfinite(system.row_upper), np.isfinite(system.row_lower)) & np.isfinite(hint)
