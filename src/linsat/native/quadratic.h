@@ -940,9 +940,16 @@ static int V(settle_quadratic)(Quadratic *q) {
     return moved;
 }
 
+/* What rounding may hide of the pull of all rows on a variable: large multipliers of rows that are nearly parallel cancel. */
+static double V(lost_in_pull)(const Quadratic *q, int64_t j) {
+    double size = 0.0;
+    for (int64_t i = 0; i < q->layout->rows; i++) size += fabs(q->duals[i] * q->A[i * q->n + j]);
+    return ROW_ROUNDING * size;
+}
+
 /* The verdict of verdict.h: every hard row holds at x, and multipliers and distances leave no gap. A full P has no
- * terms of single variables: instead each of them is stationary to tolerance, or pushed to its bound. `moved`: P x is not
- * that of the last round. */
+ * terms of single variables: instead each of them is stationary to tolerance beyond rounding, or pushed to its bound. `moved`:
+ * P x is not that of the last round. */
 static int V(is_optimal)(Quadratic *q, int moved, double tol) {
     const Layout *a = q->layout;
     const Instance *it = &q->it;
@@ -978,7 +985,7 @@ static int V(is_optimal)(Quadratic *q, int moved, double tol) {
         const int stays = !it->free[j] && (it->lower[j] == it->upper[j] || (it->at_upper[j] ? r >= 0 : r <= 0));
         size += fabs(q->c[j] * q->x[j]) + fabs(q->Px[j] * q->x[j]);
         if (stays) continue;
-        if (!(fabs(r) <= tol * (1.0 + own))) return 0;
+        if (!(fabs(r) <= tol * (1.0 + own)) && !(fabs(r) <= V(lost_in_pull)(q, j))) return 0;
         gap += fabs(r * q->x[j]);
     }
     return gap <= INTERIOR_GAP * tol * size;
