@@ -149,10 +149,17 @@ INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
 #undef CORE
 #endif
 
+#if defined(LINSAT_X86) && !defined(__clang__) /* for processors of before 2013: small, where it is one of three */
+#pragma GCC push_options
+#pragma GCC optimize("Os")
+#endif
 #define LINSAT_VARIANT(name) name##_plain
 #define CORE(name) name##_plain
 #define LANES 2
 #include "core.c"
+#if defined(LINSAT_X86) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 #undef LINSAT_VARIANT
 #undef CORE
 #undef LANES
