@@ -118,7 +118,7 @@ class LinSAT(nn.Module):
             name: self._parameters[name] for name in self._learned if self._parameters[name] is not kept.get(name)
         }
         if swapped:
-            constraints = constraints._with_tensors({name: t for name, t in swapped.items() if t is not None})
+            constraints = constraints._with_numbers(**swapped)
         objective = self.objective
         if tau is not None:
             if objective.temperature is None:

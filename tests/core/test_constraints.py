@@ -7,6 +7,7 @@ import torch
 
 import linsat
 from linsat import ConstraintError, Constraints
+from linsat.constraints.numbers import values_on
 
 MATRIX = np.array([[1.0, 0.0, -2.0], [0.0, 3.0, 0.5]])
 FORMS = {
@@ -199,7 +200,7 @@ def test_what_a_set_hands_out_does_not_change_it(kind):
     x = linsat.project(y, cons)
     given = [cons.lower, cons.upper, cons.rhs, cons.price, cons.matrix.values(), cons.soft]
     given += [*cons.right_sides.values(), *cons.coefficients.values()]
-    numbers, stated_numbers = cons._numbers(), cons.statement()
+    numbers, stated_numbers = values_on(cons), cons.statement()
     given += [numbers.values, numbers.rhs, numbers.lower, numbers.upper, numbers.price]
     for tensor in given:
         tensor.fill_(0.5)

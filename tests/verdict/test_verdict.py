@@ -16,6 +16,7 @@ from scipy.optimize import linprog
 
 import linsat
 from linsat.compile import LinearSystem, judge, minimal_conflict
+from linsat.constraints.numbers import values_on
 from linsat.files import read_model
 
 INF = np.inf
@@ -333,7 +334,7 @@ class TestPublicSets:
             assert time.monotonic() - start < 20, path.name
             error = caught.value
             assert error.minimal, path.name
-            numbers = cons._numbers()
+            numbers = values_on(cons)
             matrix = sp.csr_array(cons.matrix.to_dense().numpy())
             senses, side = np.array(cons.senses), cons.rhs.numpy()
             low, high = np.where(senses == "<=", -INF, side), np.where(senses == ">=", INF, side)

@@ -25,10 +25,10 @@ from linsat.constraints.terms import named_sides
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
-    from linsat.constraints.rows_and_box import RowsAndBox
+    from linsat.constraints.constraint_set import Constraints
 
 
-def right_sides_by_name(constraints: RowsAndBox, values: Any) -> tuple[dict[str, Numbers], Numbers | None]:
+def right_sides_by_name(constraints: Constraints, values: Any) -> tuple[dict[str, Numbers], Numbers | None]:
     """The right-hand sides ``b``, ``d``, ``f`` that change when rows of these names get these numbers; and ``t``, where
     some are names of expressions in formulas.
 
@@ -68,7 +68,7 @@ def right_sides_by_name(constraints: RowsAndBox, values: Any) -> tuple[dict[str,
 
 
 def duals_by_name(
-    constraints: RowsAndBox, values: Mapping[str, Any], read: Callable[[Any], Numbers]
+    constraints: Constraints, values: Mapping[str, Any], read: Callable[[Any], Numbers]
 ) -> dict[str, tuple[list[int], Numbers]]:
     """By name, the rows and their duals (batch..., rows), as ``read`` makes them arrays."""
     given = dict[int, str]()
@@ -79,7 +79,7 @@ def duals_by_name(
     return found
 
 
-def _once(argument: str, name: str, constraints: RowsAndBox, given: dict[int, str]) -> list[int]:
+def _once(argument: str, name: str, constraints: Constraints, given: dict[int, str]) -> list[int]:
     """The rows of a name, none of which another name has ``given``, and that they are given now."""
     rows = rows_named(constraints, name)
     twice = next((row for row in rows if row in given), None)
@@ -122,7 +122,7 @@ def _replaced(side: Numbers, columns: list[int], numbers: Numbers) -> Numbers:
         ) from None
 
 
-def read_bound_of(constraints: RowsAndBox, side: str, value: Any) -> Numbers:
+def read_bound_of(constraints: Constraints, side: str, value: Any) -> Numbers:
     """One side of the box for all variables of a set: flat, in the shape of its variable, or a dict of several.
 
     Variables that a dict leaves out keep their bounds.
@@ -152,7 +152,7 @@ def _is_parameter(value: Any) -> bool:
     return isinstance(value, Parameter)
 
 
-def _bound_by_name(constraints: RowsAndBox, side: str, values: Mapping[str, Any]) -> Numbers:
+def _bound_by_name(constraints: Constraints, side: str, values: Mapping[str, Any]) -> Numbers:
     layout: Layout | None = constraints._layout
     if layout is None or not layout.variables[0].name:
         raise ConstraintError(f"{side} is a dict, but the set has no named variables. Fix: one array (..., variables).")

@@ -11,10 +11,10 @@ from linsat.constraints.arrays import Array, Numbers, as_array, spread
 from linsat.constraints.soft import full_price
 
 if TYPE_CHECKING:
-    from linsat.constraints.rows_and_box import RowsAndBox
+    from linsat.constraints.constraint_set import Constraints
 
 
-def fingerprint(constraints: RowsAndBox) -> dict[str, str]:
+def fingerprint(constraints: Constraints) -> dict[str, str]:
     """How many variables, and each argument that states rows or box: a hash of its numbers, or that it is learned.
 
     However the same numbers were stated, densely or sparsely, as one number or one for each; names do not count.

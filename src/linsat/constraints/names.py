@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
-    from linsat.constraints.rows_and_box import RowsAndBox
+    from linsat.constraints.constraint_set import Constraints
 
 _INDEXED = re.compile(r"(.+)\[([^\[\]]*)\]", re.DOTALL)
 _SHOWN = 8  # names that an error lists
@@ -33,7 +33,7 @@ def families(names: Sequence[str]) -> dict[str, list[int]]:
     return rows
 
 
-def rows_named(constraints: RowsAndBox, name: str) -> list[int]:
+def rows_named(constraints: Constraints, name: str) -> list[int]:
     """Positions of all rows of that name or family: ``"capacity"`` finds ``capacity``, ``capacity[0]`` and so on.
 
     Raises:
@@ -54,7 +54,7 @@ def rows_named(constraints: RowsAndBox, name: str) -> list[int]:
     return rows[name]
 
 
-def select_rows(constraints: RowsAndBox, wanted: Any) -> list[int]:
+def select_rows(constraints: Constraints, wanted: Any) -> list[int]:
     """Positions of the rows that are asked for, in the order in which they are, each once.
 
     Args:

@@ -22,7 +22,7 @@ from linsat.errors import ConstraintError
 if TYPE_CHECKING:
     import torch
 
-    from linsat.constraints.rows_and_box import RowsAndBox
+    from linsat.constraints.constraint_set import Constraints
 
     Tensor = torch.Tensor
 
@@ -46,7 +46,7 @@ class Statement:
     batch_shape: tuple[int, ...]
 
 
-def values_on(constraints: RowsAndBox, device: torch.device | str | None) -> Values:
+def values_on(constraints: Constraints, device: torch.device | str | None = None) -> Values:
     """The numbers on a device, by default that of the coefficients, with gradients where asked for."""
     values = arrays.to_tensor(_slot(constraints, "values"), device)
     lower, upper = (_bound_on(constraints, name, device) for name in ("lower", "upper"))
@@ -58,7 +58,7 @@ def values_on(constraints: RowsAndBox, device: torch.device | str | None) -> Val
 
 
 def slots_of(
-    constraints: RowsAndBox, width: int, batch: tuple[int, ...], given: Mapping[str, Numbers] | None = None
+    constraints: Constraints, width: int, batch: tuple[int, ...], given: Mapping[str, Numbers] | None = None
 ) -> list[Numbers]:
     """Coefficients, right-hand sides, lower and upper bounds, prices of all rows, over a flattened batch.
 
@@ -84,7 +84,7 @@ def slots_of(
     return slots
 
 
-def slots_given(constraints: RowsAndBox, given: Mapping[str, Any]) -> dict[str, Numbers] | None:
+def slots_given(constraints: Constraints, given: Mapping[str, Any]) -> dict[str, Numbers] | None:
     """The slots that numbers given with a call replace, (batch..., .), in their own library; None: `with_numbers` must.
 
     For arrays and tensors in the shapes of what they replace. Nobody looks at the numbers: the solver does.
@@ -110,7 +110,7 @@ def slots_given(constraints: RowsAndBox, given: Mapping[str, Any]) -> dict[str, 
     return slots
 
 
-def _plain_shapes(constraints: RowsAndBox) -> dict[str, list[tuple[int, ...]]]:
+def _plain_shapes(constraints: Constraints) -> dict[str, list[tuple[int, ...]]]:
     """In what shapes, after batch dimensions, each number of a set can be replaced as it comes."""
     if "shapes" not in constraints._slots:
         shapes: dict[str, list[tuple[int, ...]]] = {}
@@ -130,7 +130,7 @@ def _plain_shapes(constraints: RowsAndBox) -> dict[str, list[tuple[int, ...]]]:
     return constraints._slots["shapes"]
 
 
-def _price_slot(constraints: RowsAndBox, price: Numbers) -> Numbers:
+def _price_slot(constraints: Constraints, price: Numbers) -> Numbers:
     """Prices (batch..., rows), infinite where a row is hard, from those of all rows or of the soft ones."""
     soft = constraints._soft_mask()
     xp, count = arrays.namespace(price), int(soft.sum())
@@ -158,13 +158,13 @@ def _block(matrix: Matrix, value: Numbers | None) -> Numbers:
     return value if matrix.sparse else value.reshape(*value.shape[:-2], len(matrix.row))
 
 
-def _has_dependencies(constraints: RowsAndBox, given: Mapping[str, Any]) -> bool:
+def _has_dependencies(constraints: Constraints, given: Mapping[str, Any]) -> bool:
     """Whether sides of equalities may contradict each other by rounding alone."""
     matrix = constraints._matrices["E"]
     return "E" not in given and not matrix.live and getattr(matrix.kept, keep_dependencies(matrix)).shape[1] > 0
 
 
-def _slot(constraints: RowsAndBox, name: str) -> Numbers:
+def _slot(constraints: Constraints, name: str) -> Numbers:
     """All numbers of one kind, (batch..., .)."""
     if name == "values":
         return arrays.side_by_side([matrix.values() for matrix in constraints._matrices.values()])
@@ -187,7 +187,7 @@ def _flat(numbers: Numbers, size: int, batch: tuple[int, ...]) -> Numbers:
     return arrays.floating(flat) if is_tensor(flat) else flat
 
 
-def _bound_on(constraints: RowsAndBox, name: str, device: torch.device | str | None) -> Tensor:
+def _bound_on(constraints: Constraints, name: str, device: torch.device | str | None) -> Tensor:
     """A bound on a device; one that is a constant is kept, for sets that differ in other numbers too."""
     bound, kept = constraints._bounds()[name], constraints._bounds_on
     if arrays.followed(bound) or tracing():
@@ -199,20 +199,12 @@ def _bound_on(constraints: RowsAndBox, name: str, device: torch.device | str | N
     return kept[key][1]
 
 
-def right_sides(constraints: RowsAndBox) -> dict[str, Tensor]:
-    """The right-hand sides (batch..., rows) by name, as tensors: the user's own where they are followed."""
-    return {
-        name: own_tensor(arrays.spread(side, (*side.shape[:-1], constraints._rows_of(name))))
-        for name, side in constraints._right_sides.items()
-    }
-
-
 def own_tensor(numbers: Numbers) -> Tensor:
     """Numbers of a set as a tensor: the user's own where it is followed, else a copy: writing to it changes no set."""
     return numbers if arrays.followed(numbers) else arrays.to_tensor(numbers).clone()
 
 
-def present(constraints: RowsAndBox) -> Statement:
+def present(constraints: Constraints) -> Statement:
     """All numbers as they are now, learned ones too; arrays may share memory with the set."""
     pattern, soft = constraints._structure, constraints._soft
     bounds = {name: arrays.as_array(bound) for name, bound in constraints._bounds().items()}
@@ -231,7 +223,7 @@ def present(constraints: RowsAndBox) -> Statement:
     )
 
 
-def statement(constraints: RowsAndBox) -> Statement:
+def statement(constraints: Constraints) -> Statement:
     """See `Constraints.statement`; all of it copied."""
     if not constraints._fixed:
         held = ", ".join(constraints._learned_tensors()) or "of a graph or a function transform"

@@ -16,7 +16,7 @@ from linsat.constraints.names import select_rows
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
-    from linsat.constraints.rows_and_box import RowsAndBox
+    from linsat.constraints.constraint_set import Constraints
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def check_price(price: Numbers) -> None:
         )
 
 
-def softened(constraints: RowsAndBox, soft: Sequence[SoftRows], wanted: Any, price: Any) -> tuple[SoftRows, ...]:
+def softened(constraints: Constraints, soft: Sequence[SoftRows], wanted: Any, price: Any) -> tuple[SoftRows, ...]:
     """The soft rows of a set after some more were softened, or got another price."""
     rows = np.array(select_rows(constraints, wanted), dtype=np.int64)
     made = SoftRows(rows, read_price(price, len(rows)))

@@ -21,6 +21,7 @@ from linsat._optional import is_tensor
 from linsat.constraints import arrays
 from linsat.constraints.arrays import Array, Numbers, Shape
 from linsat.constraints.coefficients import Matrix, join, read_matrix
+from linsat.constraints.soft import full_price
 from linsat.constraints.text import terms_text
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def lifted(constraints: Constraints) -> tuple[Constraints, Array]:
         arguments[name] = arrays.side_by_side([np.broadcast_to(known, (*known.shape[:-1], l)), np.full(count, end)])
     owner = np.concatenate([np.arange(first), terms.row[terms.of], np.arange(first, k)])
     made = Constraints(**arguments, names=[constraints.names[i] for i in owner])
-    price = constraints._price_of_all()
+    price = full_price(constraints._soft, k)
     if price is not None:
         from_row = np.concatenate([np.arange(first), np.full(pieces, k), np.arange(first, k)])  # k: none, it is hard
         made = made._with_full_price(arrays.side_by_side([arrays.as_array(price), np.full(1, np.inf)])[..., from_row])

@@ -12,7 +12,7 @@ from linsat.constraints.numbers import of_instance, present
 from linsat.constraints.structure import EQUAL, GREATER, LESS
 
 if TYPE_CHECKING:
-    from linsat.constraints.rows_and_box import RowsAndBox
+    from linsat.constraints.constraint_set import Constraints
 
 NAME_TERMS = 4  # of a row that is called by what it says
 SENSE_TEXT = {LESS: "<=", EQUAL: "==", GREATER: ">="}
@@ -36,14 +36,14 @@ def terms_text(values: Sequence[float | str], columns: Sequence[int], entry: Cal
     return " ".join(pieces) or "0"
 
 
-def row_text(constraints: RowsAndBox, index: int, instance: int | None, terms: int) -> str:
+def row_text(constraints: Constraints, index: int, instance: int | None, terms: int) -> str:
     """See `Constraints.row_text`."""
     side = _of_instance(constraints, present(constraints).rhs[..., [index]], instance)[..., 0]
     shown = f"{float(side):g}" if side.ndim == 0 else f"(one of {side.size} right-hand sides)"
     return f"{_left_side(constraints, index, instance, terms)} {shown}"
 
 
-def _left_side(constraints: RowsAndBox, index: int, instance: int | None, terms: int) -> str:
+def _left_side(constraints: Constraints, index: int, instance: int | None, terms: int) -> str:
     structure = constraints._structure
     here = np.flatnonzero(structure.row == index)
     columns = structure.col[here].tolist()
@@ -71,14 +71,14 @@ def _left_side(constraints: RowsAndBox, index: int, instance: int | None, terms:
     return f"{left} {SENSE_TEXT[int(structure.senses[index])]}"
 
 
-def named_row_text(constraints: RowsAndBox, index: int, *, instance: int | None = None, terms: int = 6) -> str:
+def named_row_text(constraints: Constraints, index: int, *, instance: int | None = None, terms: int = 6) -> str:
     """One row with its name, where it was given one."""
     name, text = constraints.names[index], row_text(constraints, index, instance, terms)
     # Rows without a name are called by what they said when they were written.
     return text if name.startswith(_left_side(constraints, index, instance, NAME_TERMS)) else f"{name}: {text}"
 
 
-def _of_instance(constraints: RowsAndBox, numbers: Array, instance: int | None) -> Array:
+def _of_instance(constraints: Constraints, numbers: Array, instance: int | None) -> Array:
     """The numbers (batch..., n) of one instance, (n,); as they are without one."""
     return numbers if instance is None else of_instance(numbers, constraints.batch_shape, instance)
 
@@ -89,7 +89,7 @@ def _one_value(numbers: Array) -> float | None:
     return float(flat[0]) if flat.size and bool((flat == flat[0]).all()) else None
 
 
-def summary(constraints: RowsAndBox) -> str:
+def summary(constraints: Constraints) -> str:
     """Size, box and the first and last rows."""
     senses, rows = constraints.senses, len(constraints)
     counts = ", ".join(f"{senses.count(s)} {s}" for s in ("<=", ">=", "==") if s in senses) or "none"

@@ -16,7 +16,7 @@ from linsat.constraints.terms import summed
 if TYPE_CHECKING:
     import torch
 
-    from linsat.constraints.rows_and_box import RowsAndBox
+    from linsat.constraints.constraint_set import Constraints
 
     Tensor = torch.Tensor
 
@@ -28,13 +28,13 @@ class RowGaps(NamedTuple):
     size: Numbers  # (batch..., rows) sum_j |a_ij x_j|
 
 
-def row_violation(constraints: RowsAndBox, x: Any) -> Any:
+def row_violation(constraints: Constraints, x: Any) -> Any:
     """See `Constraints.row_violation`."""
     point = read_point(constraints, x)
     return _row_gaps(constraints, point, _numbers(constraints, point)).gap
 
 
-def violation(constraints: RowsAndBox, x: Any) -> Any:
+def violation(constraints: Constraints, x: Any) -> Any:
     """See `Constraints.violation`."""
     point = read_point(constraints, x)
     point = point.detach() if is_tensor(point) else point
@@ -51,7 +51,7 @@ def violation(constraints: RowsAndBox, x: Any) -> Any:
     return worst.detach() if is_tensor(worst) else np.asarray(worst)
 
 
-def soft_violation(constraints: RowsAndBox, x: Any, tol: float) -> Any:
+def soft_violation(constraints: Constraints, x: Any, tol: float) -> Any:
     """`row_violation` of the soft rows, 0 for the others and where it is at most ``tol`` times the row's size."""
     point = read_point(constraints, x)
     xp = namespace(point)
@@ -60,7 +60,7 @@ def soft_violation(constraints: RowsAndBox, x: Any, tol: float) -> Any:
     return xp.where(held | positions_on(gap, ~constraints._soft_mask()), 0.0, gap)
 
 
-def read_point(constraints: RowsAndBox, x: Any) -> Numbers:
+def read_point(constraints: Constraints, x: Any) -> Numbers:
     """x (batch..., variables) in float64: a tensor where x holds one, else an array."""
     tensors = holds_tensors(x)
 
@@ -73,12 +73,12 @@ def read_point(constraints: RowsAndBox, x: Any) -> Numbers:
     return point.double() if is_tensor(point) else point
 
 
-def _numbers(constraints: RowsAndBox, point: Numbers) -> Any:
+def _numbers(constraints: Constraints, point: Numbers) -> Any:
     """The numbers of the set where the point is: tensors on its device, or arrays."""
     return values_on(constraints, point.device) if is_tensor(point) else present(constraints)
 
 
-def _row_gaps(constraints: RowsAndBox, point: Numbers, numbers: Any) -> RowGaps:
+def _row_gaps(constraints: Constraints, point: Numbers, numbers: Any) -> RowGaps:
     pattern, xp = constraints._structure, namespace(point)
     row, col, senses = pattern.on(point.device) if is_tensor(point) else (pattern.row, pattern.col, pattern.senses)
     terms = point[..., col] * numbers.values  # (batch..., nnz)
