@@ -58,7 +58,7 @@ def test_input_is_copied():
         ({"A": torch.ones(1, 1, dtype=torch.complex64), "b": 1}, "A has dtype torch.complex64"),
         ({"A": [[None, 1]], "b": 1}, "A is a list; expected real numbers.* Fix: an array of floats"),
         ({"A": sp.csr_matrix(np.array([[1j]])), "b": 1}, "A has dtype complex128"),
-        ({"A": [1.0, 2.0], "b": 1}, r"A has shape \(2,\).*Fix: For a single row write A\[None, :\]"),
+        ({"A": [1.0, 2.0], "b": 1}, r"A has shape \(2,\).*Fix: for a single row write A\[None, :\]"),
         ({"A": np.ones((3, 1, 2)), "b": np.ones((2, 1))}, r"batch dimensions.*A \(3,\), b \(2,\)"),
         ({"A": np.ones((2, 0)), "b": 1}, "at least one variable"),
         ({"A": [[1, float("nan")]], "b": 1}, r"A\[0, 1\] is nan; expected a finite number"),
@@ -76,7 +76,8 @@ def test_input_is_copied():
         ({"lower": [0.0, 0.5], "upper": [1.0, 0.25]}, r"lower\[1\] = 0.5 is above upper\[1\] = 0.25"),
         ({"upper": -float("inf")}, "upper is -inf; expected a finite number, or inf for no upper bound"),
         ({"lower": [0.0, float("inf")]}, r"lower\[1\] is inf.*Fix: lower=-inf"),
-        ({"lower": float("nan")}, "lower is nan"),
+        ({"lower": float("nan")}, "lower is nan.*Fix: find out where it comes from"),
+        ({"upper": None}, "upper is None; expected numbers. Fix: leave upper out, or upper=inf"),
         ({"lower": np.zeros((2, 3)), "upper": np.ones((4, 3))}, "do not broadcast"),
         ({"E": [[0, 0]], "f": 1}, r"E\[0\] has no non-zero coefficient but f\[0\] = 1.0"),
         (
@@ -84,7 +85,7 @@ def test_input_is_copied():
             r"A\[1\] has no non-zero coefficient but b\[1\] = -5.0, and 0 <= -5 cannot",
         ),
         ({"A": [[1, 2]], "b": np.ones((2, 1)), "E": [[1, 1]], "f": np.ones((3, 1))}, "batch dimensions"),
-        ({"A": [[1, 2]], "b": 1, "names": ["a", "b"]}, "names has 2 entries but there are 1 rows"),
+        ({"A": [[1, 2]], "b": 1, "names": ["a", "b"]}, "names has length 2, and the set 1 row"),
         ({"A": [[1, 2]], "b": 1, "names": "a"}, "names is 'a'; expected a list of strings. Fix: one name per row"),
         ({"A": [[1, 2]], "b": 1, "names": [3]}, r"names is \[3\]; expected a list of strings"),
         ({"A": [[1, 2]], "b": torch.ones(1).to_sparse()}, "b is sparse"),
@@ -94,6 +95,24 @@ def test_input_is_copied():
 def test_malformed_input_is_named(arguments, message):
     with pytest.raises(ConstraintError, match=message):
         Constraints(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [(2, "index asks for row 2 of a set of 2 rows.*from 0 to 1"), ("a", "index is 'a'"), (None, "index is None")],
+)
+def test_a_row_in_words_is_one_that_there_is(index, message):
+    cons = Constraints(A=np.eye(2), b=[1.0, 0.5])
+    with pytest.raises(ConstraintError, match=message):
+        cons.row_text(index)
+    assert cons.row_text(-1) == cons.row_text(1) == "x[1] <= 0.5"
+
+
+def test_pythons_own_errors_name_the_public_class():
+    for name in dir(Constraints):
+        function = getattr(Constraints, name)
+        if not name.startswith("_") and hasattr(function, "__qualname__"):
+            assert function.__qualname__ == f"Constraints.{name}"
 
 
 def test_empty_rows_with_zero_right_side_are_harmless():

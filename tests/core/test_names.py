@@ -364,8 +364,8 @@ def test_a_conflict_in_words():
 @pytest.mark.parametrize(
     ("relations", "words"),
     [
-        (lambda X: [(X.sum() >= 5).named("much")], "Row 'much' needs 5; the bounds allow 4."),
-        (lambda X: [(X.sum() <= -0.5).named("little")], "Row 'little' allows -0.5."),
+        (lambda X: [(X.sum() >= 5).named("much")], "It needs 5; the bounds allow 4."),
+        (lambda X: [(X.sum() <= -0.5).named("little")], "It allows -0.5."),
         (
             lambda X: [(X[0] + 2 * X[1] >= 2.5).named("floor"), (X[0] + X[1] <= 1).named("roof")],
             "Row 'floor' needs 2.5; row 'roof' allows 1; the bounds allow 1: 2.5 needed, 2 allowed.",

@@ -78,7 +78,7 @@ BROKEN = {
     "sides.json": (_json(b=[1, 2, 3]), "b has shape (3,) but A has 1 rows"),
     "ragged.json": (_json(b=[[1], [1, 2]]), "b is a ragged list"),
     "no_side.json": (b'{"version": 1, "variables": 2, "A": [[1, 2]]}', "A was given without b"),
-    "names.json": (_json(names=["a", "b"]), "names has 2 entries but there are 1 rows"),
+    "names.json": (_json(names=["a", "b"]), "names has length 2, and the set 1 row"),
     "names_type.json": (_json(names="abc"), "names is the text 'abc'"),
     "crossed.json": (_json(lower=2), "lower[0] = 2.0 is above upper[0] = 1.0"),
     "bounds.json": (_json(upper=[1, 1, 1]), "disagree on the number of variables"),

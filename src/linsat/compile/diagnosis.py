@@ -361,6 +361,8 @@ class _Side:
             sizes = {abs(weights[row]) for row in rows}
             factor = "" if sizes == {1} else f" (times {_text(min(sizes), 6)})" if len(sizes) == 1 else " (weighted)"
             subject = f"row '{constraints.names[rows[0]]}'" if len(rows) == 1 else f"{len(rows)} rows '{name}'"
+            if len(weights) == 1:  # which has just been shown
+                subject = "it"
             parts.append(f"{subject}{factor} {verbs[len(rows) > 1]} {_text(amount, digits)}")
         if len(groups) > _GROUPS:
             parts.append(f"rows of {len(groups) - _GROUPS} more names")

@@ -30,6 +30,8 @@ Array = np.ndarray[Any, Any]
 Numbers = Any  # an Array; or a tensor that is `followed` or lives on another device
 Shape = tuple[int, ...]
 
+_FIX_NAN = "find out where it comes from."
+
 
 # ------------------------------------------------------------------ reading
 
@@ -49,6 +51,12 @@ def not_numbers(name: str, value: Any, expected: str) -> ConstraintError:
     what += " of texts" if text and not isinstance(value, str) else ""
     fix = f"{name}.x" if type(value).__name__ == "Solution" else "an array of floats"
     return ConstraintError(f"{what}; expected {expected}. Fix: {fix}.")
+
+
+def shown(value: Any) -> str:
+    """A value in a message: itself where it is short, else what it is."""
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def is_sparse(value: Any) -> bool:
@@ -123,9 +131,8 @@ def read_constant(value: Any, name: str = "The constant", *, missing: float | No
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
         where = f" at index {', '.join(map(str, index))}" if index else ""
         expected = "finite numbers" if missing is None else f"finite numbers, or {missing} for no bound"
-        raise ConstraintError(
-            f"{name} is {array[index]}{where}; expected {expected}. Fix: leave out what is not meant to bind."
-        )
+        fix = _FIX_NAN if np.isnan(array[index]) else "leave out what is not meant to bind."
+        raise ConstraintError(f"{name} is {array[index]}{where}; expected {expected}. Fix: {fix}")
     return array
 
 
@@ -170,6 +177,11 @@ def read_right_side(name: str, value: Any, matrix: Matrix) -> Numbers:
 
 def read_bound(name: str, value: Any) -> Numbers:
     """Validate one side of the box: a scalar, (variables,) or (batch..., variables)."""
+    if value is None:
+        missing = "-inf" if name == "lower" else "inf"
+        raise ConstraintError(
+            f"{name} is None; expected numbers. Fix: leave {name} out, or {name}={missing} for no bound."
+        )
     bound = read_numbers(name, value)
     check_bound(name, bound)
     return bound
@@ -205,14 +217,14 @@ def indexed(name: str, index: Sequence[int]) -> str:
 
 def check_finite(name: str, numbers: Numbers) -> None:
     """Reject NaN and infinity, naming the first offender by its index; in a graph that is left to the solve."""
-    _check(name, numbers, None, "a finite number. Fix: leave out the row (or bound) that is not meant to bind.")
+    _check(name, numbers, None, "a finite number", "leave out the row (or bound) that is not meant to bind.")
 
 
 def check_bound(name: str, numbers: Numbers) -> None:
     """Reject NaN, and an infinity on the wrong side, naming the first offender by its index; not in a graph."""
     missing = -np.inf if name == "lower" else np.inf
-    meaning = f"no {name} bound. Fix: {name}={missing} where nothing is meant to bind."
-    _check(name, numbers, missing, f"a finite number, or {missing} for {meaning}")
+    expected = f"a finite number, or {missing} for no {name} bound"
+    _check(name, numbers, missing, expected, f"{name}={missing} where nothing is meant to bind.")
 
 
 def check_side(side: str, numbers: Numbers, name: str | None = None) -> None:
@@ -226,11 +238,11 @@ def check_side(side: str, numbers: Numbers, name: str | None = None) -> None:
         check_finite(name or side, numbers)
     else:
         missing = np.inf if side == "b" else -np.inf
-        meaning = f"no row. Fix: {missing} where the row is not meant to bind."
-        _check(name or side, numbers, missing, f"a finite number, or {missing} for {meaning}")
+        expected = f"a finite number, or {missing} for no row"
+        _check(name or side, numbers, missing, expected, f"{missing} where the row is not meant to bind.")
 
 
-def _check(name: str, numbers: Numbers, missing: float | None, expected: str) -> None:
+def _check(name: str, numbers: Numbers, missing: float | None, expected: str, fix: str) -> None:
     """Reject what is neither finite nor ``missing``."""
     seen = visible(numbers)
     if seen is None or (not is_tensor(seen) and np.isfinite(seen).all()):
@@ -239,7 +251,8 @@ def _check(name: str, numbers: Numbers, missing: float | None, expected: str) ->
     bad = ~(fine if missing is None else fine | (seen == missing))
     if bool(bad.any()):
         index = first_place(bad)
-        raise ConstraintError(f"{indexed(name, index)} is {float(seen[index])}; expected {expected}")
+        fix = _FIX_NAN if np.isnan(float(seen[index])) else fix
+        raise ConstraintError(f"{indexed(name, index)} is {float(seen[index])}; expected {expected}. Fix: {fix}")
 
 
 # ------------------------------------------------------------------ what arrays and tensors share

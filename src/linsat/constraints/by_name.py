@@ -18,7 +18,7 @@ from linsat.constraints.arrays import (
     side_by_side,
     spread,
 )
-from linsat.constraints.layout import Layout
+from linsat.constraints.layout import Layout, expected_shape
 from linsat.constraints.names import family_shape, rows_named
 from linsat.constraints.structure import BLOCKS
 from linsat.constraints.terms import named_sides
@@ -135,7 +135,10 @@ def read_bound_of(constraints: Constraints, side: str, value: Any) -> Numbers:
         return bound
     flat = layout.flattened(bound)
     if flat is None:
-        return bound  # rejected with the others, where all must agree
+        raise ConstraintError(
+            f"{side} has shape {tuple(bound.shape)}; expected a number, or {expected_shape(layout, layout.size)}. "
+            f"Fix: the shape of the variable, after any batch dimensions."
+        )
     if _is_parameter(value):
         raise ConstraintError(
             f"{side} is a parameter of shape {tuple(bound.shape)}; expected (..., {layout.size}), because a set "

@@ -22,11 +22,12 @@ def check_names(names: Sequence[str] | None, num_rows: int) -> tuple[str, ...] |
         return None
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ConstraintError(
-            f"names is {names!r}; expected a list of strings. Fix: one name per row, rows of A first, then C, then E."
+            f"names is {arrays.shown(names)}; expected a list of strings. "
+            f"Fix: one name per row, rows of A first, then C, then E."
         )
     if len(names) != num_rows:
         raise ConstraintError(
-            f"names has {len(names)} entries but there are {num_rows} rows. "
+            f"names has length {len(names)}, and the set {num_rows} {'row' if num_rows == 1 else 'rows'}. "
             f"Fix: one name per row, rows of A first, then C, then E."
         )
     return tuple(names)

@@ -162,7 +162,7 @@ def read_matrix(name: str, value: Any) -> Matrix:
 def check_matrix_shape(name: str, shape: Sequence[int]) -> None:
     """Reject what is no matrix (batch..., rows, variables) with a variable."""
     if len(shape) < 2:
-        fix = f"For a single row write {name}[None, :]." if len(shape) else "One list of coefficients per row."
+        fix = f"for a single row write {name}[None, :]." if len(shape) else "one list of coefficients per row."
         raise ConstraintError(
             f"{name} has shape {tuple(shape)}; expected a matrix (rows, variables), or one per instance "
             f"(batch, rows, variables). Fix: {fix}"
@@ -247,7 +247,7 @@ def _of_entries(name: str, shape: tuple[int, int], row: Array, col: Array, value
         at = int(bad[0])
         raise ConstraintError(
             f"{name}[{int(row[at])}, {int(col[at])}] is {float(values[at])}; expected a finite number. "
-            f"Fix: leave out the row that is not meant to bind."
+            f"Fix: find out where it comes from; leave out a row that is not meant to bind."
         )
     kept = np.flatnonzero(_seen(values != 0))
     if len(kept) == len(row):

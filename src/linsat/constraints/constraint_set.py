@@ -19,6 +19,7 @@ from linsat.constraints.by_name import read_bound_of, right_sides_by_name
 from linsat.constraints.checks import check_bounds, check_empty_rows, check_finite_box, check_names, joint_batch_shape
 from linsat.constraints.coefficients import Matrix, read_matrix
 from linsat.constraints.joining import joined
+from linsat.constraints.names import position
 from linsat.constraints.numbers import Statement, own_tensor, sparse_matrix, statement, values_on
 from linsat.constraints.rounded import consistent, keep_dependencies, rounding_of
 from linsat.constraints.soft import (
@@ -228,7 +229,7 @@ class Constraints:
 
     def row_text(self, index: int, *, instance: int | None = None, terms: int = 6) -> str:
         """One row as a user would write it, shortened to ``terms`` terms; with the numbers of one instance."""
-        return row_text(self, index, instance, terms)
+        return row_text(self, position(self.names, index, "index"), instance, terms)
 
     def unstack(self, x: Any) -> Any:
         """A vector (batch..., variables) in the shape of the set's variable, or as a dict of several, differentiably.

@@ -65,7 +65,7 @@ class Expression:
 
     def __array_function__(self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``np.sum(X, axis=0)`` is ``X.sum(axis=0)``, for the functions of numpy that keep rows convex."""
-        return _applied("np", function.__name__, args, kwargs)
+        return _applied(function.__module__.replace("numpy", "np", 1), function.__name__, args, kwargs)
 
     def __array_ufunc__(self, function: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         """``np.abs(X)`` is ``abs(X)``, and so are operators with an array of numpy on the left."""

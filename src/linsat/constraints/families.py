@@ -367,15 +367,18 @@ def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
 
 def whole_array(name: str, value: Any, low: int, high: int | None) -> Array:
     """One integer from low to high, or a flat sequence of them."""
-    expected = f"an integer of at least {low}" if high is None else f"integers from {low} to {high}"
+    expected = f"integers of at least {low}" if high is None else f"integers from {low} to {high}"
     try:
         array = np.asarray(value.cpu() if is_tensor(value) else value)
     except ValueError:
         reject(name, repr(value), expected, "pass one integer or a flat sequence of them")
+    if not array.ndim:
+        expected = expected.replace("integers", "an integer")
     if array.size == 0 or array.ndim > 1:
         reject(name, f"of shape {array.shape}", expected, "pass one integer or a flat sequence of them")
     if array.dtype.kind not in "iu":
-        reject(name, repr(value), expected, "convert it to int (a mask: numpy.flatnonzero)")
+        mask = " (a mask: numpy.flatnonzero)" if array.dtype == bool and array.ndim else ""
+        reject(name, repr(value), expected, f"convert it to int{mask}")
     outside = np.flatnonzero((array < low) | (array > (np.inf if high is None else high)))
     if outside.size:
         where = f"[{outside[0]}]" if array.ndim else ""

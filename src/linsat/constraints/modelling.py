@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from linsat.constraints.arrays import Array, read_constant
+from linsat.constraints.arrays import Array, read_constant, shown
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.expressions import Expression, Relation
 from linsat.constraints.layout import Layout
@@ -103,11 +103,13 @@ def subject_to(
 def _check_relation(relation: Any) -> None:
     if isinstance(relation, Relation):
         return
-    hint, what = "compare with <=, >= or ==", repr(relation)
+    hint, what = "compare with <=, >= or ==", shown(relation)
     if isinstance(relation, bool | np.bool_):
         hint = "the comparison contains no Variable; leave it out"
     elif isinstance(relation, list | tuple):
         hint, what = "unpack the sequence, subject_to(*relations)", f"a {type(relation).__name__}"
+    elif isinstance(relation, Constraints):
+        hint, what = "join sets by &, cons & linsat.subject_to(relation)", "a Constraints"
     elif isinstance(relation, str):
         hint = "without quotes, in Python: X[0] + X[1] <= 1"
     raise ConstraintError(f"subject_to got {what}; expected a relation such as X.sum(0) == 1. Fix: {hint}.")

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from linsat.constraints.arrays import shown
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def select_rows(constraints: Constraints, wanted: Any) -> list[int]:
     entries = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else list(wanted)
     entry_of: dict[int, Any] = {}
     for entry in entries:
-        for row in rows_named(constraints, entry) if isinstance(entry, str) else [_position(names, entry)]:
+        for row in rows_named(constraints, entry) if isinstance(entry, str) else [position(names, entry)]:
             if row in entry_of:
                 raise ConstraintError(
                     f"rows asks for {names[row]!r} (row {row}) twice, as {entry_of[row]!r} and as {entry!r}. "
@@ -79,18 +80,26 @@ def select_rows(constraints: Constraints, wanted: Any) -> list[int]:
     return list(entry_of)
 
 
-def _position(names: Sequence[str], entry: Any) -> int:
+def position(names: Sequence[str], index: Any, argument: str = "rows") -> int:
+    """The position of a row from a whole number, which may count from the end.
+
+    Args:
+        argument: what it was given as: ``rows``, which may hold several and names, or ``index``.
+    """
+    several = argument == "rows"
+    expected, fix = ("positions or names of rows", "rows=[0, 2], or rows='budget'") if several else ("a position", "0")
     try:
-        if isinstance(entry, bool) or "bool" in str(getattr(entry, "dtype", "")):
+        if isinstance(index, bool) or "bool" in str(getattr(index, "dtype", "")):
             raise TypeError
-        position = operator.index(entry)
+        place = operator.index(index)
     except TypeError:
+        verb = "holds" if several else "is"
+        raise ConstraintError(f"{argument} {verb} {shown(index)}; expected {expected}. Fix: {fix}.") from None
+    if not -len(names) <= place < len(names):
         raise ConstraintError(
-            f"rows holds {entry!r}; expected positions or names of rows. Fix: rows=[0, 2], or rows='budget'."
-        ) from None
-    if not -len(names) <= position < len(names):
-        raise ConstraintError(f"rows asks for row {position} of a set of {len(names)} rows.")
-    return position % len(names)
+            f"{argument} asks for row {place} of a set of {len(names)} rows. Fix: count from 0 to {len(names) - 1}."
+        )
+    return place % len(names)
 
 
 def reject_unknown(what: str, name: object, known: Sequence[str]) -> NoReturn:

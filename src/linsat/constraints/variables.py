@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from linsat.constraints.arrays import Array, read_constant
+from linsat.constraints.arrays import Array, read_constant, shown
+from linsat.constraints.checks import check_bounds
 from linsat.constraints.expressions import Expression
 from linsat.constraints.layout import Layout, NamedArray
 from linsat.errors import ConstraintError
@@ -44,6 +45,8 @@ class Variable(Expression):
         super().__init__(shape, {self: sp.csr_array(sp.eye(size))}, np.zeros(size), labels)
         self.lower = self._read_bound("lower", lower)
         self.upper = self._read_bound("upper", upper)
+        if self.lower is not None and self.upper is not None:
+            check_bounds(self.lower.reshape(-1), self.upper.reshape(-1), Layout((self.array,)))
 
     @property
     def array(self) -> NamedArray:
@@ -81,9 +84,10 @@ def _read_length(length: Any) -> int:
 def _read_labels(axis: Any) -> tuple[str, ...]:
     listed = list(axis) if isinstance(axis, Sequence | np.ndarray) and not isinstance(axis, str) else []
     if not listed or not all(isinstance(label, str) for label in listed):
+        fix = "Variable(3, 4), or Variable(['Ann', 'Bob'], 4)"
+        fix += f"; a name is given by name={axis!r}" if isinstance(axis, str) else ""
         raise ConstraintError(
-            f"shape contains {axis!r}; expected for each axis a positive integer or a list of texts. Fix: "
-            f"Variable(3, 4), or Variable(['Ann', 'Bob'], 4)."
+            f"shape contains {shown(axis)}; expected for each axis a positive integer or a list of texts. Fix: {fix}."
         )
     for position, label in enumerate(listed):
         if not label or "[" in label or "]" in label:
@@ -97,7 +101,8 @@ def check_variables(variables: Any) -> list[Variable]:
     """A list of variables, each once and each with another name."""
     listed = list(variables) if isinstance(variables, list | tuple) else None
     if not listed or not all(isinstance(variable, Variable) for variable in listed):
-        raise ConstraintError(f"variables is {variables!r}; expected a list of Variable. Fix: variables=[X, Y].")
+        fix = f"variables=[{variables.name}]" if isinstance(variables, Variable) else "variables=[X, Y]"
+        raise ConstraintError(f"variables is {shown(variables)}; expected a list of Variable. Fix: {fix}.")
     names: set[str] = set()
     for position, variable in enumerate(listed):
         if any(variable is other for other in listed[:position]):
