@@ -56,14 +56,14 @@ def minimal_conflict(
     best, rng = cut.certificate, np.random.default_rng(0)
     listed = list(best.rows)
     for rows in (listed[::-1], listed, *(rng.permutation(listed).tolist() for _ in range(4))):
-        found = _filter(system, rows, limit)
+        filtered = _filter(system, rows, limit)
         if limit.passed:
             break
-        proof = _proof(system, found.rows, limit)
+        proof = _proof(system, filtered.rows, limit)
         if proof is None:
             continue
         best = min(best, proof, key=lambda c: len(c.rows))
-        if found.decided and len(proof.rows) == len(found.rows):
+        if filtered.decided and len(proof.rows) == len(filtered.rows):
             return Conflict(proof, minimal=True)
     return _proved_filter(system, best, limit)
 
@@ -71,12 +71,12 @@ def minimal_conflict(
 def _cut(system: LinearSystem, certificate: Certificate, limit: Deadline) -> Conflict:
     """A conflict among rows that are a network; of other rows the one that is known."""
     part = system.take(np.array(certificate.rows, dtype=np.int64))
-    found = None if limit.passed else minimal_cut(part, limit)
-    proof = None if found is None else certify(part, found[0], limit)
-    if found is None or proof is None:
+    cut = None if limit.passed else minimal_cut(part, limit)
+    proof = None if cut is None else certify(part, cut[0], limit)
+    if cut is None or proof is None:
         return Conflict(certificate, minimal=False)
     rows = tuple(certificate.rows[i] for i in proof.rows)
-    all_needed = found[1] and len(rows) == int(np.count_nonzero(found[0]))
+    all_needed = cut[1] and len(rows) == int(np.count_nonzero(cut[0]))
     return Conflict(Certificate(rows, proof.multipliers), minimal=all_needed)
 
 
@@ -116,12 +116,12 @@ class _Look:
 def _look(system: LinearSystem, rows: list[int], limit: Deadline) -> _Look:
     """Whether some rows conflict."""
     part = system.take(np.array(rows, dtype=np.int64))
-    found = least_violation(part, limit)
-    if found is not None and found.amount > _CLEAR:
-        used = np.flatnonzero(found.multipliers)
-        shown = _needed_at_once(part.take(used), found.point, found.multipliers[used])
+    least = least_violation(part, limit)
+    if least is not None and least.amount > _CLEAR:
+        used = np.flatnonzero(least.multipliers)
+        shown = _needed_at_once(part.take(used), least.point, least.multipliers[used])
         return _Look(True, frozenset(rows[i] for i in used), frozenset(rows[i] for i in used[shown]))
-    if found is not None and part.violation(found.point) <= _HOLDS:
+    if least is not None and part.violation(least.point) <= _HOLDS:
         return _Look(False)
     verdict = judge(part, deadline=limit)
     if verdict.certificate is not None:
@@ -168,8 +168,8 @@ def _needed_at_once(system: LinearSystem, point: Array, weights: Array) -> Array
 def _proof(system: LinearSystem, rows: list[int], limit: Deadline) -> Certificate | None:
     """Multipliers of few digits where a linear program has them, else as they come."""
     part = system.take(np.array(rows, dtype=np.int64))
-    found = least_violation(part, limit)
-    proof = None if found is None or not found.amount > 0 else certify(part, found.multipliers, limit)
+    least = least_violation(part, limit)
+    proof = None if least is None or not least.amount > 0 else certify(part, least.multipliers, limit)
     proof = proof or judge(part, deadline=limit).certificate
     return None if proof is None else Certificate(tuple(rows[i] for i in proof.rows), proof.multipliers)
 
@@ -195,11 +195,11 @@ def _proved_filter(system: LinearSystem, certificate: Certificate, limit: Deadli
 
 def other_conflicts(system: LinearSystem, first: Sequence[int], *, at_most: int, deadline: Deadline) -> list[Conflict]:
     """Conflicts that remain when a row of the first one is dropped; as many as time allows, none of them twice."""
-    found: list[Conflict] = []
+    others: list[Conflict] = []
     seen = {tuple(first)}
     everything = np.arange(system.num_rows)
     for row in first:
-        if len(found) >= at_most or deadline.passed:
+        if len(others) >= at_most or deadline.passed:
             break
         rest = everything[everything != row]
         part = system.take(rest)
@@ -210,5 +210,5 @@ def other_conflicts(system: LinearSystem, first: Sequence[int], *, at_most: int,
         rows = tuple(int(rest[i]) for i in conflict.rows)
         if rows not in seen:
             seen.add(rows)
-            found.append(Conflict(Certificate(rows, conflict.certificate.multipliers), conflict.minimal))
-    return found
+            others.append(Conflict(Certificate(rows, conflict.certificate.multipliers), conflict.minimal))
+    return others

@@ -137,9 +137,9 @@ def diagnose(
     conflict = minimal_conflict(whole, proof, deadline=deadline.within(_SECONDS_FOR_CONFLICT + deadline.used))
     count = system.num_rows
     rows = tuple(i for i in conflict.rows if i < count)
-    found: list[Conflict] = []
+    further: list[Conflict] = []
     if others and conflict.minimal and 0 < len(rows) <= _MANY:
-        found = other_conflicts(system, rows, at_most=others, deadline=deadline.within(_SECONDS_FOR_OTHERS))
+        further = other_conflicts(system, rows, at_most=others, deadline=deadline.within(_SECONDS_FOR_OTHERS))
     return Diagnosis(
         verdict,
         rows=rows,
@@ -149,15 +149,15 @@ def diagnose(
         ),
         minimal=conflict.minimal,
         multipliers=conflict.certificate.multipliers[: len(rows)],
-        others=tuple(other.rows for other in found),
+        others=tuple(other.rows for other in further),
     )
 
 
 def _of_formulas(constraints: Constraints, instance: int, seconds: float | None) -> Diagnosis:
     """The same of a set with maxima, by way of its linear rows, whose conflicts are those of the formulas."""
     whole, owner = lifted(constraints)
-    found = diagnose(whole._with_named_bounds(constraints._named_bounds), instance, seconds=seconds, others=0)
-    return replace(found, rows=tuple(dict.fromkeys(owner[list(found.rows)].tolist())), multipliers=())
+    diagnosis = diagnose(whole._with_named_bounds(constraints._named_bounds), instance, seconds=seconds, others=0)
+    return replace(diagnosis, rows=tuple(dict.fromkeys(owner[list(diagnosis.rows)].tolist())), multipliers=())
 
 
 def _named_bounds(constraints: Constraints, system: LinearSystem) -> list[NamedBound]:
@@ -205,54 +205,56 @@ def reject_infeasible(constraints: Constraints, instance: int | None = None) -> 
     """Raise `InfeasibleError` where the rows (of one instance) are proved to contradict each other."""
     if constraints._mapped:  # the numbers of an instance are out of reach, inside a function transform
         return
-    found = diagnose(constraints, instance or 0)
-    if found.verdict.kind == "infeasible":
+    diagnosis = diagnose(constraints, instance or 0)
+    if diagnosis.verdict.kind == "infeasible":
         where = "" if instance is None else f" for instance {instance}"
-        raise error_from(constraints, found, instance or 0, where=where)
+        raise error_from(constraints, diagnosis, instance or 0, where=where)
 
 
-def error_from(constraints: Constraints, found: Diagnosis, instance: int = 0, *, where: str = "") -> InfeasibleError:
+def error_from(
+    constraints: Constraints, diagnosis: Diagnosis, instance: int = 0, *, where: str = ""
+) -> InfeasibleError:
     """An infeasible diagnosis as an error: what `explained` says, further conflicts, the fix."""
     names = constraints.names
-    one = len(found.rows) + len(found.bounds) == 1
+    one = len(diagnosis.rows) + len(diagnosis.bounds) == 1
     subject = "The row cannot hold" if one else "These rows cannot hold together"
-    lines = [f"{subject} within the bounds{where}:", *explained(constraints, found, instance)]
-    if found.others:
+    lines = [f"{subject} within the bounds{where}:", *explained(constraints, diagnosis, instance)]
+    if diagnosis.others:
         # Counted, rows of two conflicts may read alike; what reads like the one just shown says nothing.
-        texts = dict.fromkeys(listed_names(constraints, rows) for rows in found.others)
-        texts.pop(listed_names(constraints, found.rows), None)
+        texts = dict.fromkeys(listed_names(constraints, rows) for rows in diagnosis.others)
+        texts.pop(listed_names(constraints, diagnosis.rows), None)
         lines.append(
             f"Further conflicts remain after that: {' | '.join(texts)}."
             if texts
             else "Further conflicts among other rows of these names remain after that."
         )
-    lines.append(_fix(found))
+    lines.append(_fix(diagnosis))
     return InfeasibleError(
         "\n".join(lines),
-        rows=[*(names[i] for i in found.rows), *found.absorbed_rows],
-        indices=found.rows,
-        minimal=found.minimal,
-        certificate=found.multipliers,
-        bounds=[bound.text(value) for bound, value in found.bounds],
+        rows=[*(names[i] for i in diagnosis.rows), *diagnosis.absorbed_rows],
+        indices=diagnosis.rows,
+        minimal=diagnosis.minimal,
+        certificate=diagnosis.multipliers,
+        bounds=[bound.text(value) for bound, value in diagnosis.bounds],
     )
 
 
-def explained(constraints: Constraints, found: Diagnosis, instance: int = 0) -> list[str]:
+def explained(constraints: Constraints, diagnosis: Diagnosis, instance: int = 0) -> list[str]:
     """A conflict in lines: its rows, the bounds that it needs, and the certificate in words."""
-    lines = row_lines(constraints, found.rows, instance)
-    if found.bounds:
-        lines += ["together with these bounds:", *_listed([bound.text(value) for bound, value in found.bounds])]
+    lines = row_lines(constraints, diagnosis.rows, instance)
+    if diagnosis.bounds:
+        lines += ["together with these bounds:", *_listed([bound.text(value) for bound, value in diagnosis.bounds])]
     if constraints._terms is not None:  # the certificate is one of rows that the user has not written
         return lines
-    words = certificate_words(constraints, linear_system(constraints, instance), found.rows, found.multipliers)
+    words = certificate_words(constraints, linear_system(constraints, instance), diagnosis.rows, diagnosis.multipliers)
     return [*lines, words] if words else lines
 
 
-def _fix(found: Diagnosis) -> str:
+def _fix(diagnosis: Diagnosis) -> str:
     soft = "or let rows be broken at a price: constraints.soften(rows, price=10.0)."
-    if not found.minimal:
+    if not diagnosis.minimal:
         return f"Fix: loosen some of them (it was not established that the conflict needs each of them), {soft}"
-    if len(found.rows) + len(found.bounds) == 1:
+    if len(diagnosis.rows) + len(diagnosis.bounds) == 1:
         return f"Fix: change it, widen the bounds, {soft}"
     return f"Fix: drop or loosen any one of them, {soft}"
 

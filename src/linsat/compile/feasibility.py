@@ -127,14 +127,14 @@ def _by_programs(system: LinearSystem, limit: Deadline) -> Verdict:
     close = limit.within(_SECONDS_TO_LOOK + start.used) if worst <= HOLDS else limit
     zoomed, origin, factor = system, np.zeros(len(system.lower)), 1.0
     for _ in range(_LOOKS):
-        found = _least_violation(zoomed, close)
-        if found is None:
+        least = _least_violation(zoomed, close)
+        if least is None:
             break
-        point = system.clip(origin + found.point / factor)
+        point = system.clip(origin + least.point / factor)
         violation = system.violation(point)
         if violation <= CLEAN:
             return Verdict("feasible", point=point)
-        proof = _prove(system, found.multipliers, found.amount / factor, close)
+        proof = _prove(system, least.multipliers, least.amount / factor, close)
         if proof is not None:
             return Verdict("infeasible", certificate=proof)
         if best is None or violation < worst:
@@ -189,18 +189,18 @@ def _least_violation(system: LinearSystem, limit: Deadline) -> LeastViolation | 
     """The linear program for multipliers; of many rows the sum comes first, which leaves few for the largest one."""
     if system.num_rows <= _MANY_ROWS:
         return least_violation(system, limit) or least_violation(system, limit, method="highs-ipm")
-    found = least_violation(system, limit, of_all=True)
-    if found is None:
+    of_sum = least_violation(system, limit, of_all=True)
+    if of_sum is None:
         return None
-    used = np.flatnonzero(found.multipliers)
+    used = np.flatnonzero(of_sum.multipliers)
     if not 0 < len(used) <= system.num_rows // 2:
-        return found
+        return of_sum
     few = least_violation(system.take(used), limit)
     if few is None or not few.amount > 0:
-        return found
+        return of_sum
     multipliers = np.zeros(system.num_rows)
     multipliers[used] = few.multipliers
-    return LeastViolation(few.amount, found.point, multipliers)
+    return LeastViolation(few.amount, of_sum.point, multipliers)
 
 
 def _prove(system: LinearSystem, multipliers: Array, amount: float, limit: Deadline) -> Certificate | None:
@@ -214,8 +214,8 @@ def _prove(system: LinearSystem, multipliers: Array, amount: float, limit: Deadl
         if len(rows) == 0 or limit.passed:
             return None
         part = system.take(rows)
-        found = interior_multipliers(part, amount, limit)
-        proof = None if found is None else certify(part, found, limit)
+        interior = interior_multipliers(part, amount, limit)
+        proof = None if interior is None else certify(part, interior, limit)
         if proof is not None:
             return Certificate(tuple(int(rows[i]) for i in proof.rows), proof.multipliers)
     return None

@@ -74,11 +74,11 @@ def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved
     rows = _unit_rows(system.take(np.flatnonzero(hard)), to_numpy(senses)[hard])
     if rows.size > _LARGEST_PROGRAM or not len(rows.side):
         return here
-    found = _implied(rows)
-    if found is None:
+    implied = _implied(rows)
+    if implied is None:
         return replace(here, infeasible=xp.ones_like(here.infeasible))
     free = to_numpy(here.free)[0]
-    at_lower, at_upper = found.at_lower & free, found.at_upper & ~found.at_lower & free
+    at_lower, at_upper = implied.at_lower & free, implied.at_upper & ~implied.at_lower & free
     free = free & ~(at_lower | at_upper)
     x = np.where(at_upper, system.upper, system.lower)  # of what is fixed
     left = abs(system.matrix) @ free.astype(np.float64) > 0
@@ -86,7 +86,7 @@ def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved
     if (system.outside(np.where(free, 0.0, x)) > _HELD * size)[hard & ~left].any():
         return here
     tight = np.zeros(here.active.shape, dtype=bool)
-    tight[:, hard] = found.tight
+    tight[:, hard] = implied.tight
     tight = xp.from_numpy(tight, here.free) & here.active
     return replace(
         here,
@@ -189,8 +189,8 @@ def _is_feasible(rows: _Rows, deadline: Deadline) -> bool:
     low = np.where(rows.senses == LESS, -np.inf, rows.side)
     high = np.where(rows.senses == GREATER, np.inf, rows.side)
     box = np.where(rows.has_lower, 0.0, -np.inf), np.where(rows.has_upper, 1.0, np.inf)
-    found = least_violation(LinearSystem(rows.matrix, low, high, *box), deadline)
-    return found is None or not found.amount > _INFEASIBLE_BY
+    least = least_violation(LinearSystem(rows.matrix, low, high, *box), deadline)
+    return least is None or not least.amount > _INFEASIBLE_BY
 
 
 def _implied(rows: _Rows) -> _Implied | None:

@@ -78,9 +78,9 @@ class _Search:
                 side = self.sides[row][1] if sign > 0 else -self.sides[row][0]
                 if side == _INF:
                     continue
-                found = self._look(row, sign, side)
-                if found is not None:
-                    return found
+                refuting = self._look(row, sign, side)
+                if refuting is not None:
+                    return refuting
                 for j in self.improved:
                     for other in rows_of[above[j] : above[j + 1]]:
                         if other not in queued and other != row:

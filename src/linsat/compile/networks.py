@@ -198,9 +198,9 @@ class Network:
         starts, stops = self._arcs()[:2] if arcs is None else arcs
         starts, stops = np.append(starts, np.full(len(begin), self.nodes)), np.append(stops, begin)
         graph = sp.csr_matrix((np.ones(len(starts)), (starts, stops)), shape=(self.nodes + 1, self.nodes + 1))
-        found = np.zeros(self.nodes + 1, dtype=bool)
-        found[breadth_first_order(graph, self.nodes, directed=True, return_predecessors=False)] = True
-        return found[:-1]
+        seen = np.zeros(self.nodes + 1, dtype=bool)
+        seen[breadth_first_order(graph, self.nodes, directed=True, return_predecessors=False)] = True
+        return seen[:-1]
 
     def cut(self) -> Array | None:
         """(nodes,) where something is stuck and what it reaches; None where nothing is, or the ground is among them."""
@@ -342,11 +342,11 @@ def _factors(one: Array, a: Array, other: Array, c: Array, count: int, arcs: int
     child = order[1:]
     parent = before[child]
     inner = parent < count
-    found = place[np.searchsorted(keys, np.minimum(child, parent)[inner] * count + np.maximum(child, parent)[inner])]
+    edge = place[np.searchsorted(keys, np.minimum(child, parent)[inner] * count + np.maximum(child, parent)[inner])]
     ratio = np.ones(len(child))
-    onward = one[found] == parent[inner]
+    onward = one[edge] == parent[inner]
     with np.errstate(all="ignore"):
-        ratio[inner] = np.where(onward, -a[found] / c[found], -c[found] / a[found])
+        ratio[inner] = np.where(onward, -a[edge] / c[edge], -c[edge] / a[edge])
     factors, depths = [1.0] * (count + 1), [0] * (count + 1)
     for node, near, step in zip(child.tolist(), parent.tolist(), ratio.tolist(), strict=True):
         factors[node], depths[node] = factors[near] * step, depths[near] + 1

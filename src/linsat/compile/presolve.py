@@ -53,7 +53,7 @@ def _nothing_decided(form: StandardForm, count: int) -> Presolved:
     )
 
 
-class _Found(NamedTuple):
+class _Forced(NamedTuple):
     """What the rows have forced so far."""
 
     free: Tensor  # (N, l)
@@ -77,23 +77,23 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
     slightest = _no_less(FORCED, side) * xp.at_most(width, 1.0)
     slightest = xp.minimum(slightest, _no_less(UNNOTICED, side) / xp.at_least(heaviest, _SMALLEST))
     room = _Room(form, senses, side, slightest, reach)
-    first = _Found(free, ~free & free, xp.zeros((batch,), side) != 0, xp.zeros((), side) == 0)
-    found = xp.repeat_while(first, room.tighten)
+    first = _Forced(free, ~free & free, xp.zeros((batch,), side) != 0, xp.zeros((), side) == 0)
+    forced = xp.repeat_while(first, room.tighten)
     # A row that holds on the whole box says nothing; dropped, its slack cannot distort the answer either.
     at_least, at_most = (room.slight(VACUOUS, size) for size in sizes)
     holds = ((senses == LESS) & (side - box_most >= -at_most)) | ((senses == GREATER) & (box_least - side >= -at_least))
     rows = form.rows
-    live = rows.row_sums(xp.cast(found.free[:, rows.col] & (rows.values != 0), rows.values)) > 0
+    live = rows.row_sums(xp.cast(forced.free[:, rows.col] & (rows.values != 0), rows.values)) > 0
     blank = _nothing_decided(form, 1)
     num_rows = side.shape[1]
     return replace(
         blank,
-        free=found.free,
-        at_upper=found.at_upper,
+        free=forced.free,
+        at_upper=forced.at_upper,
         active=xp.broadcast_to(live & ~holds, (batch, num_rows)),
         tight=xp.broadcast_to(blank.tight, (batch, num_rows)),
         tight_share=xp.broadcast_to(blank.tight_share, (batch, num_rows)),
-        infeasible=found.infeasible,
+        infeasible=forced.infeasible,
     )
 
 
@@ -113,10 +113,10 @@ class _Room(NamedTuple):
     def slight(self, share: float, size: Tensor) -> Tensor:
         """A share of a row at that end, or of its reach, beyond rounding."""
         xp = namespace(self.side)
-        found = _no_less(share, self.side) * xp.minimum(self.reach, xp.at_least(size, 1.0)) + self.rounding(size)
-        return xp.where(xp.isfinite(size), found, 0.0)  # an end that is infinite is out of reach
+        amount = _no_less(share, self.side) * xp.minimum(self.reach, xp.at_least(size, 1.0)) + self.rounding(size)
+        return xp.where(xp.isfinite(size), amount, 0.0)  # an end that is infinite is out of reach
 
-    def tighten(self, now: _Found) -> _Found:
+    def tighten(self, now: _Forced) -> _Forced:
         """One pass over all rows."""
         form, xp = self.form, namespace(self.side)
         hard = ~form.soft
@@ -129,13 +129,13 @@ class _Room(NamedTuple):
         room_below = xp.where(floors, below - self.rounding(sizes[1]), xp.inf)
         # No coefficient times the width of its variable exceeds the reach of its row.
         near = xp.minimum(room_above, room_below) <= _no_less(FORCED, self.side) * self.reach
-        checked = _Found(now.free, now.at_upper, now.infeasible | short.any(-1), now.goes_on & False)
+        checked = _Forced(now.free, now.at_upper, now.infeasible | short.any(-1), now.goes_on & False)
 
-        def push(here: _Found) -> _Found:
+        def push(here: _Forced) -> _Forced:
             down, up = self._push(room_above, room_below)
             down, up = down & here.free, up & here.free & ~down
             changed = (down | up).any()
-            return _Found(here.free & ~(down | up), here.at_upper | up, here.infeasible, changed)
+            return _Forced(here.free & ~(down | up), here.at_upper | up, here.infeasible, changed)
 
         return xp.if_any(near, push, checked, True)
 

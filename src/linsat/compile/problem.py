@@ -231,8 +231,7 @@ class Problem(StandardForm):
         xp = namespace(u)
         p = self.presolved
         fixed = xp.where(p.at_upper, self.upper, self.lower)
-        found = (objective or self.objective).point(u, self.lower, self.upper)
-        return xp.where(p.free, found, fixed)
+        return xp.where(p.free, (objective or self.objective).point(u, self.lower, self.upper), fixed)
 
     def slack_shares(self, mu: Tensor, objective: Objective | None = None) -> Tensor:
         """z at mu, (N, k)."""

@@ -116,9 +116,9 @@ class RowPattern:
     def groups(self, like: Tensor) -> list[Any]:
         """The rows in groups of disjoint supports."""
         if "groups" not in self.cache:
-            found = disjoint_groups(self.places["row"], self.places["col"], self.shape[0])
-            self.places |= {f"group {g}": np.array(members, dtype=np.int64) for g, members in enumerate(found)}
-            self.cache["groups"] = len(found)
+            groups = disjoint_groups(self.places["row"], self.places["col"], self.shape[0])
+            self.places |= {f"group {g}": np.array(members, dtype=np.int64) for g, members in enumerate(groups)}
+            self.cache["groups"] = len(groups)
         return [self.on(f"group {g}", like) for g in range(self.cache["groups"])]
 
 

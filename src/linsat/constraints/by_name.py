@@ -72,11 +72,11 @@ def duals_by_name(
 ) -> dict[str, tuple[list[int], Numbers]]:
     """By name, the rows and their duals (batch..., rows), as ``read`` makes them arrays."""
     given = dict[int, str]()
-    found: dict[str, tuple[list[int], Numbers]] = {}
+    duals: dict[str, tuple[list[int], Numbers]] = {}
     for name, value in values.items():
         rows = _once("start", name, constraints, given)
-        found[name] = rows, _for_rows(f"start[{name!r}]", read(value), [constraints.names[row] for row in rows])
-    return found
+        duals[name] = rows, _for_rows(f"start[{name!r}]", read(value), [constraints.names[row] for row in rows])
+    return duals
 
 
 def _once(argument: str, name: str, constraints: Constraints, given: dict[int, str]) -> list[int]:
