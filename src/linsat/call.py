@@ -26,7 +26,7 @@ from linsat.objectives import Entropy, Objective
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Answer, Array, Numbers, Plan, pack
 from linsat.solvers.newton import Newton
-from linsat.solvers.verdict import confirm
+from linsat.solvers.verdict import decide
 from linsat.status import Status
 
 if TYPE_CHECKING:
@@ -322,8 +322,7 @@ class Call:
             self._finish_matrix(answer, left, usable)
             return self._ended(answer, unusable)
         problem = plan.problem(self.in_numpy(), usable.astype(np.float64), self.objective.changed(to_numpy), decided)
-        result = interior_point.rest(problem, plan.solver.tol)
-        confirm(problem, result, plan.solver)
+        result = decide(problem, interior_point.rest(problem, plan.solver.tol), plan.solver)
         answer = Answer(
             result.x.astype(scores.dtype), problem.multipliers(result.mu), result.counts, pack(problem.presolved), False
         )
@@ -356,7 +355,8 @@ class Call:
         numbers = self.in_numpy().select(left)
         problem = plan.problem(numbers, scores[left].astype(np.float64), objective, decided)
         duals = to_numpy(answer.duals)
-        part = interior_point.finish(problem, plan.solver, duals[left], self._polish(problem, numbers))
+        claim = interior_point.finish(problem, plan.solver, duals[left], self._polish(problem, numbers))
+        part = decide(problem, claim, plan.solver)
         x, steps = to_numpy(answer.x), answer.counts[1, left]
         duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
         answer.counts[:, left] = part.counts
@@ -372,7 +372,7 @@ class Call:
         assert isinstance(solver, Newton)
         assert isinstance(objective, Matrix)
         problem = self.matrix_problem(scores, left)
-        part = quadratic.solve(problem, objective, solver)
+        part = decide(problem, quadratic.solve(problem, objective, solver), solver)
         x, duals = to_numpy(answer.x), to_numpy(answer.duals)
         duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
         answer.decided[left] = quadratic.decided(problem, part.x, duals[left])
@@ -391,14 +391,14 @@ class Call:
         assert isinstance(plan.solver, Newton)
         few = replace(plan, numbers=None, solver=replace(plan.solver, max_steps=interior_point.POLISHING_STEPS))
 
-        def polish(instance: int, mu: np.ndarray) -> tuple[int, np.ndarray, np.ndarray] | None:
+        def polish(instance: int, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
             if self.statement is None:
                 return None
             one = problem.select(np.array([instance]))
             own = numbers.select(np.array([instance]))
             statement = few.state(own, tuple(one.objective.parameters().values()), 1)
             answer = few.solve(statement, one.scores, np.empty_like(one.scores), one.multipliers(mu))
-            return int(answer.codes[0]), (answer.duals * one.scale)[0], answer.x[0]
+            return ((answer.duals * one.scale)[0], answer.x[0]) if answer.solved else None
 
         return polish
 
