@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 
@@ -119,6 +119,37 @@ def read_given(numbers: GivenNumbers) -> dict[str, Any]:
             + _FIXES.get(unknown, "leave it out.")
         )
     return {name: value for name, value in numbers.items() if value is not None}
+
+
+class Request(NamedTuple):
+    """What a caller of `linsat.project` or `linsat.solve` asks for, beside the scores; the doors read it."""
+
+    constraints: Constraints
+    given: Given
+    objective: Objective
+    solver: Any = None  # a Solver, once `check_options` has seen it
+    on_failure: OnFailure = "raise"
+    start: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        constraints: Constraints,
+        numbers: GivenNumbers,
+        objective: Objective | None,
+        tau: Any,
+        solver: Any,
+        on_failure: OnFailure,
+        start: Any,
+    ) -> Request:
+        """From the arguments as they came."""
+        return cls(constraints, read_given(numbers), read_objective(objective, tau), solver, on_failure, start)
+
+
+def settled(request: Request) -> Request:
+    """The same with the numbers that come with the call in its set."""
+    constraints, given, *others = request
+    return Request(with_numbers(constraints, given), {}, *others) if given else request
 
 
 def with_numbers(constraints: Constraints, given: Mapping[str, Any]) -> Constraints:

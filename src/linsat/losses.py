@@ -25,7 +25,7 @@ from torch import Tensor
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import has_tangent, mapped, outside_graphs
-from linsat.call import OnFailure, read_objective
+from linsat.call import OnFailure, Request, read_objective
 from linsat.compile.problem import Problem, StandardForm
 from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints
@@ -106,10 +106,10 @@ def fenchel_young_loss(
 
 
 def _read(
-    y: Any, constraints: Constraints, objective: Objective, solver: Solver | None = None, on_failure: str = "raise"
+    y: Any, constraints: Constraints, objective: Objective, solver: Solver | None = None, on_failure: OnFailure = "raise"
 ) -> Reading:
     scores = y if holds_tensors(y) else scores_from_numpy(y)
-    return Reading.of(scores, constraints, objective, solver, on_failure, None)
+    return Reading.of(scores, Request(constraints, {}, objective, solver, on_failure))
 
 
 def _losses(t: Tensor, reading: Reading) -> Tensor:
