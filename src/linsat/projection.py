@@ -118,7 +118,7 @@ def _with_formulas(y: Any, request: Request) -> Solution:
     formulas.reject_graphs(y)
     constraints, _, objective, solver, on_failure, start = request
     layout = constraints._layout
-    scores, arrangement = flatten("y", y, layout, constraints.num_variables, _read)
+    scores, arrangement = flatten("y", y, layout, constraints.num_variables, read_either)
     flat = to_numpy(scores)
     objective = objective if layout is None else objective.flat(layout)
     if isinstance(start, Mapping) and start:  # rows not named begin at 0: formulas have others beside them
@@ -143,8 +143,8 @@ def _with_formulas(y: Any, request: Request) -> Solution:
     return replace(solution, x=layout.restored(solution.x, arrangement))
 
 
-def _read(name: str, part: Any) -> Any:
-    """Scores as they came, checked."""
+def read_either(name: str, part: Any) -> Any:
+    """Scores as they came, tensors or arrays of numpy, checked."""
     if is_tensor(part):
         from linsat.torch.call import read_scores
 

@@ -253,10 +253,10 @@ class Elastic:
         broken = -self.sign * (values - side)
         return np.where(broken > ROUNDING * (sizes + np.abs(side)), broken, 0.0)
 
-    def snapped(self, found: Optimum) -> Array:
+    def snapped(self, optimum: Optimum) -> Array:
         """The duals of the rows, at the price where a row is broken by more than its dual lacks to that."""
-        duals = found.duals.copy()
-        broken = found.x[len(found.x) - len(self.rows) :] > self.price - self.sign * duals[self.rows]
+        duals = optimum.duals.copy()
+        broken = optimum.x[len(optimum.x) - len(self.rows) :] > self.price - self.sign * duals[self.rows]
         duals[self.rows[broken]] = (self.sign * self.price)[broken]
         return duals
 

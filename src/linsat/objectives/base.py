@@ -197,6 +197,19 @@ class Objective:
         raise NotImplementedError
 
 
+class Tempered(Objective):
+    """An objective that is a temperature ``tau`` times a function of x, solved by continuation in it."""
+
+    tau: Any
+
+    @property
+    def temperature(self) -> Any:
+        return self.tau
+
+    def at(self, temperature: Tensor) -> Tempered:
+        return replace(self, tau=temperature)  # type: ignore[type-var]
+
+
 def _spread_one(
     objective: Objective, name: str, batch: tuple[int, ...], width: int, device: torch.device | None
 ) -> Any:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from linsat._array_namespace import Tensor, namespace
 from linsat.errors import ConstraintError
-from linsat.objectives.base import POSITIVE_TAU, Objective, times_log
+from linsat.objectives.base import POSITIVE_TAU, Tempered, times_log
 
 
 @dataclass(frozen=True, eq=False)
-class Entropy(Objective):
+class Entropy(Tempered):
     r"""``max <y, x> - tau sum_j [p_j log p_j + (1 - p_j) log(1 - p_j)]`` with ``p = (x - lower) / (upper - lower)``.
 
     Args:
@@ -44,16 +44,6 @@ class Entropy(Objective):
     @property
     def entropic_slack(self) -> bool:
         return self.slack == "entropic"
-
-    @property
-    def temperature(self) -> Any:
-        return self.tau
-
-    def at(self, temperature: Tensor) -> Entropy:
-        return replace(self, tau=temperature)
-
-    def probe(self, like: Tensor) -> Entropy:
-        return replace(self, tau=namespace(like).zeros((1, 1), like) + 1.0)
 
     @property
     def constant_key(self) -> Hashable:

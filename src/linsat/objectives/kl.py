@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.objectives.base import POSITIVE_TAU, Objective, Range, times_log
+from linsat.objectives.base import POSITIVE_TAU, Range, Tempered, times_log
 
 _PRIOR = "numbers that are positive, or 0 for a variable that stays at its lower bound. Fix: for example prior=1.0."
 _LARGEST = 700.0  # power of e that float64 still holds
 
 
 @dataclass(frozen=True, eq=False)
-class KL(Objective):
+class KL(Tempered):
     r"""``max <y, x> - tau sum_j [t_j log(t_j / prior_j) - t_j + prior_j]`` with ``t = x - lower``.
 
     Args:
@@ -40,13 +40,6 @@ class KL(Objective):
     interior = True
     multiplies = "shares"
     ranges = {"tau": POSITIVE_TAU, "prior": Range(0.0, _PRIOR, zero=True)}  # noqa: RUF012
-
-    @property
-    def temperature(self) -> Any:
-        return self.tau
-
-    def at(self, temperature: Tensor) -> KL:
-        return replace(self, tau=temperature)
 
     def probe(self, like: Tensor) -> KL:
         return KL(namespace(like).zeros((1, 1), like) + 1.0)

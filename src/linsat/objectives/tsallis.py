@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.objectives.base import POSITIVE_TAU, Objective, Range
+from linsat.objectives.base import POSITIVE_TAU, Range, Tempered
 
 _ALPHA = "a number above 1. Fix: for example alpha=1.5; alpha=1 is linsat.KL."
 
 
 @dataclass(frozen=True, eq=False)
-class Tsallis(Objective):
+class Tsallis(Tempered):
     r"""``max <y, x> - tau sum_j (t_j^alpha - t_j) / (alpha (alpha - 1))`` with ``t = x - lower``.
 
     Args:
@@ -34,13 +34,6 @@ class Tsallis(Objective):
     per_instance = ("alpha", "tau")
     finite_lower = True
     ranges = {"tau": POSITIVE_TAU, "alpha": Range(1.0, _ALPHA)}  # noqa: RUF012
-
-    @property
-    def temperature(self) -> Any:
-        return self.tau
-
-    def at(self, temperature: Tensor) -> Tsallis:
-        return replace(self, tau=temperature)
 
     @property
     def constant_key(self) -> Hashable:

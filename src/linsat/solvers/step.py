@@ -295,12 +295,12 @@ def _direction(setting: Setting, state: State, cooler: Tensor) -> tuple[Tensor, 
     moving = problem.presolved.active & ~held
     damping = state.damping * xp.at_most(state.error[:, None], 1.0) / state.temperature
     curvature = problem.curvature(state.at.u, state.at.z, objective, moving)
-    found, failed = newton_direction(curvature, damping, state.ridge, xp.where(moving, rhs, 0.0))
-    found = xp.where(moving, found, 0.0)
+    direction, failed = newton_direction(curvature, damping, state.ridge, xp.where(moving, rhs, 0.0))
+    direction = xp.where(moving, direction, 0.0)
     if objective.temperature is not None:
         cap = state.stride * (10 * state.temperature + 0.5 * setting.reach)
-        found = found * xp.at_most(cap / xp.at_least(setting.largest(found)[:, None], 1 / FAR), 1.0)
-    return -xp.where(moving, found, residual), failed  # duals that are held stay: a large residual shortens no step
+        direction = direction * xp.at_most(cap / xp.at_least(setting.largest(direction)[:, None], 1 / FAR), 1.0)
+    return -xp.where(moving, direction, residual), failed  # duals that are held stay: a large residual shortens no step
 
 
 def _try(setting: Setting, state: State, goes: Tensor) -> tuple[Tensor, State]:

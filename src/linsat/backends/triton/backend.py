@@ -98,7 +98,7 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-class _Call:
+class _Launch:
     """One launch of a kernel, or several where the work arrays of all instances would be too large."""
 
     def __init__(self, problem: Problem, dtype: torch.dtype) -> None:
@@ -110,7 +110,7 @@ class _Call:
         tau = problem.objective.temperature
         self.tau = problem.rhs if tau is None else tau
 
-    def launch(self, kernel: Any, tensors: list[Tensor], numbers: list[int], switches: dict[str, Any]) -> None:
+    def run(self, kernel: Any, tensors: list[Tensor], numbers: list[int], switches: dict[str, Any]) -> None:
         """Run a kernel over all instances: ``tensors`` and ``numbers`` are what it takes besides the problem's."""
         layout, count, device = self.layout, self.problem.size, self.problem.scores.device
         at_once = max(1, min(count, _MOST_WORK // (self.dtype.itemsize * layout.work)))
@@ -151,25 +151,25 @@ def compiler_options(width: int, positions: int, *, nvidia: bool) -> dict[str, A
 
     Threads and registers are such that none of the latter spills with up to 32 other rows.
     """
-    found = {
+    options = {
         "enable_fp_fusion": True,  # multiply and add at once, whatever the default of a version of Triton
         "num_stages": 1,  # nothing may be read before what the pass before has written
     }
     if not nvidia:
-        return found | {"num_warps": 4}  # of 64 threads
+        return options | {"num_warps": 4}  # of 64 threads
     # Without a limit ptxas spills to run more programs at once.
-    return found | {"num_warps": 8 if width or positions > 1024 else 4, "maxnreg": 255}
+    return options | {"num_warps": 8 if width or positions > 1024 else 4, "maxnreg": 255}
 
 
 def _solve(problem: Problem, options: Newton, start: Tensor | None, dtype: torch.dtype) -> Claim:
     from linsat.backends.triton.forward import forward
 
-    call = _Call(problem, dtype)
-    layout = call.layout
+    launch = _Launch(problem, dtype)
+    layout = launch.layout
     claim = Claim.empty(problem, "newton")
     claim.mu = claim.mu.to(torch.float64)
     given = claim.mu if start is None else start.nan_to_num().expand(claim.mu.shape).contiguous()
-    call.launch(
+    launch.run(
         forward,
         [
             *(_settings(options.tol, problem.scores.device), given, layout.variable_of, layout.row_of, layout.group_of),
