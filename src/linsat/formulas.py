@@ -141,7 +141,8 @@ class _Search:
             chosen.duals[:] = rows.start(start)
         left = self._iterate(chosen, np.arange(count), _ROUNDS)
         self.latest, self.certain = chosen.x.copy(), np.zeros(count, dtype=bool)
-        known = isinstance(self.objective, Matrix) or type(self.objective) in interior_point.COSTS
+        stated = interior_point.unsupported(self.objective) is None and not interior_point.is_modelled(self.objective)
+        known = stated or isinstance(self.objective, Matrix)
         for _ in range(1 if known else _MODELS):
             for i in left:
                 self._ask_interior_point(chosen, i, known)

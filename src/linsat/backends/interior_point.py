@@ -14,7 +14,7 @@ from linsat.compile.feasibility import refuted
 from linsat.compile.hard_rows import ROUNDING, contradictory, hard_rows, linear_system, one
 from linsat.compile.problem import Problem
 from linsat.compile.system import Deadline, LinearSystem
-from linsat.objectives import KL, Entropy, Euclidean, Objective, Tsallis
+from linsat.objectives import Objective, Tsallis
 from linsat.solvers.duality_gap import duality_gap
 from linsat.solvers.interior_point import Optimum, minimise
 from linsat.solvers.newton import Newton
@@ -27,7 +27,6 @@ Array = np.ndarray
 Polish = Callable[[int, Array], tuple[Array, Array] | None]
 Cost = Callable[[Program, int], Program]
 
-COSTS = (Entropy, Euclidean, KL)  # objectives that a program states as they are
 POLISHING_STEPS = 12
 _GAP = 5.0  # duality gap allowed, in units of tol (1 + the terms of the objective)
 JUDGE_SECONDS = 10.0  # for the question whether the rows of an instance can hold
@@ -40,9 +39,14 @@ _PATTERNS = 4  # of which the order of elimination is kept with a set
 
 def unsupported(objective: Objective) -> str | None:
     """None, or why the method cannot take an objective."""
-    if type(objective) in (*COSTS, Tsallis):
+    if type(objective).costs is not Objective.costs:
         return None
     return f"the interior-point method knows Entropy, Euclidean, KL and Tsallis, not {type(objective).__name__}"
+
+
+def is_modelled(objective: Objective) -> bool:
+    """Whether a program cannot state the objective as it is, but for models of it, one after another."""
+    return isinstance(objective, Tsallis)
 
 
 def rest(problem: Problem, tol: float) -> Claim:
@@ -90,7 +94,7 @@ def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None =
             program = cost(program, instance)
         whole = elastic.added_to(program)
         optimum = minimise(whole, 0.1 * tol, deadline=deadline, analyses=analyses)
-        if isinstance(problem.objective, Tsallis):
+        if is_modelled(problem.objective):
             whole, optimum = _modelled(problem, instance, whole, optimum, 0.1 * tol, deadline)
         mu = elastic.snapped(optimum) * one(problem.scale, instance)
         claim.mu[instance] = np.clip(mu, one(low, instance), one(high, instance))
@@ -269,25 +273,12 @@ def program_of(problem: Problem, instance: int) -> Program:
     lower, upper = np.where(free | ~at_upper, lower, upper), np.where(free | at_upper, upper, lower)
     system = linear_system(problem, instance)
     row_lower, row_upper = system.row_lower, system.row_upper
-    objective, l, k = problem.objective, rows.shape[1], rows.shape[0]
-    quadratic, entropy, row_entropy, prior = np.zeros(l), np.zeros(l), np.zeros(k), None
-    linear = one(objective.linear(problem.scores), instance)
+    objective = problem.objective.changed(lambda number: one(number, instance))
+    costs, l, row_entropy = objective.costs(lower, upper), rows.shape[1], np.zeros(rows.shape[0])
+    linear = one(problem.objective.linear(problem.scores), instance) + costs.linear
     rhs, slack, scale = one(problem.rhs, instance), one(problem.slack, instance), one(problem.scale, instance)
-    if isinstance(objective, Entropy):
-        tau = float(one(objective.tau, instance)[0])
-        entropy = tau / np.maximum(upper - lower, 1e-300)
-        if objective.entropic_slack:
-            row_entropy = np.where(slack > 0, tau / scale, 0.0)
-    elif isinstance(objective, Euclidean):
-        quadratic = np.ones(l) if objective.weights is None else one(objective.weights, instance).copy()
-    elif isinstance(objective, Tsallis):  # a first model: see _modelled
-        quadratic = np.full(l, float(one(objective.tau, instance)[0]))
-    elif isinstance(objective, KL):
-        entropy = np.full(l, float(one(objective.tau, instance)[0]))
-        # t log(t / prior) is t log(t / w) and a linear term, whatever w is; below w multipliers have one sign.
-        width = upper - lower
-        prior = np.where(np.isfinite(width) & (width > 0), width, 1.0)
-        linear = linear - entropy * np.log(prior)
+    if objective.entropic_slack:
+        row_entropy = np.where(slack > 0, objective.temperature / scale, 0.0)
     tight, share = one(p.tight, instance), one(p.tight_share, instance)
     row_lower, row_upper = (np.where(tight, rhs - slack * share, end) for end in (row_lower, row_upper))
     idle = ~one(p.active, instance)
@@ -298,8 +289,8 @@ def program_of(problem: Problem, instance: int) -> Program:
         lower=lower,
         upper=upper,
         linear=linear,
-        quadratic=quadratic,
-        entropy=entropy,
+        quadratic=np.full(l, costs.quadratic),
+        entropy=np.full(l, costs.entropy),
         row_entropy=row_entropy,
-        prior=prior,
+        prior=costs.prior,
     )

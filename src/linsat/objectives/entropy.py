@@ -6,9 +6,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from linsat._array_namespace import Tensor, namespace
 from linsat.errors import ConstraintError
-from linsat.objectives.base import POSITIVE_TAU, Tempered, times_log
+from linsat.objectives.base import POSITIVE_TAU, Costs, Tempered, times_log
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +56,9 @@ class Entropy(Tempered):
 
     def cost_slope(self, x: Tensor, lower: Tensor) -> Tensor:
         return namespace(x).full_like(x, float("inf"))
+
+    def costs(self, lower: np.ndarray, upper: np.ndarray) -> Costs:
+        return Costs(entropy=self.tau / np.maximum(upper - lower, 1e-300))
 
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         width = upper - lower

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.objectives.base import POSITIVE_TAU, Range, Tempered
+from linsat.objectives.base import POSITIVE_TAU, Costs, Range, Tempered
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _ALPHA = "a number above 1. Fix: for example alpha=1.5; alpha=1 is linsat.KL."
 
@@ -47,6 +50,9 @@ class Tsallis(Tempered):
         xp, t = namespace(x), x - lower
         power = xp.where(t > 0, xp.where(t > 0, t, 1.0) ** (self.alpha - 1), 0.0)
         return self.tau * (self.alpha * power - 1) / (self.alpha * (self.alpha - 1))
+
+    def costs(self, lower: np.ndarray, upper: np.ndarray) -> Costs:
+        return Costs(quadratic=self.tau)  # where its models begin (`linsat.backends.interior_point`)
 
     def _cut(self, u: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x - lower, v (1 where x is at a bound), and whether x is strictly between its bounds, or at the upper one."""
