@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 
@@ -25,8 +25,9 @@ from linsat.failures import settle, unusable_scores
 from linsat.objectives import Entropy, Objective
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Answer, Array, Numbers, Plan, pack
+from linsat.solvers import is_solver
 from linsat.solvers.newton import Newton
-from linsat.solvers.verdict import confirm
+from linsat.solvers.verdict import decide
 from linsat.status import Status
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ ON_FAILURE: tuple[str, ...] = get_args(OnFailure)
 
 def check_options(solver: Any, on_failure: Any) -> None:
     """Reject what is no solver, and unknown ways to handle failure."""
-    if solver is not None and not isinstance(solver, Newton) and type(solver).__name__ != "Sinkhorn":
+    if solver is not None and not is_solver(solver):
         raise ConstraintError(
             f"solver is {_shown(solver)}; expected a linsat.Newton or linsat.Sinkhorn. "
             f"Fix: linsat.Newton(), with parentheses."
@@ -119,6 +120,37 @@ def read_given(numbers: GivenNumbers) -> dict[str, Any]:
             + _FIXES.get(unknown, "leave it out.")
         )
     return {name: value for name, value in numbers.items() if value is not None}
+
+
+class Request(NamedTuple):
+    """What a caller of `linsat.project` or `linsat.solve` asks for, beside the scores; the doors read it."""
+
+    constraints: Constraints
+    given: Given
+    objective: Objective
+    solver: Any = None  # a Solver, once `check_options` has seen it
+    on_failure: OnFailure = "raise"
+    start: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        constraints: Constraints,
+        numbers: GivenNumbers,
+        objective: Objective | None,
+        tau: Any,
+        solver: Any,
+        on_failure: OnFailure,
+        start: Any,
+    ) -> Request:
+        """From the arguments as they came."""
+        return cls(constraints, read_given(numbers), read_objective(objective, tau), solver, on_failure, start)
+
+
+def settled(request: Request) -> Request:
+    """The same with the numbers that come with the call in its set."""
+    constraints, given, *others = request
+    return Request(with_numbers(constraints, given), {}, *others) if given else request
 
 
 def with_numbers(constraints: Constraints, given: Mapping[str, Any]) -> Constraints:
@@ -319,11 +351,10 @@ class Call:
                 False,
             )
             left = np.arange(count) if unusable is None else np.flatnonzero(~unusable)
-            self._finish_matrix(answer, left, usable)
+            self._finish(answer, left, usable)
             return self._ended(answer, unusable)
         problem = plan.problem(self.in_numpy(), usable.astype(np.float64), self.objective.changed(to_numpy), decided)
-        result = interior_point.rest(problem, plan.solver.tol)
-        confirm(problem, result, plan.solver)
+        result = decide(problem, interior_point.rest(problem, plan.solver.tol), plan.solver)
         answer = Answer(
             result.x.astype(scores.dtype), problem.multipliers(result.mu), result.counts, pack(problem.presolved), False
         )
@@ -344,43 +375,29 @@ class Call:
 
     def _finish(self, answer: Answer, left: np.ndarray, scores: np.ndarray) -> None:
         """What is left, by the interior-point method on arrays of numpy."""
-        plan = self.plan
-        assert isinstance(plan.solver, Newton)
-        if self.objective.couples:
-            self._finish_matrix(answer, left, scores)
-            return
-        decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[left]
-        objective = self.objective.changed(lambda n: to_numpy(n) if n.shape[0] == 1 else to_numpy(n)[left])
-        if interior_point.unsupported(objective) is not None:
-            return
-        numbers = self.in_numpy().select(left)
-        problem = plan.problem(numbers, scores[left].astype(np.float64), objective, decided)
-        duals = to_numpy(answer.duals)
-        part = interior_point.finish(problem, plan.solver, duals[left], self._polish(problem, numbers))
-        x, steps = to_numpy(answer.x), answer.counts[1, left]
-        duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
-        answer.counts[:, left] = part.counts
-        answer.counts[1, left] += steps
-        answer.solved = not answer.codes.any()
-
-    def _finish_matrix(self, answer: Answer, left: np.ndarray, scores: np.ndarray) -> None:
-        """The same of a full quadratic, whose bounds that bind are written as decided."""
-        solver, objective = (
-            self.plan.solver,
-            self.objective.changed(lambda n: to_numpy(n) if n.shape[0] == 1 else to_numpy(n)[left]),
-        )
+        plan, solver = self.plan, self.plan.solver
         assert isinstance(solver, Newton)
-        assert isinstance(objective, Matrix)
-        problem = self.matrix_problem(scores, left)
-        part = quadratic.solve(problem, objective, solver)
+        objective = self.objective.changed(lambda n: to_numpy(n) if n.shape[0] == 1 else to_numpy(n)[left])
         x, duals = to_numpy(answer.x), to_numpy(answer.duals)
+        if isinstance(objective, Matrix):
+            problem = self._rows_and_box(scores, left)
+            claim = quadratic.solve(problem, objective, solver)
+        elif interior_point.unsupported(objective) is None:
+            decided = answer.decided if answer.decided.shape[0] == 1 else answer.decided[left]
+            numbers = self.in_numpy().select(left)
+            problem = plan.problem(numbers, scores[left].astype(np.float64), objective, decided)
+            claim = interior_point.finish(problem, solver, duals[left], self._polish(problem, numbers))
+        else:
+            return
+        part = decide(problem, claim, solver)
         duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
-        answer.decided[left] = quadratic.decided(problem, part.x, duals[left])
-        part.counts[1] += answer.counts[1, left]
+        if isinstance(objective, Matrix):  # bounds that bind are written as decided
+            answer.decided[left] = quadratic.decided(problem, part.x, duals[left])
+        part.steps[:] += answer.counts[1, left]
         answer.counts[:, left] = part.counts
         answer.solved = not answer.codes.any()
 
-    def matrix_problem(self, scores: np.ndarray, which: np.ndarray) -> Problem:
+    def _rows_and_box(self, scores: np.ndarray, which: np.ndarray) -> Problem:
         """Rows and box of some instances of a full quadratic, on arrays of numpy."""
         numbers, own = self.in_numpy().select(which), scores[which].astype(np.float64)
         return self.plan.problem(numbers, own, self.objective.probe(numbers.lower), None)
@@ -391,14 +408,14 @@ class Call:
         assert isinstance(plan.solver, Newton)
         few = replace(plan, numbers=None, solver=replace(plan.solver, max_steps=interior_point.POLISHING_STEPS))
 
-        def polish(instance: int, mu: np.ndarray) -> tuple[int, np.ndarray, np.ndarray] | None:
+        def polish(instance: int, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
             if self.statement is None:
                 return None
             one = problem.select(np.array([instance]))
             own = numbers.select(np.array([instance]))
             statement = few.state(own, tuple(one.objective.parameters().values()), 1)
             answer = few.solve(statement, one.scores, np.empty_like(one.scores), one.multipliers(mu))
-            return int(answer.codes[0]), (answer.duals * one.scale)[0], answer.x[0]
+            return ((answer.duals * one.scale)[0], answer.x[0]) if answer.solved else None
 
         return polish
 

@@ -20,6 +20,7 @@ from linsat.constraints.numbers import of_instance, present
 from linsat.errors import ConstraintError, ConvergenceError
 from linsat.failures import check_lower, reject_instance
 from linsat.numpy_door import read_scores
+from linsat.projection import read_either
 from linsat.solution import Scores
 
 _INFEASIBLE, _UNBOUNDED = 2, 3  # statuses of scipy.optimize.milp
@@ -83,14 +84,7 @@ def argmax(y: Scores, constraints: Constraints) -> Scores:
 def _read(y: Any, constraints: Constraints) -> tuple[Any, np.ndarray, Arrangement]:
     """Scores (batch..., l) as they came, in float64 over the joint batch, and how they came."""
 
-    def read(name: str, value: Any) -> Any:
-        if not is_tensor(value):
-            return read_scores(name, value)
-        from linsat.torch.call import read_scores as read_tensor
-
-        return read_tensor(name, value)
-
-    given, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, read)
+    given, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, read_either)
     scores = to_numpy(given.cpu() if is_tensor(given) else given).astype(np.float64)
     batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
     return given, np.broadcast_to(scores, (*batch, scores.shape[-1])), arrangement

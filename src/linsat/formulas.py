@@ -42,7 +42,7 @@ from linsat._senses import GREATER
 from linsat._transforms import tracing, transforming
 from linsat.backends import interior_point
 from linsat.backends.quadratic import with_matrix
-from linsat.call import DEFAULT, Call, check_options, joint_batch, own_instance
+from linsat.call import DEFAULT, Call, Request, check_options, joint_batch, own_instance
 from linsat.compile import judge
 from linsat.compile.diagnosis import linear_system, reject_infeasible
 from linsat.constraints.arrays import as_array, namespace, positions_on
@@ -141,7 +141,8 @@ class _Search:
             chosen.duals[:] = rows.start(start)
         left = self._iterate(chosen, np.arange(count), _ROUNDS)
         self.latest, self.certain = chosen.x.copy(), np.zeros(count, dtype=bool)
-        known = isinstance(self.objective, Matrix) or type(self.objective) in interior_point.COSTS
+        stated = interior_point.unsupported(self.objective) is None and not interior_point.is_modelled(self.objective)
+        known = stated or isinstance(self.objective, Matrix)
         for _ in range(1 if known else _MODELS):
             for i in left:
                 self._ask_interior_point(chosen, i, known)
@@ -607,14 +608,13 @@ class Prepared:
         return report(codes, on_failure, reject)
 
 
-def prepare(
-    constraints: Constraints, scores: Array, objective: Objective, solver: Any, on_failure: str, start: Any
-) -> Prepared:
+def prepare(request: Request, scores: Array) -> Prepared:
     """The linear set of a call with scores (batch..., l), arrays of the host; numbers keep their gradients.
 
     Raises:
         ConstraintError: malformed arguments.
     """
+    constraints, _, objective, solver, on_failure, start = request
     check_options(solver, on_failure)
     solver = DEFAULT if solver is None else solver
     if not isinstance(solver, Newton):

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import has_tangent, mapped, outside_graphs
-from linsat.call import OnFailure, read_objective
+from linsat.call import OnFailure, Request, read_objective
 from linsat.compile.problem import Problem, StandardForm
 from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints
@@ -98,18 +98,15 @@ def fenchel_young_loss(
             "constraints have formulas with abs, a maximum or a norm, for which there is no such loss. Fix: your own "
             "loss on linsat.project."
         )
-    reading = _read(y, constraints, objective, solver, on_failure)
+    reading = _read(y, Request(constraints, {}, objective, solver, on_failure))
     _reject_transforms(reading)
     _reject_learned(constraints)
     t = _read_target(target, reading)
     return _finished(_losses(t, reading), reading, reduction, y)
 
 
-def _read(
-    y: Any, constraints: Constraints, objective: Objective, solver: Solver | None = None, on_failure: str = "raise"
-) -> Reading:
-    scores = y if holds_tensors(y) else scores_from_numpy(y)
-    return Reading.of(scores, constraints, objective, solver, on_failure, None)
+def _read(y: Any, request: Request) -> Reading:
+    return Reading.of(y if holds_tensors(y) else scores_from_numpy(y), request)
 
 
 def _losses(t: Tensor, reading: Reading) -> Tensor:
@@ -202,7 +199,7 @@ def perturbed_fenchel_young_loss(
         raise ConstraintError(f"sigma is {sigma!r}; expected a positive number. Fix: for example sigma=1.0.")
     if not isinstance(samples, int) or samples < 1:
         raise ConstraintError(f"samples is {samples!r}; expected a positive integer. Fix: samples=1.")
-    reading = _read(y, constraints, Euclidean())
+    reading = _read(y, Request(constraints, {}, Euclidean()))
     _reject_transforms(reading)
     t = _read_target(target, reading)
     _reject_forbidden(t, reading)

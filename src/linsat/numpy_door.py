@@ -11,7 +11,7 @@ import numpy as np
 from linsat._array_namespace import to_numpy
 from linsat._optional import torch_installed
 from linsat.backends.interior_point import unsupported
-from linsat.call import DEFAULT, Call, Given, check_options, check_range, joint_batch, keep, read_start, with_numbers
+from linsat.call import DEFAULT, Call, Request, check_options, check_range, joint_batch, keep, read_start, with_numbers
 from linsat.constraints.arrays import not_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
@@ -19,7 +19,6 @@ from linsat.constraints.modelling import not_a_set
 from linsat.constraints.numbers import slots_given, slots_of
 from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
-from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan, plan_of
 from linsat.solution import Solution
 from linsat.solvers.bound_duals import bound_duals
@@ -33,21 +32,19 @@ class NotHere(Exception):  # noqa: N818 - no error: the call goes to another doo
     """The native core does not take the call; the text says why."""
 
 
-def project(
-    y: Any, constraints: Constraints, given: Given, objective: Objective, solver: Any, on_failure: str, start: Any
-) -> Any:
+def project(y: Any, request: Request) -> Any:
     """See `linsat.project`.
 
     Raises:
         NotHere: before anything was solved.
     """
-    key = _key(y, constraints, given, objective, solver, on_failure) if start is None else None
+    key, constraints, given = _key(y, request), request.constraints, request.given
     kept = None if key is None else constraints._calls.get(key)
     if kept is not None:
         x = np.empty_like(y)
         (kept.with_given(constraints, given) if given else kept).solve(_flat(y), _flat(x))
         return x
-    call, scores = _read(y, constraints, given, objective, solver, on_failure, start)
+    call, scores = _read(y, request)
     x = _solve(call, scores).x
     plain = key is not None and call.arrangement == "flat" and call.batch_shape == y.shape[:-1] and x.dtype == y.dtype
     if plain:
@@ -55,10 +52,11 @@ def project(
     return restored(call, x, scores.dtype)
 
 
-def _key(y: Any, constraints: Any, given: Given, objective: Objective, solver: Any, on_failure: str) -> Any:
+def _key(y: Any, request: Request) -> Any:
     """What a call depends on besides the numbers in y and those given, where all of that is plain; else None."""
+    constraints, given, objective, solver, on_failure, start = request
     numbers = objective.constant_key
-    if type(y) is not np.ndarray or type(constraints) is not Constraints or numbers is None:
+    if type(y) is not np.ndarray or type(constraints) is not Constraints or numbers is None or start is not None:
         return None
     if not y.flags.c_contiguous or not (solver is None or type(solver) is Newton):
         return None
@@ -70,11 +68,11 @@ def _key(y: Any, constraints: Any, given: Given, objective: Objective, solver: A
     return key
 
 
-def solve(y: Any, constraints: Constraints, *others: Any) -> Solution:
+def solve(y: Any, request: Request) -> Solution:
     """See `linsat.solve`; takes and raises what `project` does."""
-    call, answer, scores = attempt(y, constraints, *others)
+    call, answer, scores = attempt(y, request)
     codes, steps, solver_codes = (count.reshape(call.batch_shape) for count in answer.counts)
-    duals = answer.duals.reshape(*call.batch_shape, len(constraints))
+    duals = answer.duals.reshape(*call.batch_shape, answer.duals.shape[-1])
     x = restored(call, answer.x, scores.dtype)
 
     def of_bounds() -> Array:
@@ -86,9 +84,9 @@ def solve(y: Any, constraints: Constraints, *others: Any) -> Solution:
     return Solution(x, steps, duals, codes, solver_codes, call.constraints, of_bounds)
 
 
-def attempt(y: Any, *arguments: Any) -> tuple[Call, Answer, Array]:
-    """The call of these arguments of `project`, its answer, and the scores (N, l) as they came."""
-    call, scores = _read(y, *arguments)
+def attempt(y: Any, request: Request) -> tuple[Call, Answer, Array]:
+    """The call, its answer, and the scores (N, l) as they came."""
+    call, scores = _read(y, request)
     return call, _solve(call, scores), scores
 
 
@@ -97,10 +95,9 @@ def _flat(scores: Array) -> Array:
     return scores if scores.ndim == 2 else scores.reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
 
 
-def _read(
-    y: Any, constraints: Constraints, given: Given, objective: Objective, solver: Any, on_failure: str, start: Any
-) -> tuple[Call, Array]:
+def _read(y: Any, request: Request) -> tuple[Call, Array]:
     """The call, and the scores (N, l) in the dtype in which they came."""
+    constraints, given, objective, solver, on_failure, start = request
     if not isinstance(constraints, Constraints):
         raise not_a_set(constraints)
     check_options(solver, on_failure)

@@ -12,7 +12,7 @@ from linsat import formulas, numpy_door
 from linsat._array_namespace import to_numpy
 from linsat._optional import is_tensor, require
 from linsat._transforms import outside_graphs, tracing
-from linsat.call import GivenNumbers, OnFailure, joint_batch, read_given, read_objective, read_start, with_numbers
+from linsat.call import GivenNumbers, OnFailure, Request, joint_batch, read_objective, read_start, settled
 from linsat.constraints.arrays import as_array
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten, holds_tensors
@@ -71,19 +71,17 @@ def project(
         ConstraintError: malformed arguments; with ``on_failure="raise"``, NaN or +inf among the scores.
         ConvergenceError: with ``on_failure="raise"``.
     """
-    objective = read_objective(objective, tau)
-    given = read_given(numbers)
+    request = Request.of(constraints, numbers, objective, tau, solver, on_failure, start)
     if formulas.takes(constraints):
-        return _with_formulas(y, with_numbers(constraints, given), objective, solver, on_failure, start).x
+        return _with_formulas(y, settled(request)).x
     if holds_tensors(y):
         from linsat.torch.projection import project
 
-        return project(y, constraints, given, objective, solver, on_failure, start)
+        return project(y, request)
     try:
-        return numpy_door.project(y, constraints, given, objective, solver, on_failure, start)
+        return numpy_door.project(y, request)
     except numpy_door.NotHere as reason:
-        constraints = with_numbers(constraints, given)
-        return _by_torch(reason, y, constraints, objective, solver, on_failure, start).x
+        return _by_torch(reason, y, request).x
 
 
 def solve(
@@ -101,38 +99,33 @@ def solve(
 
     As the status says which instances were not solved, the default is to warn.
     """
-    objective = read_objective(objective, tau)
-    given = read_given(numbers)
+    request = Request.of(constraints, numbers, objective, tau, solver, on_failure, start)
     if formulas.takes(constraints):
-        return _with_formulas(y, with_numbers(constraints, given), objective, solver, on_failure, start)
+        return _with_formulas(y, settled(request))
     if holds_tensors(y):
         from linsat.torch.projection import solve
 
-        return solve(y, with_numbers(constraints, given), objective, solver, on_failure, start)
+        return solve(y, request)
     try:
-        return numpy_door.solve(y, constraints, given, objective, solver, on_failure, start)
+        return numpy_door.solve(y, request)
     except numpy_door.NotHere as reason:
-        constraints = with_numbers(constraints, given)
-        return _by_torch(reason, y, constraints, objective, solver, on_failure, start)
+        return _by_torch(reason, y, request)
 
 
 @outside_graphs
-def _with_formulas(
-    y: Any, constraints: Constraints, objective: Objective, solver: Any, on_failure: Any, start: Any
-) -> Solution:
+def _with_formulas(y: Any, request: Request) -> Solution:
     """A set with maxima in its rows: the linear rows that they come down to, solved as any others."""
     formulas.reject_graphs(y)
+    constraints, _, objective, solver, on_failure, start = request
     layout = constraints._layout
-    scores, arrangement = flatten("y", y, layout, constraints.num_variables, _read)
+    scores, arrangement = flatten("y", y, layout, constraints.num_variables, read_either)
     flat = to_numpy(scores)
     objective = objective if layout is None else objective.flat(layout)
-    if (
-        isinstance(start, Mapping) and start
-    ):  # rows that are not named begin at 0: formulas have rows of their own beside them
+    if isinstance(start, Mapping) and start:  # rows not named begin at 0: formulas have others beside them
         batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
         begun = read_start(start, batch, constraints, lambda value: np.array(to_numpy(value), np.float64))
         start = np.nan_to_num(to_numpy(begun)).reshape(*batch, -1)
-    call = formulas.prepare(constraints, flat, objective, solver, on_failure, start)
+    call = formulas.prepare(Request(constraints, {}, objective, solver, on_failure, start), flat)
     chosen = call.chosen
     if chosen is None:
         begin = None if start is None else call.rows.start(start)
@@ -150,8 +143,8 @@ def _with_formulas(
     return replace(solution, x=layout.restored(solution.x, arrangement))
 
 
-def _read(name: str, part: Any) -> Any:
-    """Scores as they came, checked."""
+def read_either(name: str, part: Any) -> Any:
+    """Scores as they came, tensors or arrays of numpy, checked."""
     if is_tensor(part):
         from linsat.torch.call import read_scores
 
@@ -159,16 +152,14 @@ def _read(name: str, part: Any) -> Any:
     return numpy_door.read_scores(name, part)
 
 
-def _by_torch(
-    reason: Exception, y: Any, constraints: Constraints, objective: Objective, solver: Any, on_failure: Any, start: Any
-) -> Solution:
+def _by_torch(reason: Exception, y: Any, request: Request) -> Solution:
     """Scores of numpy where the native core does not take the call: torch operations do."""
     torch = require("torch", extra="torch", purpose=f"This call ({reason})")
     from linsat.torch.call import scores_from_numpy
     from linsat.torch.projection import solve
 
     with torch.no_grad():
-        return solve(scores_from_numpy(y), constraints, objective, solver, on_failure, start).in_numpy()
+        return solve(scores_from_numpy(y), request).in_numpy()
 
 
 def project_each(

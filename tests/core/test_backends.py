@@ -11,8 +11,7 @@ from scipy.optimize import minimize
 import linsat
 from linsat import plan
 from linsat.backends import run
-from linsat.solvers.result import SolverResult
-from linsat.status import Status
+from linsat.solvers.result import Claim, Stop
 from tests.helpers.arithmetic import NEWTON_BACKENDS
 
 F64 = torch.float64
@@ -34,17 +33,17 @@ class SimplexBackend:
         one_row = problem.rows.shape[0] == 1 and bool((problem.rows.values == 1).all())
         return None if one_row and problem.rows.values.numel() == problem.rows.shape[1] else "it knows the simplex only"
 
-    def solve(self, problem, options, start=None) -> SolverResult:
+    def solve(self, problem, options, start=None) -> Claim:
         self.solved += problem.size
-        result = SolverResult.empty(problem.in_double(), "newton")
+        claim = Claim.empty(problem.in_double(), "newton")
         ordered = problem.scores.to(F64).sort(-1, descending=True).values
         excess = (ordered.cumsum(-1) - problem.rhs) / torch.arange(1, ordered.shape[-1] + 1)
         last = (ordered > excess).sum(-1, keepdim=True) - 1
         threshold = excess.gather(-1, last)
-        result.x = (problem.scores.to(F64) - threshold).clamp_min(0.0)
-        result.mu = -threshold * problem.scale  # u = y + A' mu / scale
-        result.codes.fill_(Status.CONVERGED.code)
-        return result
+        claim.x = (problem.scores.to(F64) - threshold).clamp_min(0.0)
+        claim.mu = -threshold * problem.scale  # u = y + A' mu / scale
+        claim.stops.fill_(Stop.ARRIVED)
+        return claim
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from linsat import plan
 from linsat.backends import interior_point, run
 from linsat.compile import forced
 from linsat.solvers.interior_point import Optimum
-from linsat.solvers.result import SolverResult
+from linsat.solvers.result import Claim, Stop
 
 TOL = 1e-9
 ENTROPIES = [linsat.Entropy(1.0), linsat.Entropy(1.0, slack="none")]
@@ -156,10 +156,10 @@ class Liar:
     def supports(self, problem: Any) -> None:
         return None
 
-    def solve(self, problem: Any, options: Any, start: Any = None) -> SolverResult:
-        result = SolverResult.empty(problem.in_double(), "newton")
-        result.codes[:] = linsat.status.Status.CONVERGED.code
-        return result
+    def solve(self, problem: Any, options: Any, start: Any = None) -> Claim:
+        claim = Claim.empty(problem.in_double(), "newton")
+        claim.stops[:] = Stop.ARRIVED
+        return claim
 
 
 def test_a_back_end_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_a_back_end_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = Optimum(np.zeros(2), np.zeros(1), 1, 0.0, 0.0, 0.0)
     monkeypatch.setattr(interior_point, "minimise", lambda *_, **__: nowhere)
     monkeypatch.setattr(interior_point, "_polished", lambda *_: False)
-    monkeypatch.setattr(interior_point, "_confirmed", lambda *_: linsat.status.Status.CONVERGED)
+    monkeypatch.setattr(interior_point, "_confirmed", lambda *_: Stop.ARRIVED)
     assert str(linsat.solve(y, cons, on_failure="ignore").status) == "stalled"
 
 

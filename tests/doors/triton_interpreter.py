@@ -86,7 +86,7 @@ def compare(name: str, stated: Stated, *, start: bool = False, duals: bool = Fal
         "name": name,
         "seconds": time.process_time() - began,
         "rows": problem.rows.shape[0],
-        "codes": ours.codes.tolist(),
+        "codes": ours.stops.tolist(),
         "kernel_codes": theirs.codes.tolist(),
         "steps": ours.steps.tolist(),
         "array_steps": ArrayBackend().solve(problem, newton).steps.tolist(),
@@ -139,7 +139,7 @@ def infeasible() -> Record:
     scores = torch.zeros(1, 2, dtype=F64)
     ours = TritonBackend().solve(untouched_problem(cons, Euclidean(), scores), linsat.Newton())
     theirs = Stated.of(cons, Euclidean(), scores).solve(KERNEL)
-    return {"name": "infeasible", "codes": ours.codes.tolist(), "kernel_codes": theirs.codes.tolist()}
+    return {"name": "infeasible", "codes": ours.stops.tolist(), "kernel_codes": theirs.codes.tolist()}
 
 
 def alone_and_in_a_batch(problem: Problem) -> Record:

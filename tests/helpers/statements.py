@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import linsat
+from linsat.call import Request
 from linsat.compile.presolve import everything_free
 from linsat.compile.problem import Problem, StandardForm
 from linsat.compile.rows import RowMatrix
@@ -33,7 +34,7 @@ class Stated:
         return cls(cons, objective, scores)
 
     def call(self, solver: linsat.Newton | None = None, start: torch.Tensor | None = None) -> TensorCall:
-        return Reading.of(self.scores, self.cons, self.given, solver, "ignore", start).call()
+        return Reading.of(self.scores, Request(self.cons, {}, self.given, solver, "ignore", start)).call()
 
     @property
     def plan(self) -> Plan:
@@ -90,7 +91,7 @@ def form_of(cons: linsat.Constraints, objective: Any = None) -> StandardForm:
     """The standard form of a set."""
     assert cons.num_variables is not None
     scores = torch.zeros(*cons.batch_shape, cons.num_variables, dtype=torch.float64)
-    call = Reading.of(scores, cons, objective or linsat.Euclidean(), None, "ignore", None).call()
+    call = Reading.of(scores, Request(cons, {}, objective or linsat.Euclidean(), None, "ignore")).call()
     return call.plan.form(call.tensors())
 
 
@@ -100,7 +101,7 @@ def rows_of(cons: linsat.Constraints) -> RowMatrix:
 
 def untouched_problem(cons: linsat.Constraints, objective: Any, scores: torch.Tensor) -> Problem:
     """The problem on arrays before anything was asked about its rows: nothing is fixed, nothing infeasible."""
-    call = Reading.of(scores, cons, objective, None, "ignore", None).call()
+    call = Reading.of(scores, Request(cons, {}, objective, None, "ignore")).call()
     form, own = call.plan.form(call.tensors()), objective.spread(scores.shape[:1], scores.shape[1], torch.device("cpu"))
     return form.problem(
         scores, own, everything_free(form), senses=call.plan.senses(form.rows), side=call.tensors().side

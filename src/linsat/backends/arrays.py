@@ -8,14 +8,13 @@ from linsat.compile.problem import Problem, Tensor
 from linsat.solvers import newton as constants
 from linsat.solvers.linear_algebra import is_dense
 from linsat.solvers.newton import Newton
-from linsat.solvers.result import SolverResult, farkas_gap
-from linsat.solvers.step import Setting, State, first_state, optimal, polish, step
-from linsat.status import Status
+from linsat.solvers.result import Claim, Stop, farkas_gap
+from linsat.solvers.step import Setting, State, first_state, polish, step
+from linsat.solvers.verdict import optimal
 
 # Passes between two looks at who is done. On the CPU a look costs nothing; elsewhere it makes the host wait for the
 # device, which then runs out of work. Who is done between two looks waits, so that no answer depends on this number.
 _LOOK_EVERY = 8
-_RUNS = -1  # in place of the code of a status
 
 
 class ArrayBackend:
@@ -34,7 +33,7 @@ class ArrayBackend:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> SolverResult:
+    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> Claim:
         """Solve every instance; ``start`` are duals (N, k) of an earlier solve."""
         problem = problem.in_double()
         single_first = self.single_first
@@ -44,11 +43,11 @@ class ArrayBackend:
             if not single_first or start is not None:
                 return _Loop(problem, options, start).run()
             rough = _Loop(problem.in_single(), options, None).run()
-            # NaN is no start: an instance that did not converge starts again, hot.
-            arrived = (rough.codes == Status.CONVERGED.code)[:, None]
-            result = _Loop(problem, options, torch.where(arrived, rough.mu.double(), torch.nan)).run()
-            result.steps.add_(rough.steps)
-            return result
+            # NaN is no start: an instance that has not arrived starts again, hot.
+            arrived = (rough.stops == Stop.ARRIVED)[:, None]
+            claim = _Loop(problem, options, torch.where(arrived, rough.mu.double(), torch.nan)).run()
+            claim.steps.add_(rough.steps)
+            return claim
 
 
 class _Loop:
@@ -57,19 +56,19 @@ class _Loop:
     def __init__(self, problem: Problem, options: Newton, start: Tensor | None, look_every: int | None = None) -> None:
         self.options = options
         self.look_every = look_every or (1 if problem.scores.device.type == "cpu" else _LOOK_EVERY)
-        self.result = SolverResult.empty(problem, "newton")
+        self.claim = Claim.empty(problem, "newton")
         self.setting = Setting.of(problem)
         self.index = torch.arange(problem.size, device=problem.scores.device)
         self.start = start
 
-    def run(self) -> SolverResult:
+    def run(self) -> Claim:
         self.state = first_state(self.setting, self.start)
         for look in range(self.options.max_steps * constants.BACKTRACKS + 1):
             if self._look(look * self.look_every):
-                return self.result
+                return self.claim
             self._advance()
-        self._leave(torch.full_like(self.index, Status.STEP_LIMIT.code))
-        return self.result
+        self._leave(torch.full_like(self.index, Stop.STEP_LIMIT))
+        return self.claim
 
     def _advance(self) -> None:
         """The passes to the next look; who is done after one of them does not take part in the others."""
@@ -95,25 +94,25 @@ class _Loop:
             if is_dense(self.state.mu.shape[-1]):
                 self.state = polish(self.setting, self.state, done)
             done = done & optimal(self.setting, self.state, self.options.tol)
-        found = [(done, Status.CONVERGED), (self.state.stalled, Status.STALLED)]
+        ends = [(done, Stop.ARRIVED), (self.state.stalled, Stop.STALLED)]
         if number and number % constants.CERTIFICATE_EVERY == 0:
-            found.append((farkas_gap(self.setting.problem, self.state.mu) > 0, Status.INFEASIBLE))
-        found.append((self._at_limit(self.state), Status.STEP_LIMIT))
-        codes = torch.full_like(self.index, _RUNS)
-        for which, status in reversed(found):  # the first that holds counts
-            codes = torch.where(which, status.code, codes)
-        return self._leave(codes)
+            ends.append((farkas_gap(self.setting.problem, self.state.mu) > 0, Stop.INFEASIBLE))
+        ends.append((self._at_limit(self.state), Stop.STEP_LIMIT))
+        stops = torch.full_like(self.index, Stop.RUNS)
+        for which, stop in reversed(ends):  # the first that holds counts
+            stops = torch.where(which, stop, stops)
+        return self._leave(stops)
 
-    def _leave(self, codes: Tensor) -> bool:
-        """Instances with a code leave with it; returns whether none is left."""
-        stays = (codes == _RUNS).nonzero().squeeze(-1)  # the host waits here for the device
+    def _leave(self, stops: Tensor) -> bool:
+        """Instances that have a reason to stop leave with it; returns whether none is left."""
+        stays = (stops == Stop.RUNS).nonzero().squeeze(-1)  # the host waits here for the device
         if stays.numel() == self.index.numel() > 0:
             return False
         # All of them, because to pick some would be one more wait; who stays writes again when leaving.
-        self.result.mu[self.index] = self.state.mu
-        self.result.x[self.index] = self.state.at.x
-        self.result.codes[self.index] = codes
-        self.result.steps[self.index] = self.state.steps
+        self.claim.mu[self.index] = self.state.mu
+        self.claim.x[self.index] = self.state.at.x
+        self.claim.stops[self.index] = stops
+        self.claim.steps[self.index] = self.state.steps
         self.index = self.index[stays]
         self.setting, self.state = self.setting.select(stays), self.state.select(stays)
         return stays.numel() == 0

@@ -14,22 +14,19 @@ from linsat.compile.feasibility import refuted
 from linsat.compile.hard_rows import ROUNDING, contradictory, hard_rows, linear_system, one
 from linsat.compile.problem import Problem
 from linsat.compile.system import Deadline, LinearSystem
-from linsat.objectives import KL, Entropy, Euclidean, Objective, Tsallis
+from linsat.objectives import Objective, Tsallis
 from linsat.solvers.duality_gap import duality_gap
 from linsat.solvers.interior_point import Optimum, minimise
 from linsat.solvers.newton import Newton
 from linsat.solvers.program import Program
 from linsat.solvers.recession import recession
-from linsat.solvers.result import SolverResult
-from linsat.solvers.verdict import confirm
-from linsat.status import Status
+from linsat.solvers.result import Claim, Stop
 
 Array = np.ndarray
-# What a few of Newton's steps from duals (1, k) make of an instance: its status, duals and x; None: nobody can tell.
-Polish = Callable[[int, Array], tuple[int, Array, Array] | None]
+# What a few of Newton's steps from duals (1, k) make of an instance: duals and x; None: they have not arrived.
+Polish = Callable[[int, Array], tuple[Array, Array] | None]
 Cost = Callable[[Program, int], Program]
 
-COSTS = (Entropy, Euclidean, KL)  # objectives that a program states as they are
 POLISHING_STEPS = 12
 _GAP = 5.0  # duality gap allowed, in units of tol (1 + the terms of the objective)
 JUDGE_SECONDS = 10.0  # for the question whether the rows of an instance can hold
@@ -42,22 +39,27 @@ _PATTERNS = 4  # of which the order of elimination is kept with a set
 
 def unsupported(objective: Objective) -> str | None:
     """None, or why the method cannot take an objective."""
-    if type(objective) in (*COSTS, Tsallis):
+    if type(objective).costs is not Objective.costs:
         return None
     return f"the interior-point method knows Entropy, Euclidean, KL and Tsallis, not {type(objective).__name__}"
 
 
-def rest(problem: Problem, tol: float) -> SolverResult:
-    """The result of no step at all: solved where no row binds, a step limit elsewhere."""
-    result = SolverResult.empty(problem, "newton")
-    result.mu = problem.mu_at_rest()
-    at = problem.evaluate(result.mu, problem.objective, problem.linear_term())
-    result.x = at.x
-    result.codes[problem.error(result.mu, at.residual) <= tol] = Status.CONVERGED.code
-    return result
+def is_modelled(objective: Objective) -> bool:
+    """Whether a program cannot state the objective as it is, but for models of it, one after another."""
+    return isinstance(objective, Tsallis)
 
 
-def finish(problem: Problem, solver: Newton, duals: Array, polish: Polish) -> SolverResult:
+def rest(problem: Problem, tol: float) -> Claim:
+    """What no step at all makes of it: arrived where no row binds."""
+    claim = Claim.empty(problem, "newton")
+    claim.mu = problem.mu_at_rest()
+    at = problem.evaluate(claim.mu, problem.objective, problem.linear_term())
+    claim.x = at.x
+    claim.stops[problem.error(claim.mu, at.residual) <= tol] = Stop.ARRIVED
+    return claim
+
+
+def finish(problem: Problem, solver: Newton, duals: Array, polish: Polish) -> Claim:
     """What Newton has not solved, ending at these duals (N, k); not what they, as weights of the rows, refute.
 
     The problem is one of numpy arrays.
@@ -67,23 +69,22 @@ def finish(problem: Problem, solver: Newton, duals: Array, polish: Polish) -> So
         hard = ~problem.soft[min(instance, problem.soft.shape[0] - 1)]
         return refuted(system, -duals[instance][hard], seconds=_REFUTE_SECONDS)
 
-    result = SolverResult.empty(problem, "newton")
-    result.x = problem.point(problem.adjusted(result.mu))
-    infeasible = contradictory(problem, ask, result.x)
-    result.codes[infeasible] = Status.INFEASIBLE.code
+    claim = Claim.empty(problem, "newton")
+    claim.x = problem.point(problem.adjusted(claim.mu))
+    infeasible = contradictory(problem, ask, claim.x)
+    claim.stops[infeasible] = Stop.INFEASIBLE
     left = np.flatnonzero(~infeasible)
     if len(left):
-        part = solve(problem.select(left), solver, lambda place, mu: polish(int(left[place]), mu))
-        result.put(left, part)
-    return result
+        claim.put(left, solve(problem.select(left), solver, lambda place, mu: polish(int(left[place]), mu)))
+    return claim
 
 
-def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None = None) -> SolverResult:
+def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None = None) -> Claim:
     """Every instance; duals are polished by Newton's method, so that active rows and bounds are exact.
 
     ``cost`` puts another cost in place of that of the problem's objective.
     """
-    result = SolverResult.empty(problem, "interior_point")
+    claim = Claim.empty(problem, "interior_point")
     tol, deadline = min(options.tol, 1e-9), Deadline(options.seconds)
     analyses = problem.rows.cache.setdefault("analyses", Recent(_PATTERNS))
     low, high = problem.dual_bounds()
@@ -93,20 +94,19 @@ def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None =
             program = cost(program, instance)
         whole = elastic.added_to(program)
         optimum = minimise(whole, 0.1 * tol, deadline=deadline, analyses=analyses)
-        if isinstance(problem.objective, Tsallis):
+        if is_modelled(problem.objective):
             whole, optimum = _modelled(problem, instance, whole, optimum, 0.1 * tol, deadline)
         mu = elastic.snapped(optimum) * one(problem.scale, instance)
-        result.mu[instance] = np.clip(mu, one(low, instance), one(high, instance))
-        result.x[instance] = optimum.x[: problem.rows.shape[1]]
-        result.steps[instance] = optimum.steps
-        status = _ending(whole, optimum, tol, deadline)
-        if not problem.rows.sparse and _polished(problem, instance, options.tol, result, polish):
-            status = Status.CONVERGED
-        if status is Status.CONVERGED:
-            status = _confirmed(problem, instance, (elastic, program, whole), result, tol, deadline)
-        result.codes[instance] = status.code
-    confirm(problem, result, options)
-    return result
+        claim.mu[instance] = np.clip(mu, one(low, instance), one(high, instance))
+        claim.x[instance] = optimum.x[: problem.rows.shape[1]]
+        claim.steps[instance] = optimum.steps
+        stop = _ending(whole, optimum, tol, deadline)
+        if not problem.rows.sparse and _polished(problem, instance, options.tol, claim, polish):
+            stop = Stop.ARRIVED
+        if stop is Stop.ARRIVED:
+            stop = _confirmed(problem, instance, (elastic, program, whole), claim, tol, deadline)
+        claim.stops[instance] = stop
+    return claim
 
 
 def _modelled(
@@ -165,54 +165,54 @@ def _confirmed(
     problem: Problem,
     instance: int,
     solved: tuple[Elastic, Program, Program],
-    result: SolverResult,
+    claim: Claim,
     tol: float,
     deadline: Deadline,
-) -> Status:
-    """What an answer called converged is: by the duality gap of x and duals as returned, and by its rows.
+) -> Stop:
+    """What an answer said to have arrived is: by the duality gap of x and duals as returned, and by its rows.
 
     Rows that hold only because x is so far away, or only at huge duals, may be rows that cannot hold: that is put
     to an exact verdict, and nothing is claimed where there is none.
     """
     elastic, program, whole = solved
-    x, unit = result.x[instance], one(problem.scale, instance)
+    x, unit = claim.x[instance], one(problem.scale, instance)
     soft = one(problem.soft, instance)
-    gap = duality_gap(whole, np.append(x, elastic.broken(program, x)), result.mu[instance] / unit, soft)
+    gap = duality_gap(whole, np.append(x, elastic.broken(program, x)), claim.mu[instance] / unit, soft)
     if not gap.columns + gap.room <= _GAP * tol:
-        return Status.STALLED
+        return Stop.STALLED
     system, unit = hard_rows(problem, instance, x), unit[~soft]
     if gap.rows <= _GAP * tol and (system.outside(x) <= tol * unit).all():
-        return Status.CONVERGED
+        return Stop.ARRIVED
     verdict = judge(system, seconds=min(JUDGE_SECONDS, deadline.remaining))
     if verdict.kind == "infeasible":
-        return Status.INFEASIBLE
+        return Stop.INFEASIBLE
     holds = verdict.point is not None and (system.outside(verdict.point) <= tol * unit).all()
-    return Status.CONVERGED if holds else Status.STALLED
+    return Stop.ARRIVED if holds else Stop.STALLED
 
 
-def _polished(problem: Problem, instance: int, tol: float, result: SolverResult, polish: Polish) -> bool:
-    """Replace an answer by what a few of Newton's steps make of it, where they converge and its rows hold as well."""
-    if not np.isfinite(result.mu[instance]).all():
+def _polished(problem: Problem, instance: int, tol: float, claim: Claim, polish: Polish) -> bool:
+    """Replace an answer by what a few of Newton's steps make of it, where they arrive and its rows hold as well."""
+    if not np.isfinite(claim.mu[instance]).all():
         return False
     # One after another: sums over a batch round as its size has it, and no answer may depend on the others.
-    better = polish(instance, result.mu[instance : instance + 1])
+    better = polish(instance, claim.mu[instance : instance + 1])
     if better is None:
         return False
-    code, mu, x = better
+    mu, x = better
     hard = hard_rows(problem, instance)
-    if code != Status.CONVERGED.code or hard.violation(x) > max(hard.violation(result.x[instance]), 0.1 * tol):
+    if hard.violation(x) > max(hard.violation(claim.x[instance]), 0.1 * tol):
         return False
-    result.mu[instance], result.x[instance] = mu, x
+    claim.mu[instance], claim.x[instance] = mu, x
     return True
 
 
-def _ending(program: Program, optimum: Optimum, tol: float, deadline: Deadline) -> Status:
-    """How the method ended, as a claim."""
+def _ending(program: Program, optimum: Optimum, tol: float, deadline: Deadline) -> Stop:
+    """How the method ended."""
     if optimum.error <= tol:
-        return Status.CONVERGED
+        return Stop.ARRIVED
     if optimum.out_of_time:
-        return Status.TIME_LIMIT
-    return Status.STALLED if recession(program, deadline) is None else Status.UNBOUNDED
+        return Stop.TIME_LIMIT
+    return Stop.STALLED if recession(program, deadline) is None else Stop.UNBOUNDED
 
 
 @dataclass(frozen=True)
@@ -257,10 +257,10 @@ class Elastic:
         broken = -self.sign * (values - side)
         return np.where(broken > ROUNDING * (sizes + np.abs(side)), broken, 0.0)
 
-    def snapped(self, found: Optimum) -> Array:
+    def snapped(self, optimum: Optimum) -> Array:
         """The duals of the rows, at the price where a row is broken by more than its dual lacks to that."""
-        duals = found.duals.copy()
-        broken = found.x[len(found.x) - len(self.rows) :] > self.price - self.sign * duals[self.rows]
+        duals = optimum.duals.copy()
+        broken = optimum.x[len(optimum.x) - len(self.rows) :] > self.price - self.sign * duals[self.rows]
         duals[self.rows[broken]] = (self.sign * self.price)[broken]
         return duals
 
@@ -273,25 +273,12 @@ def program_of(problem: Problem, instance: int) -> Program:
     lower, upper = np.where(free | ~at_upper, lower, upper), np.where(free | at_upper, upper, lower)
     system = linear_system(problem, instance)
     row_lower, row_upper = system.row_lower, system.row_upper
-    objective, l, k = problem.objective, rows.shape[1], rows.shape[0]
-    quadratic, entropy, row_entropy, prior = np.zeros(l), np.zeros(l), np.zeros(k), None
-    linear = one(objective.linear(problem.scores), instance)
+    objective = problem.objective.changed(lambda number: one(number, instance))
+    costs, l, row_entropy = objective.costs(lower, upper), rows.shape[1], np.zeros(rows.shape[0])
+    linear = one(problem.objective.linear(problem.scores), instance) + costs.linear
     rhs, slack, scale = one(problem.rhs, instance), one(problem.slack, instance), one(problem.scale, instance)
-    if isinstance(objective, Entropy):
-        tau = float(one(objective.tau, instance)[0])
-        entropy = tau / np.maximum(upper - lower, 1e-300)
-        if objective.entropic_slack:
-            row_entropy = np.where(slack > 0, tau / scale, 0.0)
-    elif isinstance(objective, Euclidean):
-        quadratic = np.ones(l) if objective.weights is None else one(objective.weights, instance).copy()
-    elif isinstance(objective, Tsallis):  # a first model: see _modelled
-        quadratic = np.full(l, float(one(objective.tau, instance)[0]))
-    elif isinstance(objective, KL):
-        entropy = np.full(l, float(one(objective.tau, instance)[0]))
-        # t log(t / prior) is t log(t / w) and a linear term, whatever w is; below w multipliers have one sign.
-        width = upper - lower
-        prior = np.where(np.isfinite(width) & (width > 0), width, 1.0)
-        linear = linear - entropy * np.log(prior)
+    if objective.entropic_slack:
+        row_entropy = np.where(slack > 0, objective.temperature / scale, 0.0)
     tight, share = one(p.tight, instance), one(p.tight_share, instance)
     row_lower, row_upper = (np.where(tight, rhs - slack * share, end) for end in (row_lower, row_upper))
     idle = ~one(p.active, instance)
@@ -302,8 +289,8 @@ def program_of(problem: Problem, instance: int) -> Program:
         lower=lower,
         upper=upper,
         linear=linear,
-        quadratic=quadratic,
-        entropy=entropy,
+        quadratic=np.full(l, costs.quadratic),
+        entropy=np.full(l, costs.entropy),
         row_entropy=row_entropy,
-        prior=prior,
+        prior=costs.prior,
     )

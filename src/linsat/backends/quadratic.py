@@ -23,9 +23,7 @@ from linsat.compile.problem import Problem
 from linsat.objectives.quadratic import Matrix, Metric
 from linsat.solvers.newton import Newton
 from linsat.solvers.program import Program
-from linsat.solvers.result import SolverResult
-from linsat.solvers.verdict import confirm
-from linsat.status import Status
+from linsat.solvers.result import Claim, Stop
 
 Array = np.ndarray
 _EXACT = 1e-12  # what may be left of an equation, relative to its terms
@@ -40,20 +38,19 @@ def with_matrix(program: Program, objective: Matrix, instance: int, y: Array) ->
     return replace(program, P=P, linear=np.asarray(linear, dtype=np.float64), quadratic=np.zeros(len(y)))
 
 
-def solve(problem: Problem, objective: Matrix, solver: Newton) -> SolverResult:
+def solve(problem: Problem, objective: Matrix, solver: Newton) -> Claim:
     """Every instance; the problem is that of rows and box, with any objective."""
 
     def cost(program: Program, instance: int) -> Program:
         return with_matrix(program, objective, instance, problem.scores[instance])
 
-    result = solve_programs(problem, solver, lambda *_: None, cost)
-    for n in np.flatnonzero(result.codes == Status.CONVERGED.code).tolist():
-        better = _settled(problem, objective, n, result.x[n], result.mu[n] / one(problem.scale, n))
+    claim = solve_programs(problem, solver, lambda *_: None, cost)
+    for n in np.flatnonzero(claim.stops == Stop.ARRIVED).tolist():
+        better = _settled(problem, objective, n, claim.x[n], claim.mu[n] / one(problem.scale, n))
         if better is not None:
-            result.x[n], result.mu[n] = better[0], better[1] * one(problem.scale, n)
-        result.x[n] = _snapped(problem, n, result.x[n])
-    confirm(problem, result, solver)  # of x as it is now
-    return result
+            claim.x[n], claim.mu[n] = better[0], better[1] * one(problem.scale, n)
+        claim.x[n] = _snapped(problem, n, claim.x[n])
+    return claim
 
 
 def _snapped(problem: Problem, n: int, x: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -16,8 +17,8 @@ from linsat.compile.problem import Problem, Tensor
 from linsat.errors import ConstraintError
 from linsat.solvers import Newton, Sinkhorn
 from linsat.solvers.newton import STEPS_BEFORE_INTERIOR
-from linsat.solvers.result import SolverResult
-from linsat.solvers.verdict import confirm
+from linsat.solvers.result import Claim, SolverResult, Stop
+from linsat.solvers.verdict import decide
 from linsat.status import Status
 
 
@@ -29,7 +30,7 @@ class Backend(Protocol):
     def supports(self, problem: Problem) -> str | None:
         """None, or the reason why this back end cannot take the problem."""
 
-    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> SolverResult:
+    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> Claim:
         """Solve every instance, from duals ``start`` of an earlier solve where given."""
 
 
@@ -41,8 +42,9 @@ class InteriorPoint:
     def supports(self, problem: Problem) -> str | None:
         return interior_point.unsupported(problem.objective)
 
-    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> SolverResult:
-        return _as_tensors(interior_point.solve(problem.in_numpy(), options, _polish(problem, options)), problem)
+    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> Claim:
+        claim = interior_point.solve(problem.in_numpy(), options, _polish(problem, options))
+        return Claim(*_as_tensors(claim, problem))
 
 
 _ARRAYS, _INTERIOR = ArrayBackend(), InteriorPoint()
@@ -76,9 +78,10 @@ def run(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None = None
     if not bool(infeasible.any()):
         return _solve(problem, solver, start)
     infeasible, problem = infeasible.expand(problem.size), problem.in_double()
-    result = SolverResult.empty(problem, "newton")
-    result.x = problem.point(problem.adjusted(result.mu))
-    result.codes[infeasible] = Status.INFEASIBLE.code
+    claim = Claim.empty(problem, "newton")
+    claim.x = problem.point(problem.adjusted(claim.mu))
+    claim.stops[infeasible] = Stop.INFEASIBLE
+    result = decide(problem, claim, solver)
     rest = (~infeasible).nonzero().squeeze(-1)
     if rest.numel():
         result.put(rest, _solve(problem.select(rest), solver, None if start is None else start[rest]))
@@ -87,20 +90,17 @@ def run(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None = None
 
 def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) -> SolverResult:
     if isinstance(solver, Sinkhorn):
-        result = solver.run(problem.in_double(), start)
-        confirm(problem, result, solver)
-        return result
+        return decide(problem, solver.run(problem.in_double(), start), solver)
     first = choose(problem, solver)
     alone = first is _INTERIOR or _INTERIOR.supports(problem) is not None
     if not alone and first is _ARRAYS and problem.rows.sparse and start is None:
         problem = problem.in_double()
-        result = interior_point.rest(problem, solver.tol)
-        confirm(problem, result, solver)
+        result = decide(problem, interior_point.rest(problem, solver.tol), solver)
         left = result.codes != Status.CONVERGED.code
     else:
         steps = min(solver.max_steps, STEPS_BEFORE_INTERIOR)
-        result = first.solve(problem, solver if alone else replace(solver, max_steps=steps), start)
-        confirm(problem, result, solver)
+        claim = first.solve(problem, solver if alone else replace(solver, max_steps=steps), start)
+        result = decide(problem, claim, solver)
         if alone or result.solved:
             return result
         left = result.codes == Status.STALLED.code
@@ -118,22 +118,22 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
 def finish(problem: Problem, solver: Newton, duals: Tensor) -> SolverResult:
     """The interior-point method, for what Newton has not solved."""
     host, polish = problem.in_numpy(), _polish(problem, solver)
-    return _as_tensors(interior_point.finish(host, solver, to_numpy(duals), polish), problem)
+    result = decide(host, interior_point.finish(host, solver, to_numpy(duals), polish), solver)
+    return SolverResult(*_as_tensors(result, problem))
 
 
 def _polish(problem: Problem, solver: Newton) -> interior_point.Polish:
     """A few steps of Newton's on tensors."""
     few, device = Newton(tol=solver.tol, max_steps=interior_point.POLISHING_STEPS), problem.scores.device
 
-    def polish(instance: int, mu: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+    def polish(instance: int, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         index = torch.tensor([instance], device=device)
         part = _ARRAYS.solve(problem.select(index), few, torch.from_numpy(mu).to(device))
-        return int(part.codes[0]), to_numpy(part.mu[0]), to_numpy(part.x[0])
+        return (to_numpy(part.mu[0]), to_numpy(part.x[0])) if int(part.stops[0]) == Stop.ARRIVED else None
 
     return polish
 
 
-def _as_tensors(result: SolverResult, problem: Problem) -> SolverResult:
-    device = problem.scores.device
-    mu, x, counts = (torch.from_numpy(part).to(device) for part in (result.mu, result.x, result.counts))
-    return SolverResult(mu, x, counts)
+def _as_tensors(ended: Claim | SolverResult, problem: Problem) -> Iterator[Tensor]:
+    """Duals, x and counts on the device of a problem."""
+    return (torch.from_numpy(part).to(problem.scores.device) for part in (ended.mu, ended.x, ended.counts))

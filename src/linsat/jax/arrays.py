@@ -32,9 +32,10 @@ from linsat.solvers import Newton
 from linsat.solvers import newton as constants
 from linsat.solvers.linear_algebra import MOST_DENSE_ROWS
 from linsat.solvers.newton import precision_of
-from linsat.solvers.result import farkas_gap
+from linsat.solvers.result import Claim, Stop, farkas_gap
 from linsat.solvers.saddle import explicit
-from linsat.solvers.step import Setting, State, first_state, optimal, polish, step
+from linsat.solvers.step import Setting, State, first_state, polish, step
+from linsat.solvers.verdict import decide, optimal
 from linsat.status import Status
 
 if TYPE_CHECKING:
@@ -42,18 +43,8 @@ if TYPE_CHECKING:
 
 Array = Any
 
-_RUNS = -1  # in place of the code of a status
 _LINEAR_OPERANDS = 15  # of push: what comes before the tangents
 jax.tree_util.register_dataclass(State, [f.name for f in fields(State)], [])
-
-
-class Answer(NamedTuple):
-    """Duals of the scaled rows, x, status codes and steps of N instances."""
-
-    mu: Array
-    x: Array
-    codes: Array
-    steps: Array
 
 
 # ------------------------------------------------------------------ the three primitives
@@ -80,19 +71,15 @@ def solve(*operands: Array, kind: Kind) -> list[Array]:
     numbers, objective, scores, asked = repaired(plan, numbers, objective, given.astype(_work_dtype()))
     problem = plan.problem(numbers, scores, objective, known if known.size else None)
     rests = asked != Status.CONVERGED.code  # nothing of such an instance is worth a step
-    answer = newton(problem, solver, start * problem.scale if start.size else None, rests)
+    claim, holds = newton(problem, solver, start * problem.scale if start.size else None, rests), None
     if precision_of(scores).residual:
-        x, holds = refine(problem, plan, answer, numbers.side)
-    else:
-        x, worst = answer.x, worst_violation(plan, numbers, answer.x)
-        rounding = plan.pattern.num_variables or 1
-        holds = worst <= solver.tol + rounding * float(jnp.finfo(x.dtype).eps)
-    lost = (answer.codes == Status.CONVERGED.code) & ~holds
-    codes = jnp.where(rests, asked, jnp.where(lost, Status.STALLED.code, answer.codes))
-    x = jnp.where((codes == Status.NOT_FINITE.code)[:, None], jnp.nan, x)
-    duals, p = problem.multipliers(answer.mu), problem.presolved
+        claim.x, holds = refine(problem, plan, claim, numbers.side)
+    result = decide(problem, claim, solver, holds)
+    codes = jnp.where(rests, asked, result.codes)
+    x = jnp.where((codes == Status.NOT_FINITE.code)[:, None], jnp.nan, result.x)
+    duals, p = problem.multipliers(result.mu), problem.presolved
     flags = [jnp.broadcast_to(part, (len(x), part.shape[1])) for part in (p.free, p.at_upper, p.active, p.tight)]
-    counts = jnp.stack([codes, answer.steps, jnp.zeros_like(codes)], -1).astype(np.int32)
+    counts = jnp.stack([codes, *result.counts[1:]], -1).astype(np.int32)
     return [x.astype(given.dtype), duals, _bits(duals), counts, jnp.concatenate(flags, -1).astype(np.uint8)]
 
 
@@ -243,31 +230,32 @@ def worst_violation(plan: Plan, numbers: Numbers, x: Array) -> Array:
 # ------------------------------------------------------------------ the iteration
 
 
-def newton(problem: Problem, options: Newton, start: Array | None, rests: Array) -> Answer:
-    """Steps until every instance but those that rest has a status; who is done waits: no answer depends on others."""
+def newton(problem: Problem, options: Newton, start: Array | None, rests: Array) -> Claim:
+    """Steps until every instance but those that rest has stopped; who is done waits: no answer depends on others."""
     setting = Setting.of(problem)
     state = first_state(setting, start)
     infeasible = rests | problem.presolved.infeasible
-    codes = jnp.where(infeasible, Status.INFEASIBLE.code, _RUNS)
+    stops = jnp.where(infeasible, int(Stop.INFEASIBLE), int(Stop.RUNS))
     # Who is done at the start only waits for the first look.
     waits = infeasible | setting.done(state, options.tol)
-    loop = _Loop(state, codes, waits, jnp.zeros((), int))
+    loop = _Loop(state, stops, waits, jnp.zeros((), int))
     look = functools.partial(_look, setting, options)
 
     def advance(now: _Loop) -> _Loop:
         state = step(setting, now.state, waits=now.waits)
         waits = now.waits | setting.done(state, options.tol) | state.stalled | _at_limit(state, options)
-        now = _Loop(state, now.codes, waits, now.passes + 1)
+        now = _Loop(state, now.stops, waits, now.passes + 1)
         due = waits.all() | (now.passes % constants.CERTIFICATE_EVERY == 0)
         return jax.lax.cond(due, look, lambda same: same, now)
 
-    loop = jax.lax.while_loop(lambda now: (now.codes == _RUNS).any(), advance, loop)
-    return Answer(loop.state.mu, loop.state.at.x, loop.codes, loop.state.steps)
+    loop = jax.lax.while_loop(lambda now: (now.stops == Stop.RUNS).any(), advance, loop)
+    counts = jnp.stack([loop.stops, loop.state.steps, jnp.zeros_like(loop.stops)])
+    return Claim(loop.state.mu, loop.state.at.x, counts)
 
 
 class _Loop(NamedTuple):
     state: State
-    codes: Array
+    stops: Array
     waits: Array
     passes: Array
 
@@ -278,19 +266,19 @@ def _at_limit(state: State, options: Newton) -> Array:
 
 def _look(setting: Setting, options: Newton, now: _Loop) -> _Loop:
     """Polish who is done, and let everyone whose end is known leave."""
-    runs = now.codes == _RUNS
+    runs = now.stops == Stop.RUNS
     done = runs & setting.done(now.state, options.tol)
     state = polish(setting, now.state, done)
-    verdicts = [
-        (done & optimal(setting, state, options.tol), Status.CONVERGED),
-        (state.stalled, Status.STALLED),
-        (farkas_gap(setting.problem, state.mu) > 0, Status.INFEASIBLE),
-        (_at_limit(state, options), Status.STEP_LIMIT),
+    ends = [
+        (done & optimal(setting, state, options.tol), Stop.ARRIVED),
+        (state.stalled, Stop.STALLED),
+        (farkas_gap(setting.problem, state.mu) > 0, Stop.INFEASIBLE),
+        (_at_limit(state, options), Stop.STEP_LIMIT),
     ]
-    codes = now.codes
-    for which, status in reversed(verdicts):  # the first that holds counts
-        codes = jnp.where(runs & which, status.code, codes)
-    return _Loop(state, codes, codes != _RUNS, now.passes)
+    stops = now.stops
+    for which, stop in reversed(ends):  # the first that holds counts
+        stops = jnp.where(runs & which, int(stop), stops)
+    return _Loop(state, stops, stops != Stop.RUNS, now.passes)
 
 
 def solve_exactly(H: Array, rhs: Array) -> Array:

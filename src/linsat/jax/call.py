@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from linsat.call import DEFAULT, Given, check_options, joint_batch, read_start
+from linsat.call import DEFAULT, Request, check_options, joint_batch, read_start
 from linsat.compile.diagnosis import reject_infeasible
 from linsat.compile.presolve import has_even_interior
 from linsat.constraints.arrays import not_numbers, side_by_side
@@ -68,10 +68,9 @@ def check(constraints: Any, solver: Any, on_failure: Any) -> None:
         )
 
 
-def read(
-    y: Any, constraints: Constraints, given: Given, objective: Objective, solver: Any, on_failure: str, start: Any
-) -> TracedCall:
+def read(y: Any, request: Request) -> TracedCall:
     """Everything a call says, or a `ConstraintError` that names the argument."""
+    constraints, given, objective, solver, on_failure, start = request
     check(constraints, solver, on_failure)
     scores, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, _scores)
     numbers = {name: _floating(name, value) for name, value in given.items()}

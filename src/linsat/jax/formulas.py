@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from linsat import formulas
-from linsat.call import DEFAULT
+from linsat.call import DEFAULT, Request
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.constraints.plain_rows import PlainRows, Selection, Stated, stated_numbers
@@ -19,13 +19,12 @@ from linsat.objectives import Objective
 from linsat.status import Status
 
 
-def with_formulas(
-    y: Any, constraints: Constraints, given: Any, objective: Objective, solver: Any, on_failure: Any, start: Any
-) -> Any:
+def with_formulas(y: Any, request: Request) -> Any:
     """A set with maxima in its rows, traced: which pieces count is asked of the host, in a callback without gradients;
     the linear rows that they come down to are solved as any others."""
     from linsat.jax.projection import solve
 
+    constraints, given, objective, solver, on_failure, _ = request
     check(constraints, solver, on_failure)
     rows, terms = PlainRows.of(constraints, objective.entropic_slack), constraints._terms
     width, layout = constraints.num_variables, constraints._layout

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from linsat import formulas, numpy_door, projection
-from linsat.call import Call, GivenNumbers, OnFailure, read_given, read_objective, with_numbers
+from linsat.call import Call, GivenNumbers, OnFailure, Request, settled, with_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.failures import settle
@@ -104,15 +104,15 @@ def project(
         ConstraintError: malformed arguments; outside of traces, numbers that no solver could use.
         ConvergenceError: with ``on_failure="raise"``, outside of traces.
     """
-    given = _given(numbers)
-    arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
-    answer = _outside_traces(y, arguments, lambda *own: jax.tree.map(jnp.asarray, numpy_door.project(*own)))
+    _reject_names(numbers)
+    request = Request.of(constraints, numbers, objective, tau, solver, on_failure, start)
+    answer = _outside_traces(y, request, lambda *own: jax.tree.map(jnp.asarray, numpy_door.project(*own)))
     if answer is not None:
         return answer.x if isinstance(answer, Solution) else answer
     if formulas.takes(constraints):
-        return with_formulas(y, *arguments).x
-    call = read(y, *arguments)
-    return call.restored(_settled(call, call.solve(), given).x)
+        return with_formulas(y, request).x
+    call = read(y, request)
+    return call.restored(_settled(call, call.solve(), request.given).x)
 
 
 def solve(
@@ -130,15 +130,15 @@ def solve(
 
     As the status says which instances were not solved, the default is to warn.
     """
-    given = _given(numbers)
-    arguments = constraints, given, read_objective(objective, tau), solver, on_failure, start
-    answer = _outside_traces(y, arguments, _by_core)
+    _reject_names(numbers)
+    request = Request.of(constraints, numbers, objective, tau, solver, on_failure, start)
+    answer = _outside_traces(y, request, _by_core)
     if answer is not None:
         return answer
     if formulas.takes(constraints):
-        return with_formulas(y, *arguments)
-    call = read(y, *arguments)
-    answers, batch = _settled(call, call.solve(), given), call.batch
+        return with_formulas(y, request)
+    call = read(y, request)
+    answers, batch = _settled(call, call.solve(), request.given), call.batch
     codes, steps, _ = (count.reshape(batch) for count in answers.counts.T)
     duals = answers.duals.reshape(*batch, answers.duals.shape[-1])
     violation = _violation(call, answers.x).reshape(batch)
@@ -146,10 +146,9 @@ def solve(
     return Solution(call.restored(answers.x), codes, violation, steps, duals, call.adjusted, own)
 
 
-def _given(numbers: GivenNumbers) -> dict[str, Any]:
+def _reject_names(numbers: GivenNumbers) -> None:
     if numbers.get("rhs") is not None:
         raise ConstraintError("rhs names rows; linsat.jax takes right-hand sides by kind. Fix: b=, d= or f=.")
-    return read_given(numbers)
 
 
 def _of_bounds(call: TracedCall, answers: Answers) -> Array:
@@ -163,34 +162,34 @@ def _of_bounds(call: TracedCall, answers: Answers) -> Array:
 
 
 class _Host(NamedTuple):
-    """The arguments of a call as numpy's, and the device they come from; None: the default one."""
+    """Scores and a request in numpy's arrays, and the device they come from; None: the default one."""
 
-    arguments: tuple[Any, ...]
+    scores: Any
+    request: Request
     device: Any
 
 
-def _outside_traces(y: Any, arguments: tuple[Any, ...], by_core: Callable[..., Any]) -> Any:
+def _outside_traces(y: Any, request: Request, by_core: Callable[[Any, Request], Any]) -> Any:
     """What ``by_core`` makes of a call whose numbers are known, on a CPU; else a `Solution` by methods for other sets.
 
     None where it is for JAX to solve.
     """
-    host = _on_host(y, *arguments)
+    host = _on_host(y, request)
     if host is None:
         return None
     with jax.default_device(host.device):
-        if not formulas.takes(arguments[0]):
+        if not formulas.takes(request.constraints):
             with suppress(numpy_door.NotHere):
-                return by_core(*host.arguments)
-        return _by_torch(*host.arguments)
+                return by_core(host.scores, host.request)
+        return _by_torch(host.scores, host.request)
 
 
-def _on_host(
-    y: Any, constraints: Constraints, given: Any, objective: Objective, solver: Any, on_failure: Any, start: Any
-) -> _Host | None:
+def _on_host(y: Any, request: Request) -> _Host | None:
     """Where every number is known and on one device, a CPU, and the core knows the objective; else None.
 
     Rows, bounds and prices of the call are in the precision of JAX, as they are when it traces.
     """
+    constraints, given, objective, solver, on_failure, start = request
     device = None
     for leaf in jax.tree.leaves((y, given, tuple(objective.parameters().values()), start)):
         if isinstance(leaf, jax.core.Tracer):
@@ -206,11 +205,12 @@ def _on_host(
         return None
     scores, start = (part if part is None else jax.tree.map(_to_numpy, part) for part in (y, start))
     numbers = {name: np.asarray(value) for name, value in given.items()}
-    return _Host((scores, constraints, numbers, objective.changed(_to_numpy), solver, on_failure, start), device)
+    request = Request(constraints, numbers, objective.changed(_to_numpy), solver, on_failure, start)
+    return _Host(scores, request, device)
 
 
-def _by_core(scores: Any, constraints: Constraints, given: Any, *others: Any) -> Solution:
-    call, answer, flat = numpy_door.attempt(scores, constraints, given, *others)
+def _by_core(scores: Any, request: Request) -> Solution:
+    call, answer, flat = numpy_door.attempt(scores, request)
     batch = call.batch_shape
     codes, steps, _ = (jnp.asarray(count.reshape(batch), np.int32) for count in answer.counts)
     with np.errstate(invalid="ignore"):
@@ -223,18 +223,17 @@ def _by_core(scores: Any, constraints: Constraints, given: Any, *others: Any) ->
         jnp.asarray(violation),
         steps,
         jnp.asarray(answer.duals.reshape(*batch, answer.duals.shape[-1])),
-        jnp.asarray(np.broadcast_to(constraints._adjustment() if "f" not in given else 0.0, batch)),
+        jnp.asarray(np.broadcast_to(request.constraints._adjustment() if "f" not in request.given else 0.0, batch)),
         jnp.asarray(z.reshape(*batch, z.shape[-1])),
     )
 
 
-def _by_torch(
-    scores: Any, constraints: Constraints, given: Any, objective: Objective, solver: Any, on_failure: Any, start: Any
-) -> Solution | None:
+def _by_torch(scores: Any, request: Request) -> Solution | None:
     """By the methods for many rows; None without torch."""
+    constraints, _, objective, solver, on_failure, start = settled(request)
     try:
         solution = projection.solve(
-            scores, constraints, objective=objective, solver=solver, on_failure=on_failure, start=start, **given
+            scores, constraints, objective=objective, solver=solver, on_failure=on_failure, start=start
         )
     except ImportError:
         return None

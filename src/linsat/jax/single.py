@@ -20,6 +20,7 @@ from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.rounded import EXACT, EXPLAINED, keep_dependencies
 from linsat.plan import Plan
 from linsat.solvers.linear_algebra import solve_refined
+from linsat.solvers.result import Claim
 
 Array = Any
 
@@ -28,10 +29,10 @@ _HOLDS = 1e-6  # relative violation of a row in single precision that counts as 
 _UPPER_HALF = 0xFFFFF000  # sign, exponent and the upper 11 bits of a float32
 
 
-def refine(problem: Problem, plan: Plan, answer: Any, sides: Array) -> tuple[Array, Array]:
+def refine(problem: Problem, plan: Plan, claim: Claim, sides: Array) -> tuple[Array, Array]:
     """x corrected to satisfy the hard rows with sides as given, and whether it does; kept where a correction helps."""
-    x = answer.x
-    u = problem.adjusted(answer.mu)
+    x = claim.x
+    u = problem.adjusted(claim.mu)
     worst, gaps = _gaps(problem, plan, x, sides)
     for _ in range(_CORRECTIONS):
         used = problem.presolved.active & ((gaps != 0) | (plan.pattern.senses == EQUAL))

@@ -27,6 +27,7 @@ from linsat.constraints.arrays import is_jax, spread, to_float64
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from linsat.constraints.layout import Layout
@@ -44,6 +45,15 @@ class Range(NamedTuple):
 
     def wrong(self, value: Tensor) -> Tensor:
         return ~((value > self.above) | ((value == 0) & self.zero))
+
+
+class Costs(NamedTuple):
+    """Omega of one instance in the terms of `linsat.solvers.program`: numbers for each variable, or one for all."""
+
+    quadratic: Any = 0.0
+    entropy: Any = 0.0
+    prior: Any = None
+    linear: Any = 0.0  # beside that of the scores
 
 
 POSITIVE_TAU = Range(0.0, "a positive, finite temperature. Fix: for example tau=0.1.")
@@ -78,8 +88,10 @@ class Objective:
     ranges: ClassVar[Mapping[str, Range]] = {}
 
     def __init_subclass__(cls) -> None:
-        """A subclass may compute something else: only what says so itself is native."""
+        """A subclass may compute something else: only what says so itself is native, or has costs."""
         cls.native = vars(cls).get("native")
+        if "costs" not in vars(cls):
+            cls.costs = Objective.costs  # type: ignore[method-assign]
 
     @property
     def entropic_slack(self) -> bool:
@@ -177,6 +189,13 @@ class Objective:
             f"Fix: define cost_slope(x, lower)."
         )
 
+    def costs(self, lower: np.ndarray, upper: np.ndarray) -> Costs:
+        """Omega of one instance in a box (l,) for the interior-point method, which knows the objectives that define it.
+
+        The numbers are those of the instance, arrays of numpy (1,) or (l,).
+        """
+        return Costs()
+
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         """psi(u)."""
         raise NotImplementedError
@@ -195,6 +214,19 @@ class Objective:
         Only asked for by `linsat.fenchel_young_loss`, which takes the objectives that define it themselves.
         """
         raise NotImplementedError
+
+
+class Tempered(Objective):
+    """An objective that is a temperature ``tau`` times a function of x, solved by continuation in it."""
+
+    tau: Any
+
+    @property
+    def temperature(self) -> Any:
+        return self.tau
+
+    def at(self, temperature: Tensor) -> Tempered:
+        return replace(self, tau=temperature)  # type: ignore[type-var]
 
 
 def _spread_one(

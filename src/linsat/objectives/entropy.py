@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
+
+import numpy as np
 
 from linsat._array_namespace import Tensor, namespace
 from linsat.errors import ConstraintError
-from linsat.objectives.base import POSITIVE_TAU, Objective, times_log
+from linsat.objectives.base import POSITIVE_TAU, Costs, Tempered, times_log
 
 
 @dataclass(frozen=True, eq=False)
-class Entropy(Objective):
+class Entropy(Tempered):
     r"""``max <y, x> - tau sum_j [p_j log p_j + (1 - p_j) log(1 - p_j)]`` with ``p = (x - lower) / (upper - lower)``.
 
     Args:
@@ -46,16 +48,6 @@ class Entropy(Objective):
         return self.slack == "entropic"
 
     @property
-    def temperature(self) -> Any:
-        return self.tau
-
-    def at(self, temperature: Tensor) -> Entropy:
-        return replace(self, tau=temperature)
-
-    def probe(self, like: Tensor) -> Entropy:
-        return replace(self, tau=namespace(like).zeros((1, 1), like) + 1.0)
-
-    @property
     def constant_key(self) -> Hashable:
         return (Entropy, self.slack, self.tau) if type(self.tau) is float and type(self) is Entropy else None
 
@@ -64,6 +56,9 @@ class Entropy(Objective):
 
     def cost_slope(self, x: Tensor, lower: Tensor) -> Tensor:
         return namespace(x).full_like(x, float("inf"))
+
+    def costs(self, lower: np.ndarray, upper: np.ndarray) -> Costs:
+        return Costs(entropy=self.tau / np.maximum(upper - lower, 1e-300))
 
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         width = upper - lower

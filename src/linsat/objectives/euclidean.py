@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.objectives.base import Objective, Range
+from linsat.objectives.base import Costs, Objective, Range
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from linsat.constraints.layout import Layout
 
 
@@ -57,6 +59,9 @@ class Euclidean(Objective):
 
     def cost_slope(self, x: Tensor, lower: Tensor) -> Tensor:
         return x if self.weights is None else self.weights * x
+
+    def costs(self, lower: np.ndarray, upper: np.ndarray) -> Costs:
+        return Costs(quadratic=1.0 if self.weights is None else self.weights)
 
     def conjugate(self, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         x = self.point(u, lower, upper)

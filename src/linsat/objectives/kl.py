@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from linsat._array_namespace import Tensor, namespace
-from linsat.objectives.base import POSITIVE_TAU, Objective, Range, times_log
+from linsat.objectives.base import POSITIVE_TAU, Costs, Range, Tempered, times_log
 
 _PRIOR = "numbers that are positive, or 0 for a variable that stays at its lower bound. Fix: for example prior=1.0."
 _LARGEST = 700.0  # power of e that float64 still holds
 
 
 @dataclass(frozen=True, eq=False)
-class KL(Objective):
+class KL(Tempered):
     r"""``max <y, x> - tau sum_j [t_j log(t_j / prior_j) - t_j + prior_j]`` with ``t = x - lower``.
 
     Args:
@@ -41,13 +43,6 @@ class KL(Objective):
     multiplies = "shares"
     ranges = {"tau": POSITIVE_TAU, "prior": Range(0.0, _PRIOR, zero=True)}  # noqa: RUF012
 
-    @property
-    def temperature(self) -> Any:
-        return self.tau
-
-    def at(self, temperature: Tensor) -> KL:
-        return replace(self, tau=temperature)
-
     def probe(self, like: Tensor) -> KL:
         return KL(namespace(like).zeros((1, 1), like) + 1.0)
 
@@ -71,6 +66,12 @@ class KL(Objective):
     def cost_slope(self, x: Tensor, lower: Tensor) -> Tensor:
         xp, t = namespace(x), x - lower
         return xp.where(t > 0, self.tau * xp.log(xp.where(t > 0, t, 1.0)), xp.inf)
+
+    def costs(self, lower: np.ndarray, upper: np.ndarray) -> Costs:
+        # t log(t / prior) is t log(t / w) and a linear term, whatever w is; below w multipliers have one sign.
+        width = upper - lower
+        w = np.where(np.isfinite(width) & (width > 0), width, 1.0)
+        return Costs(entropy=self.tau, prior=w, linear=-self.tau * np.log(w))
 
     def _cut(self, u: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x - lower, the logarithm at which it ends, and whether that is farther away than u asks for."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from linsat._array_namespace import Tensor, namespace
-from linsat.objectives.base import POSITIVE_TAU, Objective, Range
+from linsat.objectives.base import POSITIVE_TAU, Costs, Range, Tempered
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _ALPHA = "a number above 1. Fix: for example alpha=1.5; alpha=1 is linsat.KL."
 
 
 @dataclass(frozen=True, eq=False)
-class Tsallis(Objective):
+class Tsallis(Tempered):
     r"""``max <y, x> - tau sum_j (t_j^alpha - t_j) / (alpha (alpha - 1))`` with ``t = x - lower``.
 
     Args:
@@ -36,13 +39,6 @@ class Tsallis(Objective):
     ranges = {"tau": POSITIVE_TAU, "alpha": Range(1.0, _ALPHA)}  # noqa: RUF012
 
     @property
-    def temperature(self) -> Any:
-        return self.tau
-
-    def at(self, temperature: Tensor) -> Tsallis:
-        return replace(self, tau=temperature)
-
-    @property
     def constant_key(self) -> Hashable:
         constant = type(self.tau) is float and type(self.alpha) is float and type(self) is Tsallis
         return (Tsallis, self.alpha, self.tau) if constant else None
@@ -54,6 +50,9 @@ class Tsallis(Objective):
         xp, t = namespace(x), x - lower
         power = xp.where(t > 0, xp.where(t > 0, t, 1.0) ** (self.alpha - 1), 0.0)
         return self.tau * (self.alpha * power - 1) / (self.alpha * (self.alpha - 1))
+
+    def costs(self, lower: np.ndarray, upper: np.ndarray) -> Costs:
+        return Costs(quadratic=self.tau)  # where its models begin (`linsat.backends.interior_point`)
 
     def _cut(self, u: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x - lower, v (1 where x is at a bound), and whether x is strictly between its bounds, or at the upper one."""

@@ -1,5 +1,6 @@
 """Solvers: Newton (default) and the paper's multi-set Sinkhorn."""
 
+import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from linsat.solvers.newton import Newton
 if TYPE_CHECKING:
     from linsat.solvers.sinkhorn import Sinkhorn
 
-__all__ = ["Newton", "Sinkhorn", "made_solver", "settings_of"]
+__all__ = ["Newton", "Sinkhorn", "is_solver", "made_solver", "settings_of"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +20,12 @@ def __getattr__(name: str) -> Any:
     from linsat.solvers.sinkhorn import Sinkhorn
 
     return Sinkhorn
+
+
+def is_solver(value: Any) -> bool:
+    """Whether a value is one of the solvers; without importing torch, as nobody has a `Sinkhorn` then."""
+    sinkhorn = sys.modules.get("linsat.solvers.sinkhorn")
+    return isinstance(value, Newton) or (sinkhorn is not None and isinstance(value, sinkhorn.Sinkhorn))
 
 
 def settings_of(solver: Any) -> tuple[str, tuple[tuple[str, Any], ...]]:

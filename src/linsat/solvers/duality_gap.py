@@ -139,5 +139,5 @@ def _relative_entropy(share: Array, v: Array, ends: tuple[Array, Array]) -> tupl
     inside = (p > ends[0]) & (p < ends[1])
     p = np.where(inside, p, 0.5)
     entropy = -p * np.log(p) - (1 - p) * np.log1p(-p)
-    found = p * np.logaddexp(0, -v) + (1 - p) * np.logaddexp(0, v) - entropy
-    return np.where(inside, np.maximum(found, 0.0), 0.0), np.where(inside, entropy, 0.0)
+    gap = p * np.logaddexp(0, -v) + (1 - p) * np.logaddexp(0, v) - entropy
+    return np.where(inside, np.maximum(gap, 0.0), 0.0), np.where(inside, entropy, 0.0)

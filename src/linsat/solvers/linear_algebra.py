@@ -110,5 +110,5 @@ def newton_direction(curvature: Curvature, damping: Tensor, ridge: Tensor, rhs: 
         return curvature.product(v) + damping * v
 
     tol = rhs.abs().amax(-1).clamp(1e-3, 0.1)
-    found = conjugate_gradients(product, diagonal, rhs, tol, _STEPS_INEXACT)
-    return found, tol < 0
+    direction = conjugate_gradients(product, diagonal, rhs, tol, _STEPS_INEXACT)
+    return direction, tol < 0

@@ -1,8 +1,10 @@
-"""What a back end hands back, and the proof of infeasibility every one can ask for."""
+"""What a solver claims, what the verdict makes of it, and the proof of infeasibility that every solver can ask for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,9 +12,23 @@ from linsat._array_namespace import Tensor, namespace
 from linsat.compile.problem import Problem
 from linsat.status import Status
 
+Ended = TypeVar("Ended", bound="_Ended")
+
+
+class Stop(IntEnum):
+    """Why a solver left an instance. Only `linsat.solvers.verdict` makes a status of it."""
+
+    RUNS = -1  # it has not
+    ARRIVED = 0  # its own rule says that it is done; whether that is an answer, the verdict says
+    STEP_LIMIT = Status.STEP_LIMIT.code
+    STALLED = Status.STALLED.code
+    INFEASIBLE = Status.INFEASIBLE.code
+    TIME_LIMIT = Status.TIME_LIMIT.code
+    UNBOUNDED = Status.UNBOUNDED.code
+
 
 @dataclass
-class SolverResult:
+class _Ended:
     """Duals of the scaled rows, x, and for each instance how it ended, how many steps it took and who solved it.
 
     ``x`` is the point at which the rows were seen to hold: computed again from mu, in another order of summation, it
@@ -21,8 +37,38 @@ class SolverResult:
 
     mu: Tensor  # (N, k)
     x: Tensor  # (N, l)
-    counts: Tensor  # (3, N) int64: positions in Status, steps, positions in SOLVERS
-    known_solved: bool = False  # whether it is known already that every instance has converged
+    counts: Tensor  # (3, N) integers: how it ended, steps, positions in SOLVERS
+
+    @property
+    def steps(self) -> Tensor:
+        """(N,)"""
+        return self.counts[1]
+
+    def put(self: Ended, index: Tensor, part: Ended) -> None:
+        """Take over what became of the instances of ``index``."""
+        self.mu[index], self.x[index], self.counts[:, index] = part.mu, part.x, part.counts
+
+
+class Claim(_Ended):
+    """What a solver hands back."""
+
+    @property
+    def stops(self) -> Tensor:
+        """(N,) numbers of `Stop`."""
+        return self.counts[0]
+
+    @classmethod
+    def empty(cls, problem: Problem, solver: str) -> Claim:
+        """No step of the solver taken yet, and none to come."""
+        xp, count = namespace(problem.scores), problem.size
+        counts = xp.from_numpy(np.zeros((3, count), dtype=np.int64), problem.scores)
+        counts[0], counts[2] = Stop.STEP_LIMIT, SOLVERS.index(solver)
+        scores = problem.scores
+        return cls(xp.zeros((count, problem.rows.shape[0]), scores), xp.zeros_like(scores), counts)
+
+
+class SolverResult(_Ended):
+    """The same after the verdict."""
 
     @property
     def codes(self) -> Tensor:
@@ -30,32 +76,9 @@ class SolverResult:
         return self.counts[0]
 
     @property
-    def steps(self) -> Tensor:
-        """(N,)"""
-        return self.counts[1]
-
-    @property
-    def solved_by(self) -> Tensor:
-        """(N,) positions in SOLVERS."""
-        return self.counts[2]
-
-    @property
     def solved(self) -> bool:
         """Whether every instance has converged."""
-        return self.known_solved or not bool(self.codes.any())
-
-    @classmethod
-    def empty(cls, problem: Problem, solver: str) -> SolverResult:
-        xp, count = namespace(problem.scores), problem.size
-        counts = xp.from_numpy(np.zeros((3, count), dtype=np.int64), problem.scores)
-        counts[0], counts[2] = Status.STEP_LIMIT.code, SOLVERS.index(solver)
-        scores = problem.scores
-        return cls(xp.zeros((count, problem.rows.shape[0]), scores), xp.zeros_like(scores), counts)
-
-    def put(self, index: Tensor, part: SolverResult) -> None:
-        """Take over the results of the instances of ``index``."""
-        self.known_solved = False
-        self.mu[index], self.x[index], self.counts[:, index] = part.mu, part.x, part.counts
+        return not bool(self.codes.any())
 
 
 SOLVERS = ("newton", "interior_point", "sinkhorn")

@@ -24,8 +24,7 @@ from linsat.compile.problem import Problem, Tensor
 from linsat.compile.rows import RowMatrix, disjoint_groups
 from linsat.errors import ConstraintError
 from linsat.objectives import Entropy
-from linsat.solvers.result import SolverResult
-from linsat.status import Status
+from linsat.solvers.result import Claim, Stop
 
 _PUBLISHED_TOLERANCE = 1e-3
 _PUBLISHED_MARGIN = 1e-7  # added to all marginals when any is zero
@@ -98,16 +97,16 @@ class Sinkhorn:
         """Whether forced variables and rows that cannot bind are taken out first."""
         return not self.as_published
 
-    def run(self, problem: Problem, start: Tensor | None = None) -> SolverResult:
+    def run(self, problem: Problem, start: Tensor | None = None) -> Claim:
         """Duals of every instance, without gradients through the iterations."""
         _require_non_negative(problem)
         _require_equal_coefficients(problem)
         with torch.no_grad():
-            return _Sweeps(self, problem, start).result()
+            return _Sweeps(self, problem, start).claim()
 
-    def unrolled(self, problem: Problem, start: Tensor | None = None) -> SolverResult:
+    def unrolled(self, problem: Problem, start: Tensor | None = None) -> Claim:
         """Duals and x of every instance, differentiable through every sweep."""
-        return _Sweeps(self, problem, start).result()
+        return _Sweeps(self, problem, start).claim()
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ class _Sweeps:
             )
         return torch.log(torch.where(active, upper, 1.0)), torch.log(torch.where(active, lower, 1.0))
 
-    def result(self) -> SolverResult:
+    def claim(self) -> Claim:
         count = self.odds.shape[0]
         running = torch.ones(count, dtype=torch.bool, device=self.odds.device)
         steps = torch.zeros(count, dtype=torch.int64, device=self.odds.device)
@@ -187,11 +186,9 @@ class _Sweeps:
                 break
         shares = self._shares()
         done = self._residual(shares) <= self.options.holds
-        codes = torch.where(done, Status.CONVERGED.code, Status.STEP_LIMIT.code)
-        found = SolverResult.empty(self.problem, "sinkhorn")
-        x = self.problem.lower + self.width * shares
-        found.codes[:], found.steps[:] = codes, steps
-        return replace(found, mu=self.factors * self.tau, x=x)
+        claim = Claim.empty(self.problem, "sinkhorn")
+        claim.stops[done], claim.steps[:] = Stop.ARRIVED, steps
+        return replace(claim, mu=self.factors * self.tau, x=self.problem.lower + self.width * shares)
 
     def _shares(self) -> Tensor:
         """p (N, l) at the present iterate."""

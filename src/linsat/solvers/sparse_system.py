@@ -26,7 +26,7 @@ from linsat.native.binding import Core, load
 from linsat.native.sparse_factor import Analysis, Factor
 
 Array = np.ndarray
-Found = TypeVar("Found")
+Solution = TypeVar("Solution")
 Analyses = Recent[Analysis]  # of the patterns used last
 Seconds = Callable[[], float]  # left
 
@@ -109,14 +109,14 @@ class SparseSystem:
             self.solver = _Pivoting(self.upper)
         self.solver.factor(self.upper.data, self.exact, self.weight, self.seconds())
 
-    def accurately(self, curvature: Array, solve: Callable[[], Found]) -> Found:
+    def accurately(self, curvature: Array, solve: Callable[[], Solution]) -> Solution:
         """Factor with as little regularisation as leaves the solution of the first system accurate."""
         if self.quality < _ACCURATE:
             self.level = max(self.level - 1, 0)
         self.factor(curvature)
-        found = solve()
+        solution = solve()
         if self.quality <= _INACCURATE or self.orthogonal or self.pivoting:
-            return found
+            return solution
         # Too little regularisation loses digits to rounding, too much keeps refinement from converging: try the others.
         reached = {self.level: self.quality}
         for level in sorted(
@@ -126,10 +126,10 @@ class SparseSystem:
                 continue
             self.level = level
             self.factor(curvature)
-            found = solve()
+            solution = solve()
             reached[level] = self.quality
             if self.quality <= _INACCURATE:
-                return found
+                return solution
         self.orthogonal, self.pivoting = self.can_be_orthogonal, self.can_pivot
         self.level = min(reached, key=lambda level: reached[level] if np.isfinite(reached[level]) else np.inf)
         self.factor(curvature)
@@ -172,42 +172,42 @@ class SparseSystem:
         wanted = np.concatenate([pull[:l], primal])
         wanted[l:][rows] += slack_pull
         if isinstance(self.solver, Factor) and not self.orthogonal:
-            found, share = self.solver.solve(wanted, _FINE if self.careful else _REFINED, _REFINEMENTS)
+            solution, share = self.solver.solve(wanted, _FINE if self.careful else _REFINED, _REFINEMENTS)
         else:
-            found, share = self._refined(wanted)
+            solution, share = self._refined(wanted)
         self.quality = share if np.isfinite(share) else np.inf
-        dmu = -found[l:]
-        return np.concatenate([found[:l], slack_pull - dmu[rows] * self.slack_room]), dmu
+        dmu = -solution[l:]
+        return np.concatenate([solution[:l], slack_pull - dmu[rows] * self.slack_room]), dmu
 
     def _refined(self, wanted: Array) -> tuple[Array, float]:
         """As linsat_refine in the native core."""
         once = (
             self.solver.solve if isinstance(self.solver, _SuperLU) and not self.orthogonal else self._solve_orthogonal
         )
-        found = once(wanted)
-        rest = self._rest(wanted, found)
+        solution = once(wanted)
+        rest = self._rest(wanted, solution)
         whole, size = self._size(wanted) + SMALLEST, self._size(rest)
         for _ in range(_REFINEMENTS):
             if size < _FINE * whole:
                 break
-            better = found + once(rest)
+            better = solution + once(rest)
             rest = self._rest(wanted, better)
             before, size = size, min(size, self._size(rest))
             if not size < before:
                 break
-            found = better
+            solution = better
             if size > 0.7 * before:
                 break
-        return found, size / whole
+        return solution, size / whole
 
-    def _rest(self, wanted: Array, found: Array) -> Array:
+    def _rest(self, wanted: Array, solution: Array) -> Array:
         """What is left of the right-hand side."""
         l = self.num_variables
-        rest = wanted - self.exact * found
-        rest[:l] -= self.transposed @ found[l:]
-        rest[l:] -= self.matrix @ found[:l]
+        rest = wanted - self.exact * solution
+        rest[:l] -= self.transposed @ solution[l:]
+        rest[l:] -= self.matrix @ solution[:l]
         if self.P is not None:
-            rest[:l] -= self.P @ found[:l] - self.own * found[:l]
+            rest[:l] -= self.P @ solution[:l] - self.own * solution[:l]
         return rest
 
     def _size(self, rest: Array) -> float:

@@ -16,7 +16,7 @@ from linsat.solvers.linear_algebra import newton_direction
 from linsat.solvers.newton import Precision, precision_of
 
 _SETTLING = 8  # steps of disjoint rows, each of which evaluates everything
-_FAR = 1e30  # beyond any length of a step, in single precision too
+FAR = 1e30  # beyond any length of a step, in single precision too
 
 
 @dataclass(frozen=True)
@@ -295,12 +295,12 @@ def _direction(setting: Setting, state: State, cooler: Tensor) -> tuple[Tensor, 
     moving = problem.presolved.active & ~held
     damping = state.damping * xp.at_most(state.error[:, None], 1.0) / state.temperature
     curvature = problem.curvature(state.at.u, state.at.z, objective, moving)
-    found, failed = newton_direction(curvature, damping, state.ridge, xp.where(moving, rhs, 0.0))
-    found = xp.where(moving, found, 0.0)
+    direction, failed = newton_direction(curvature, damping, state.ridge, xp.where(moving, rhs, 0.0))
+    direction = xp.where(moving, direction, 0.0)
     if objective.temperature is not None:
         cap = state.stride * (10 * state.temperature + 0.5 * setting.reach)
-        found = found * xp.at_most(cap / xp.at_least(setting.largest(found)[:, None], 1 / _FAR), 1.0)
-    return -xp.where(moving, found, residual), failed  # duals that are held stay: a large residual shortens no step
+        direction = direction * xp.at_most(cap / xp.at_least(setting.largest(direction)[:, None], 1 / FAR), 1.0)
+    return -xp.where(moving, direction, residual), failed  # duals that are held stay: a large residual shortens no step
 
 
 def _try(setting: Setting, state: State, goes: Tensor) -> tuple[Tensor, State]:
@@ -325,36 +325,13 @@ def _try(setting: Setting, state: State, goes: Tensor) -> tuple[Tensor, State]:
     )
 
 
-def optimal(setting: Setting, state: State, tol: float) -> Tensor:
-    """Whether rows hold relative to their size at x, and the duality gap is small."""
-    problem, at, xp = setting.problem, state.at, setting.xp
-    size = xp.at_least(problem.row_sizes(at.x), 1.0)
-    moved = abs(setting.moved(state.mu, at.residual))
-    strictness = xp.at_least(problem.scale / size, 1.0)
-    value = abs(problem.objective.linear(problem.scores) * at.x).sum(-1)
-    # A row that holds but for r costs |mu r|; where the dual has a bound that r pulls it to, of an inequality with room
-    # or of a soft row broken at its price, what it lacks to that bound, times r. No less of a soft row, which is no row
-    # that holds to tolerance: only what rounding leaves of r is forgiven, as times a high price that is no small gap.
-    bound = xp.where(at.residual > 0, setting.low, setting.high)
-    way = abs(state.mu - xp.where(xp.isfinite(bound), bound, 0.0))
-    off = abs(at.residual)
-    lost = constants.SUM_ROUNDING * xp.eps(off) * (size + abs(problem.rhs)) / problem.scale
-    off = xp.where(problem.soft, xp.at_least(off - lost, 0.0), off)
-    gap = constants.GAP * tol * (1.0 + value)
-    if setting.precision.residual:
-        rounding = setting.rounding(state)
-        strictness = xp.minimum(strictness, tol / xp.at_least(rounding, 1 / _FAR))
-        gap = gap + (way * rounding).sum(-1)
-    return (setting.largest(moved * strictness) <= tol) & ((way * off).sum(-1) <= gap)
-
-
 def polish(setting: Setting, state: State, done: Tensor) -> State:
     """One undamped step for the instances that are done, and duals that do nothing put to their bound.
 
     Each is kept only where it lowers the error.
     """
     xp = setting.xp
-    cold = replace(state, damping=xp.zeros_like(state.damping), stride=xp.full_like(state.stride, _FAR))
+    cold = replace(state, damping=xp.zeros_like(state.damping), stride=xp.full_like(state.stride, FAR))
     direction, _ = _direction(setting, cold, state.temperature)
     for target in (lambda now: now.mu + direction, lambda now: _snapped(setting, now)):
         trial = setting.clip(target(state))

@@ -6,12 +6,13 @@ import numpy as np
 import torch
 
 from linsat._array_namespace import to_numpy
-from linsat.backends.run import confirm, run
+from linsat.backends.run import run
 from linsat.call import Call
 from linsat.compile.problem import Presolved, Problem
 from linsat.failures import Failed, check_objective, settle, unusable_scores
 from linsat.native.batch import Answer
 from linsat.solvers.sinkhorn import Sinkhorn
+from linsat.solvers.verdict import decide
 from linsat.status import Status
 from linsat.torch.call import TensorCall
 
@@ -50,8 +51,8 @@ def unrolled(call: TensorCall, scores: Tensor) -> Answer:
     if unusable is not None:
         flat = flat.masked_fill(_mask(unusable, flat), 0.0)
     problem = _problem(call, flat)
-    result = solver.unrolled(problem, None if call.start is None else call.start * problem.scale.detach())
-    confirm(problem, result, solver)
+    claim = solver.unrolled(problem, None if call.start is None else call.start * problem.scale.detach())
+    result = decide(problem, claim, solver)
     result.codes[problem.presolved.infeasible.expand(result.codes.shape)] = Status.INFEASIBLE.code
     if unusable is not None:
         result.codes[torch.from_numpy(unusable)] = Status.NOT_FINITE.code

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from linsat._transforms import constant_in_graphs, plain_tensors, tracing
-from linsat.call import DEFAULT, Call, check_options, check_range, joint_batch, read_start, with_numbers
+from linsat.call import DEFAULT, Call, Request, check_options, check_range, joint_batch, read_start, with_numbers
 from linsat.constraints.arrays import given_tensor, to_tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
@@ -51,17 +51,9 @@ class Reading:
     slots: Mapping[str, Any] | None  # and as `slots_given` reads them
 
     @classmethod
-    def of(
-        cls,
-        y: Any,
-        constraints: Constraints,
-        objective: Objective,
-        solver: Solver | None,
-        on_failure: str,
-        start: Any,
-        given: Mapping[str, Any] | None = None,
-        slots: Mapping[str, Any] | None = None,
-    ) -> Reading:
+    def of(cls, y: Any, request: Request, slots: Mapping[str, Any] | None = None) -> Reading:
+        """``slots``: the numbers given, as `slots_given` reads them."""
+        constraints, given, objective, solver, on_failure, start = request
         if not isinstance(constraints, Constraints):
             raise not_a_set(constraints)
         check_options(solver, on_failure)
@@ -100,7 +92,7 @@ class Reading:
             dtype=like.dtype,
             device=like.device,
             arrangement=arrangement,
-            given=given or {},
+            given=given,
             slots=slots,
         )
 

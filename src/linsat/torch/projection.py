@@ -8,12 +8,11 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
-from linsat.call import Given, keep, with_numbers
+from linsat.call import Request, keep, settled
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.numbers import slots_given
 from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
-from linsat.objectives import Objective
 from linsat.plan import Solver
 from linsat.solution import Solution
 from linsat.solvers import Newton
@@ -27,21 +26,15 @@ from linsat.torch.options import describe
 
 @recorded
 @one_thread_after_a_fork
-def project(
-    y: Any, constraints: Constraints, given: Given, objective: Objective, solver: Any, on_failure: str, start: Any
-) -> Any:
+def project(y: Any, request: Request) -> Any:
     """See `linsat.project`."""
-    plain = _plain()
-    key = None
-    if plain and start is None:
-        key = _key(y, constraints, given, objective, solver, on_failure)
+    constraints, given, plain = request.constraints, request.given, _plain()
+    key = _key(y, request) if plain else None
     call = None if key is None else constraints._calls.get(key)
     if call is not None:
         return point(call.with_given(constraints, given) if given else call, y)
     slots = slots_given(constraints, given) if given and plain else None
-    if given and slots is None:
-        constraints = with_numbers(constraints, given)
-    reading = Reading.of(y, constraints, objective, solver, on_failure, start, given if slots else {}, slots)
+    reading = Reading.of(y, settled(request) if slots is None else request, slots)
     scores = reading.scores
     if _unrolls(reading.solver):
         return reading.answer(_unrolled(reading).x)
@@ -56,11 +49,9 @@ def project(
 
 @recorded
 @one_thread_after_a_fork
-def solve(
-    y: Any, constraints: Constraints, objective: Objective, solver: Solver | None, on_failure: str, start: Any
-) -> Solution:
+def solve(y: Any, request: Request) -> Solution:
     """See `linsat.solve`."""
-    reading = Reading.of(y, constraints, objective, solver, on_failure, start)
+    reading = Reading.of(y, settled(request))
     answer: Answers | Answer
     if _unrolls(reading.solver):
         answer = _unrolled(reading)
@@ -93,13 +84,14 @@ def arguments_of(reading: Reading) -> Arguments:
     return Arguments(flat_scores(scores), pattern, [*numbers], parameters, reading.start, text)
 
 
-def _key(y: Any, constraints: Any, given: Given, objective: Objective, solver: Any, on_failure: Any) -> Any:
+def _key(y: Any, request: Request) -> Any:
     """What a call depends on besides the numbers in y and those given, where all of that is plain; else None.
 
     A call with the key of an earlier one needs no reading and no checks of anything but these numbers.
     """
+    constraints, given, objective, solver, on_failure, start = request
     numbers = objective.constant_key
-    if numbers is None or type(y) is not torch.Tensor or type(constraints) is not Constraints:
+    if start is not None or numbers is None or type(y) is not torch.Tensor or type(constraints) is not Constraints:
         return None
     if type(on_failure) is not str or not (solver is None or type(solver) is Newton):
         return None

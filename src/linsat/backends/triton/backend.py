@@ -14,7 +14,7 @@ from linsat.backends.triton.layout import OBJECTIVES, KernelData, Layout, kernel
 from linsat.compile.problem import Problem, Tensor
 from linsat.objectives import KL
 from linsat.solvers.newton import Newton
-from linsat.solvers.result import SolverResult
+from linsat.solvers.result import Claim
 
 _MOST_WORK = 1 << 29  # bytes of work arrays at a time
 # Multiplications in float64 are half as fast as in float32 on these NVIDIA architectures, 1/32 or 1/64 on the others.
@@ -48,18 +48,18 @@ class TritonBackend:
         layout = layout_of(problem.rows)
         return f"the set is too large for the Triton kernels: {layout}" if isinstance(layout, str) else None
 
-    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> SolverResult:
+    def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> Claim:
         """Solve every instance; ``start`` are duals (N, k) of an earlier solve."""
         with torch.no_grad():
             if not self._is_mixed(problem):
                 return _solve(problem, options, start, torch.float64)
             coarse = self.coarse(problem, options, start)
             # What float32 has not brought near is no worse a start than none: the kernel takes the better one.
-            found = _solve(problem, options, _at_bounds(problem, coarse.mu), torch.float64)
-            found.steps.add_(coarse.steps)
-            return found
+            claim = _solve(problem, options, _at_bounds(problem, coarse.mu), torch.float64)
+            claim.steps.add_(coarse.steps)
+            return claim
 
-    def coarse(self, problem: Problem, options: Newton, start: Tensor | None) -> SolverResult:
+    def coarse(self, problem: Problem, options: Newton, start: Tensor | None) -> Claim:
         """Solve in float32 to what float32 can tell; proves nothing."""
         return _solve(problem, replace(options, tol=max(options.tol, _COARSE_TOL)), start, torch.float32)
 
@@ -98,7 +98,7 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-class _Call:
+class _Launch:
     """One launch of a kernel, or several where the work arrays of all instances would be too large."""
 
     def __init__(self, problem: Problem, dtype: torch.dtype) -> None:
@@ -110,7 +110,7 @@ class _Call:
         tau = problem.objective.temperature
         self.tau = problem.rhs if tau is None else tau
 
-    def launch(self, kernel: Any, tensors: list[Tensor], numbers: list[int], switches: dict[str, Any]) -> None:
+    def run(self, kernel: Any, tensors: list[Tensor], numbers: list[int], switches: dict[str, Any]) -> None:
         """Run a kernel over all instances: ``tensors`` and ``numbers`` are what it takes besides the problem's."""
         layout, count, device = self.layout, self.problem.size, self.problem.scores.device
         at_once = max(1, min(count, _MOST_WORK // (self.dtype.itemsize * layout.work)))
@@ -151,34 +151,34 @@ def compiler_options(width: int, positions: int, *, nvidia: bool) -> dict[str, A
 
     Threads and registers are such that none of the latter spills with up to 32 other rows.
     """
-    found = {
+    options = {
         "enable_fp_fusion": True,  # multiply and add at once, whatever the default of a version of Triton
         "num_stages": 1,  # nothing may be read before what the pass before has written
     }
     if not nvidia:
-        return found | {"num_warps": 4}  # of 64 threads
+        return options | {"num_warps": 4}  # of 64 threads
     # Without a limit ptxas spills to run more programs at once.
-    return found | {"num_warps": 8 if width or positions > 1024 else 4, "maxnreg": 255}
+    return options | {"num_warps": 8 if width or positions > 1024 else 4, "maxnreg": 255}
 
 
-def _solve(problem: Problem, options: Newton, start: Tensor | None, dtype: torch.dtype) -> SolverResult:
+def _solve(problem: Problem, options: Newton, start: Tensor | None, dtype: torch.dtype) -> Claim:
     from linsat.backends.triton.forward import forward
 
-    call = _Call(problem, dtype)
-    layout = call.layout
-    result = SolverResult.empty(problem, "newton")
-    result.mu = result.mu.to(torch.float64)
-    given = result.mu if start is None else start.nan_to_num().expand(result.mu.shape).contiguous()
-    call.launch(
+    launch = _Launch(problem, dtype)
+    layout = launch.layout
+    claim = Claim.empty(problem, "newton")
+    claim.mu = claim.mu.to(torch.float64)
+    given = claim.mu if start is None else start.nan_to_num().expand(claim.mu.shape).contiguous()
+    launch.run(
         forward,
         [
             *(_settings(options.tol, problem.scores.device), given, layout.variable_of, layout.row_of, layout.group_of),
-            *(result.x, result.mu, result.codes, result.steps),
+            *(claim.x, claim.mu, claim.stops, claim.steps),
         ],
         [layout.groups, options.max_steps],
         {"HAS_START": start is not None, "COARSE": dtype is torch.float32},
     )
-    return result
+    return claim
 
 
 @functools.lru_cache(maxsize=64)

@@ -56,7 +56,7 @@ from linsat.backends.triton.evaluation import (
 )  # fmt: skip
 from linsat.backends.triton.factor import factor, solve, split_rows
 from linsat.solvers import newton as constants
-from linsat.status import Status
+from linsat.solvers.result import Stop
 
 HELD = tl.constexpr(constants.HELD)
 GAP = tl.constexpr(constants.GAP)
@@ -262,8 +262,8 @@ def proves_infeasible(
     return tl.sum(target, 0) - best - 1e-9 * size > 0
 
 
-CONVERGED, STEP_LIMIT = tl.constexpr(Status.CONVERGED.code), tl.constexpr(Status.STEP_LIMIT.code)
-STALLED, INFEASIBLE = tl.constexpr(Status.STALLED.code), tl.constexpr(Status.INFEASIBLE.code)
+ARRIVED, STEP_LIMIT = tl.constexpr(Stop.ARRIVED.value), tl.constexpr(Stop.STEP_LIMIT.value)
+STALLED, INFEASIBLE = tl.constexpr(Stop.STALLED.value), tl.constexpr(Stop.INFEASIBLE.value)
 START_TEMPERATURE, COOLING = tl.constexpr(constants.START_TEMPERATURE), tl.constexpr(constants.COOLING)
 LOOSE_RESIDUAL = tl.constexpr(constants.LOOSE_RESIDUAL)
 LEAST_DAMPING, FIRST_DAMPING = tl.constexpr(constants.LEAST_DAMPING), tl.constexpr(constants.FIRST_DAMPING)
@@ -419,21 +419,21 @@ def forward(
         code = tl.where(stalled, STALLED, code)
         arrived = (error <= tol) & (T <= tau) & (phase == NEW) & (code < 0)
         if COARSE:
-            code = tl.where(arrived, CONVERGED, code)
+            code = tl.where(arrived, ARRIVED, code)
         else:
             if snapped:
                 fine = optimal(
                     A, rows, variables, row_work, variable_work, state, T, tol, slots, members, places, others,
                     OBJECTIVE, WEIGHTED, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
                 )  # fmt: skip
-                code = tl.where(fine, CONVERGED, code)
+                code = tl.where(fine, ARRIVED, code)
             if tried & (code < 0) & (passes % CERTIFICATE_EVERY == 0):
                 proved = proves_infeasible(
                     A, rows, variables, row_work, state, slots, members, places, others,
                     OBJECTIVE, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
                 )  # fmt: skip
                 code = tl.where(proved & (arrived == 0), INFEASIBLE, code)
-        # An instance that has converged is polished first, once.
+        # An instance that has arrived is polished first, once.
         at_limit = (phase == NEW) & (steps >= max_steps) & ((arrived == 0) | (polished > 0))
         code = tl.where((code < 0) & at_limit, STEP_LIMIT, code)
     write_answer(

@@ -65,22 +65,23 @@ class Layout:
 
     def spread_rows(self, numbers: Tensor, padding: float) -> Tensor:
         """(., rows) by position, (., positions)."""
-        found = numbers.new_full((numbers.shape[0], self.positions), padding)
-        known = self.row_of >= 0
-        found[:, known] = numbers[:, self.row_of[known].long()]
-        return found
+        return _spread(numbers, self.row_of, padding)
 
     def spread_variables(self, numbers: Tensor, padding: float) -> Tensor:
         """(., variables) by place, (., places)."""
-        found = numbers.new_full((numbers.shape[0], self.places), padding)
-        known = self.variable_of >= 0
-        found[:, known] = numbers[:, self.variable_of[known].long()]
-        return found
+        return _spread(numbers, self.variable_of, padding)
 
     def coefficients(self, values: Tensor) -> Tensor:
         """(., nnz) as the kernel reads them: those of leading rows first, then one line for each other row."""
         flat = values.new_zeros((values.shape[0], (1 + self.others) * self.places))
         return flat.index_add(1, self.target, values)
+
+
+def _spread(numbers: Tensor, of: Tensor, padding: float) -> Tensor:
+    """Those that ``of`` says, (., len(of)); where it is -1, padding."""
+    spread, there = numbers.new_full((numbers.shape[0], len(of)), padding), of >= 0
+    spread[:, there] = numbers[:, of[there].long()]
+    return spread
 
 
 def layout_of(rows: RowMatrix) -> Layout | str:
@@ -170,9 +171,9 @@ def _places(row: Array, col: Array, position: Array, shape: tuple[int, int], var
 
 
 def _inverse(position: Array, count: int) -> Array:
-    found = np.full(count, -1)
-    found[position] = np.arange(len(position))
-    return found
+    inverse = np.full(count, -1)
+    inverse[position] = np.arange(len(position))
+    return inverse
 
 
 def _power_of_two(count: int) -> int:
@@ -200,10 +201,10 @@ def kernel_data(problem: Problem, layout: Layout) -> KernelData:
     own = getattr(problem.objective, "weights", None)
     if kept is None or kept[0] is not problem.presolved or own is not None:
         base = _base(problem)
-        found = KernelData(
+        data = KernelData(
             layout.coefficients(problem.rows.values), _rows(problem, layout, base), _variables(problem, layout, base)
         )
-        kept = (problem.presolved, found)
+        kept = (problem.presolved, data)
         if problem.cache is not None and own is None:  # numbers of the objective belong to a call, not to the set
             problem.cache["triton"] = kept
     return kept[1]
