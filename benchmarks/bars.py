@@ -5,7 +5,7 @@ Ratios are taken within one run only. Ours is `linsat` with the back end that it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,16 @@ def at_least(case: str, measured: str, ratio: float, factor: float) -> Line:
 
 def at_most(case: str, measured: str, value: float, limit: float, unit: str = "") -> Line:
     return Line(case, measured, f"<= {limit:g}{unit}", value <= limit, f"by {value / limit - 1:.0%}")
+
+
+def print_table(lines: Iterable[Line]) -> int:
+    """Print each line when it has been measured; 1, the exit code, if a bar is missed."""
+    print("| case | measured | bar | |\n|---|---|---|---|")
+    missed = 0
+    for line in lines:
+        print(f"| {line.case} | {line.measured} | {line.bar} | {line.verdict} |", flush=True)
+        missed += line.met is False
+    return 1 if missed else 0
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
     python benchmarks/core.py [--only own soft] [--before SRC] [--seconds 0.5]
 
-``--before`` is the ``src`` folder of an earlier tree, built: the cases that must not become slower are measured there
-too, in turn with this tree. Times are the least of as many runs as fit into ``--seconds`` (at least 3); peers that are
-not installed are left out, and said so.
+Ends with code 1 if a bar is missed. ``--before`` is the ``src`` folder of an earlier tree, built: the cases that must
+not become slower are measured there too, in turn with this tree. Times are the least of as many runs as fit into
+``--seconds`` (at least 3); peers that are not installed are left out, and said so.
 
 | group | what |
 |---|---|
@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 import linsat
-from bars import Line, at_least, at_most
+from bars import Line, at_least, at_most, print_table
 from hyper_connections import sinkhorn
 
 Array = np.ndarray
@@ -274,7 +274,7 @@ def _each(total: float, count: int) -> str:
 GROUPS = ("own", "soft", "tiny", "numbers", "fixed", "lines")
 
 
-def main() -> None:
+def main() -> int:
     global seconds
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS)
@@ -286,7 +286,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if arguments.cases:
         print(json.dumps(fixed_cases()))
-        return
+        return 0
     groups: dict[str, Callable[[], Iterator[Line]]] = {
         "own": own,
         "soft": soft,
@@ -295,11 +295,8 @@ def main() -> None:
         "fixed": lambda: fixed(arguments.before),
         "lines": lines,
     }
-    print("| case | measured | bar | |\n|---|---|---|---|")
-    for name in arguments.only:
-        for line in groups[name]():
-            print(f"| {line.case} | {line.measured} | {line.bar} | {line.verdict} |", flush=True)
+    return print_table(line for name in arguments.only for line in groups[name]())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

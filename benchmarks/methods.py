@@ -71,21 +71,33 @@ def dense_rows(problem: Problem) -> Applies:
     return YES
 
 
+@dataclass(frozen=True)
+class Peer:
+    """What most methods answer alike; the others say what differs."""
+
+    name: str
+    objectives: tuple[str, ...]
+    same_program: bool = True
+    package: str = ""
+    modules: tuple[str, ...] = ()
+    compiles: bool = False
+    in_sweeps: bool = False
+
+    def applies_to(self, problem: Problem) -> Applies:
+        return dense_rows(problem)
+
+
 # ------------------------------------------------------------------ ours
 
 
 @dataclass(frozen=True)
-class Linsat:
+class Linsat(Peer):
     """`linsat.project` with Newton: on the back end it chooses itself, or on plain torch operations."""
 
-    name: str
-    backend: str  # "auto" or "arrays"
     objectives: tuple[str, ...] = (ENTROPY, EUCLIDEAN)
-    same_program: bool = True
     package: str = "linsat"
     modules: tuple[str, ...] = ("linsat",)
-    compiles: bool = False
-    in_sweeps: bool = False  # `plan` adds ours itself
+    backend: str = "auto"  # or "arrays"
 
     def applies_to(self, problem: Problem) -> Applies:
         return YES
@@ -100,20 +112,13 @@ class Linsat:
 
 
 @dataclass(frozen=True)
-class LinSATNet:
+class LinSATNet(Peer):
     """LinSATNet, mode v2 grouped, its defaults; constraints initialised once, as its documentation says."""
 
-    name: str
-    sparse: bool
-    in_sweeps: bool
     objectives: tuple[str, ...] = (ENTROPY,)
-    same_program: bool = True
     package: str = "LinSATNet"
     modules: tuple[str, ...] = ("LinSATNet",)
-    compiles: bool = False
-
-    def applies_to(self, problem: Problem) -> Applies:
-        return dense_rows(problem)
+    sparse: bool = False
 
     def prepare(self, problem: Problem) -> Forward:
         from LinSATNet import init_constraints, linsat_layer
@@ -131,9 +136,9 @@ class LinSATNet:
 
 # ------------------------------------------------------------------ registry
 
-OURS = Linsat("linsat", "auto")
-TORCH = Linsat("linsat-torch", "arrays")
-PUBLISHED = LinSATNet("linsatnet-dense", sparse=False, in_sweeps=False)
+OURS = Linsat("linsat")  # not in sweeps: `plan` adds ours itself
+TORCH = Linsat("linsat-torch", backend="arrays")
+PUBLISHED = LinSATNet("linsatnet-dense")
 PUBLISHED_SPARSE = LinSATNet("linsatnet-sparse", sparse=True, in_sweeps=True)  # the faster of the two
 
 

@@ -14,21 +14,16 @@ import scipy.sparse as sp
 import torch
 
 from equalities import to_equalities
-from methods import YES, Applies, Forward, Tensor
+from methods import YES, Applies, Forward, Peer, Tensor
 from problems import ENTROPY, Problem
 
 
 @dataclass(frozen=True)
-class Moreau:
+class Moreau(Peer):
     """`moreau.torch.Solver`, batched, all cores; the solver (active set or interior point) is its own choice."""
 
-    name: str
-    objectives: tuple[str, ...]
-    same_program: bool = True
     package: str = "moreau"
     modules: tuple[str, ...] = ("moreau.torch",)
-    compiles: bool = False
-    in_sweeps: bool = False
 
     def applies_to(self, problem: Problem) -> Applies:
         return YES

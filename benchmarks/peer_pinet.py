@@ -9,30 +9,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from methods import Applies, Forward, Tensor, dense_rows
+from methods import Forward, Peer, Tensor
 from problems import EUCLIDEAN, Problem
 
 
 @dataclass(frozen=True)
-class Pinet:
+class Pinet(Peer):
     """`pinet.Project`, compiled by JAX; 50 iterations is its guide's example, 100 its default limit.
 
     By default in JAX's single precision with 5 backward iterations, the package's default.
     """
 
-    name: str
-    iterations: int
-    backward_iterations: int = 5
-    double: bool = False
     objectives: tuple[str, ...] = (EUCLIDEAN,)
-    same_program: bool = True
     package: str = "pinet-hcnn"
     modules: tuple[str, ...] = ("pinet", "jax")
     compiles: bool = True
-    in_sweeps: bool = False
-
-    def applies_to(self, problem: Problem) -> Applies:
-        return dense_rows(problem)
+    iterations: int = 100
+    backward_iterations: int = 5
+    double: bool = False
 
     def prepare(self, problem: Problem) -> Forward:
         import jax

@@ -13,26 +13,21 @@ import numpy as np
 import torch
 
 from equalities import to_equalities
-from methods import YES, Applies, Forward, Method, Tensor, dense_rows
+from methods import YES, Applies, Forward, Method, Peer, Tensor
 from peer_moreau import Moreau
 from peer_pinet import Pinet
 from problems import ENTROPY, EUCLIDEAN, Problem
 
 
 @dataclass(frozen=True)
-class Apdagd:
+class Apdagd(Peer):
     """Accelerated gradient descent on the dual, ours after the GLinSAT paper; see `apdagd`."""
 
     name: str = "apdagd"
     objectives: tuple[str, ...] = (ENTROPY,)
-    same_program: bool = True
     package: str = "torch"
     modules: tuple[str, ...] = ("torch",)
-    compiles: bool = False
     in_sweeps: bool = True
-
-    def applies_to(self, problem: Problem) -> Applies:
-        return dense_rows(problem)
 
     def prepare(self, problem: Problem) -> Forward:
         from apdagd import Apdagd as Layer
@@ -44,19 +39,11 @@ class Apdagd:
 
 
 @dataclass(frozen=True)
-class CvxpyLayers:
+class CvxpyLayers(Peer):
     """A cvxpy program as a layer, with Clarabel: faster and more exact here than the default solver SCS."""
 
-    name: str
-    objectives: tuple[str, ...]
-    same_program: bool = True
     package: str = "cvxpylayers"
     modules: tuple[str, ...] = ("cvxpylayers.torch", "diffcp", "clarabel")
-    compiles: bool = False
-    in_sweeps: bool = False
-
-    def applies_to(self, problem: Problem) -> Applies:
-        return dense_rows(problem)
 
     def prepare(self, problem: Problem) -> Forward:
         import cvxpy as cp
@@ -122,19 +109,13 @@ def _quadratic(problem: Problem) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class Qpth:
+class Qpth(Peer):
     """OptNet's batched interior-point QP solver."""
 
     name: str = "qpth"
     objectives: tuple[str, ...] = (EUCLIDEAN,)
-    same_program: bool = True
     package: str = "qpth"
     modules: tuple[str, ...] = ("qpth",)
-    compiles: bool = False
-    in_sweeps: bool = False
-
-    def applies_to(self, problem: Problem) -> Applies:
-        return dense_rows(problem)
 
     def prepare(self, problem: Problem) -> Forward:
         from qpth.qp import QPFunction
@@ -151,19 +132,13 @@ class Qpth:
 
 
 @dataclass(frozen=True)
-class ProxQP:
+class ProxQP(Peer):
     """The torch layer of proxsuite (augmented Lagrangian QP solver)."""
 
     name: str = "proxqp"
     objectives: tuple[str, ...] = (EUCLIDEAN,)
-    same_program: bool = True
     package: str = "proxsuite"
     modules: tuple[str, ...] = ("proxsuite.torch.qplayer",)
-    compiles: bool = False
-    in_sweeps: bool = False
-
-    def applies_to(self, problem: Problem) -> Applies:
-        return dense_rows(problem)
 
     def prepare(self, problem: Problem) -> Forward:
         from proxsuite.torch.qplayer import QPFunction
@@ -180,26 +155,24 @@ class ProxQP:
 # ------------------------------------------------------------------ Sinkhorn of other packages
 
 
-def _only_doubly_stochastic(problem: Problem) -> Applies:
-    if problem.family != "doubly stochastic":
-        return Applies(False, "Sinkhorn takes one set of row and column sums")
-    return YES
+@dataclass(frozen=True)
+class Sinkhorn(Peer):
+    objectives: tuple[str, ...] = (ENTROPY,)
+    same_program: bool = False  # the entropy of x alone, without that of 1 - x
+
+    def applies_to(self, problem: Problem) -> Applies:
+        if problem.family != "doubly stochastic":
+            return Applies(False, "Sinkhorn takes one set of row and column sums")
+        return YES
 
 
 @dataclass(frozen=True)
-class Pot:
+class Pot(Sinkhorn):
     """POT's batched log-domain Sinkhorn, unrolled; its defaults: tolerance 1e-5, at most 1,000 iterations."""
 
     name: str = "pot"
-    objectives: tuple[str, ...] = (ENTROPY,)
-    same_program: bool = False  # the entropy of x alone, without that of 1 - x
     package: str = "POT"
     modules: tuple[str, ...] = ("ot",)
-    compiles: bool = False
-    in_sweeps: bool = False
-
-    def applies_to(self, problem: Problem) -> Applies:
-        return _only_doubly_stochastic(problem)
 
     def prepare(self, problem: Problem) -> Forward:
         import ot
@@ -216,19 +189,13 @@ class Pot:
 
 
 @dataclass(frozen=True)
-class Pygmtools:
+class Pygmtools(Sinkhorn):
     """pygmtools' batched Sinkhorn, unrolled; as many iterations as LinSATNet gets (its own default is 10)."""
 
     name: str = "pygmtools"
-    objectives: tuple[str, ...] = (ENTROPY,)
-    same_program: bool = False  # the entropy of x alone, without that of 1 - x
     package: str = "pygmtools"
     modules: tuple[str, ...] = ("pygmtools",)
-    compiles: bool = False
     in_sweeps: bool = True
-
-    def applies_to(self, problem: Problem) -> Applies:
-        return _only_doubly_stochastic(problem)
 
     def prepare(self, problem: Problem) -> Forward:
         import pygmtools

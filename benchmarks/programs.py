@@ -31,7 +31,7 @@ import scipy.sparse as sp
 import torch
 
 import linsat
-from bars import Line, at_least, at_most, seconds_text, times_text
+from bars import Line, at_least, at_most, print_table, seconds_text, times_text
 from hyper_connections import sinkhorn
 
 Array = np.ndarray
@@ -359,13 +359,7 @@ def main() -> int:
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
     print(f"{arguments.threads} thread(s), torch {torch.__version__}, the shortest of {arguments.repeats} times\n")
-    print("| case | measured | bar | |\n|---|---|---|---|")
-    missed = 0
-    for name in arguments.only:
-        for line in PARTS[name](arguments.repeats):
-            print(f"| {line.case} | {line.measured} | {line.bar} | {line.verdict} |", flush=True)
-            missed += line.met is False
-    return 1 if missed else 0
+    return print_table(line for name in arguments.only for line in PARTS[name](arguments.repeats))
 
 
 if __name__ == "__main__":

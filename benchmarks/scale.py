@@ -41,7 +41,7 @@ import torch
 import linsat
 import problems
 import sparse
-from bars import Line, at_least, at_most, seconds_text, times_text
+from bars import Line, at_least, at_most, print_table, seconds_text, times_text
 from peer_pinet import Pinet
 from units import Yardstick
 
@@ -152,7 +152,7 @@ def dense_lines(data: Path | None) -> Iterator[Line]:
             "linsat": lambda y, problem=problem: linsat.project(y, problem.constraints, objective=linsat.Euclidean())
         }
         if installed("pinet"):
-            layers["pinet"] = Pinet("pinet-50", 50).prepare(problem)
+            layers["pinet"] = Pinet("pinet-50", iterations=50).prepare(problem)
 
         def both_ways(layer: Callable[..., torch.Tensor], y: torch.Tensor = y, given: Any = given) -> torch.Tensor:
             leaf = y.clone().requires_grad_()
@@ -337,13 +337,8 @@ def main() -> int:
     if arguments.netlib:
         netlib_times(Path(arguments.netlib[0]), arguments.netlib[1])
         return 0
-    print("| case | measured | bar | |\n|---|---|---|---|")
-    missed = 0
-    for name in arguments.only:
-        for line in GROUPS[name](None if arguments.data is None else Path(arguments.data)):
-            print(f"| {line.case} | {line.measured} | {line.bar} | {line.verdict} |", flush=True)
-            missed += line.met is False
-    return 1 if missed else 0
+    data = None if arguments.data is None else Path(arguments.data)
+    return print_table(line for name in arguments.only for line in GROUPS[name](data))
 
 
 if __name__ == "__main__":

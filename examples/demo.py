@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import sys
 from pathlib import Path
 
 import torch
@@ -28,8 +27,6 @@ except ImportError as error:
         f'The demo needs {missing}, which is not installed. Fix: pip install "linsat[demo]" '
         f'(from a clone: pip install -e ".[demo]").'
     ) from error
-
-sys.path.insert(0, str(Path(__file__).parent))  # also where this file is run from elsewhere
 
 from guided_tour import comparison, layer, studies
 from guided_tour.page import TourPage

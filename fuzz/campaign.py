@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -22,6 +19,7 @@ from fuzz.shrink import FAILURES, save, shrink
 from fuzz.structured import STRUCTURED
 from fuzz.systems import Case, draw, draw_structured
 from fuzz.verdict import Verdict
+from tests.helpers.time_limit import time_limit
 
 _NAMES = {"kl": "KL", "tsallis": "Tsallis", "quadratic": "full quadratic", "metric": "euclidean, metric"}
 CASE_SECONDS = 120.0  # of processor time; no case may take longer
@@ -200,26 +198,10 @@ def keep(case: Case, depth: Depth, name: str, finding: str, failures: Path) -> P
 
 def _judge_in_time(case: Case, depth: Depth) -> Verdict:
     try:
-        with _time_limit(CASE_SECONDS):
+        with time_limit(CASE_SECONDS, HangError):
             return judge(case, depth)
     except HangError:
         return Verdict(findings=[f"hang: more than {CASE_SECONDS:g} seconds"], statuses=Counter())
-
-
-@contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raises `HangError` inside after so many seconds of processor time."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise HangError
-
-    before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
 
 
 def _merge(into: dict[str, int], more: Counter[str]) -> None:

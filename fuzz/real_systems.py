@@ -25,7 +25,8 @@ import torch
 
 import linsat
 from fuzz.conflicts import exact_gap
-from tests.helpers.real_systems import Program, read, time_limit
+from tests.helpers.real_systems import Program, read
+from tests.helpers.time_limit import time_limit
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reliability.md"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,12 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import linsat
-from arena import records, routing
-from arena.tables import interval, mean, table
-
-sys.path.insert(0, str(records.ROOT / "benchmarks"))
 import hyper_connections as exact  # the limit and its adjoint, without linsat
+import linsat
+from arena import routing
+from arena.tables import interval, mean, table
 
 Tensor = torch.Tensor
 HEADING = "Hyper-connections"

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import resource
-import signal
 from pathlib import Path
 
 import pytest
@@ -14,9 +11,9 @@ pytest.importorskip("typer")
 if not hasattr(os, "fork"):
     pytest.skip("programs are started by forking", allow_module_level=True)
 
-
 from fuzz import kills
 from killed_programs import portfolio
+from tests.helpers.kills import assert_a_full_disk_is_told, assert_kills_change_nothing
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -34,11 +31,7 @@ def training(inputs, tmp_path_factory):
 
 
 def test_killed_twice_and_started_again(training, tmp_path):
-    program, _ = training
-    trials = kills.trials(program, tmp_path, 2, random.Random(1))
-    assert all(trial.equal for trial in trials), trials
-    assert all(trial.left == () for trial in trials), trials
-    assert sum(trial.killed for trial in trials) == 2
+    assert_kills_change_nothing(training[0], tmp_path)
 
 
 def test_killed_between_the_second_name_and_the_new_checkpoint(tmp_path):
@@ -62,35 +55,22 @@ def test_killed_between_the_checkpoint_and_its_curve(training, tmp_path):
     assert kills.equal(program.result(tmp_path / "run"), expected)
 
 
-def _no_more_than(size: int):
-    """Every write beyond ``size`` bytes of a file fails, as on a full disk."""
-
-    def limits() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-    return limits
-
-
 def test_no_room_on_the_disk(training, tmp_path):
-    program, expected = training
-    log = tmp_path / "log"
-    assert kills.wait(kills.start(program, tmp_path / "run", log, limits=_no_more_than(3000))) == 2
-    lines = [line for line in log.read_text().splitlines() if "error:" in line]
-    assert len(lines) == 1, log.read_text()
-    assert "File too large" in lines[0]
-    assert "Traceback" not in log.read_text()
-    assert kills.wait(kills.start(program, tmp_path / "run", log)) == 0
-    assert kills.equal(program.result(tmp_path / "run"), expected)
-    assert kills.half_written(tmp_path / "run") == []
+    assert_a_full_disk_is_told(*training, tmp_path, 3000)
+
+
+def _trained(program: kills.Program, folder: Path, log: Path) -> Path:
+    """The last checkpoint of a whole run."""
+    assert kills.wait(kills.start(program, folder, log)) == 0
+    (last,) = folder.rglob("last.pt")
+    return last
 
 
 def test_a_damaged_checkpoint_names_the_one_before(training, tmp_path):
     program, expected = training
     folder, log = tmp_path / "run", tmp_path / "log"
-    assert kills.wait(kills.start(program, folder, log)) == 0
-    (last,) = folder.rglob("last.pt")
-    content = bytearray(last.read_bytes())
+    last = _trained(program, folder, log)
+    content = last.read_bytes()
     last.unlink()
     last.write_bytes(content[: len(content) // 2])
     assert kills.wait(kills.start(program, folder, log)) == 2
@@ -104,14 +84,12 @@ def test_a_damaged_checkpoint_names_the_one_before(training, tmp_path):
 
 
 def test_a_checkpoint_whose_bits_have_changed_is_refused(training, tmp_path):
-    program, _ = training
-    folder, log = tmp_path / "run", tmp_path / "log"
-    assert kills.wait(kills.start(program, folder, log)) == 0
-    (last,) = folder.rglob("last.pt")
+    program, log = training[0], tmp_path / "log"
+    last = _trained(program, tmp_path / "run", log)
     content = bytearray(last.read_bytes())
     for position in range(len(content) // 3, 2 * len(content) // 3):
         content[position] ^= 0x55
     last.write_bytes(content)
-    assert kills.wait(kills.start(program, folder, log)) == 2
+    assert kills.wait(kills.start(program, tmp_path / "run", log)) == 2
     assert len(log.read_text().splitlines()) == 1
     assert "cannot be read as a checkpoint" in log.read_text()

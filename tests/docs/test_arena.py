@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -185,7 +186,8 @@ def test_the_adapter_agrees_with_pyepos_models() -> None:
     for package in ("ortools", "pyepo"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    script = Path(__file__).parent / "pyepo_adapter.py"
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    script, benchmarks = Path(__file__).parent / "pyepo_adapter.py", str(records.ROOT / "benchmarks")
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join([benchmarks, *filter(None, [os.getenv("PYTHONPATH")])])}
+    ended = subprocess.run([sys.executable, str(script)], env=given, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.strip() == "agrees"

@@ -330,31 +330,23 @@ def _above_lower(
 
 def linear_optimum(system: System, scores: np.ndarray) -> float:
     """max <y, x> over the rows and the box, by HiGHS."""
-    sign = np.array([-1.0 if s == ">=" else 1.0 for s in system.senses])
-    loose = np.array([s != "==" for s in system.senses], dtype=bool)
-    matrix, rhs = system.matrix * sign[:, None], system.rhs * sign
-    solved = linprog(
-        -scores,
-        A_ub=matrix[loose] if loose.any() else None,
-        b_ub=rhs[loose] if loose.any() else None,
-        A_eq=matrix[~loose] if (~loose).any() else None,
-        b_eq=rhs[~loose] if (~loose).any() else None,
-        bounds=list(zip(system.lower, system.upper)),
-        method="highs",
-    )
+    solved = _by_highs(system, -scores)
     assert solved.status == 0, solved.message
     return -float(solved.fun)
 
 
 def is_feasible(system: System) -> bool:
     """Whether the rows can hold in the box, by HiGHS."""
-    if len(system.rhs) == 0:
-        return True
-    matrix = np.array([a if s != ">=" else -a for a, s in zip(system.matrix, system.senses)])
-    rhs = np.array([b if s != ">=" else -b for b, s in zip(system.rhs, system.senses)])
+    return len(system.rhs) == 0 or _by_highs(system, np.zeros(system.matrix.shape[1])).status == 0
+
+
+def _by_highs(system: System, cost: np.ndarray) -> Any:
+    """min <cost, x> over the rows and the box."""
+    sign = np.array([-1.0 if s == ">=" else 1.0 for s in system.senses])
     loose = np.array([s != "==" for s in system.senses], dtype=bool)
-    solved = linprog(
-        np.zeros(matrix.shape[1]),
+    matrix, rhs = system.matrix * sign[:, None], system.rhs * sign
+    return linprog(
+        cost,
         A_ub=matrix[loose] if loose.any() else None,
         b_ub=rhs[loose] if loose.any() else None,
         A_eq=matrix[~loose] if (~loose).any() else None,
@@ -362,4 +354,3 @@ def is_feasible(system: System) -> bool:
         bounds=list(zip(system.lower, system.upper)),
         method="highs",
     )
-    return solved.status == 0

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -226,22 +223,6 @@ def read(path: Path) -> Program:
     senses = np.concatenate([np.full(int(mask.sum()), sense) for sense, mask, _ in parts])
     rhs = np.concatenate([side[mask] for _, mask, side in parts])
     return Program(sp.csr_array(whole[rows]), senses, rhs, np.array(lp.col_lower_), np.array(lp.col_upper_))
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """TimeoutError in the block after so many seconds of processor time: a busy machine changes nothing."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
 
 
 def _xlogy(p: Array) -> Array:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import linsat
-from tests.helpers.real_systems import Program, random_curvature, read, time_limit
+from tests.helpers.real_systems import Program, random_curvature, read
+from tests.helpers.time_limit import time_limit
 
 DATA = os.environ.get("LINSAT_DATA")
 SECONDS = 60.0

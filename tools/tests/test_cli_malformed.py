@@ -152,30 +152,25 @@ def test_an_archive_that_unpacks_to_too_much_is_not_unpacked(tmp_path, capsys, m
     assert "bytes; expected at most 1,048,576" in capsys.readouterr().err
 
 
-def test_a_reader_that_hangs_is_stopped(tmp_path, capsys, monkeypatch):
+READERS = {
+    "hangs": ("import time; time.sleep(60)", "HiGHS has not read it within 0.5 seconds"),
+    "crashes": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "its reader ended with code -9"),
+}
+
+
+@pytest.mark.parametrize("name", ["model.lp", "model.mps"])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_that_hangs_or_crashes_is_reported(reader, name, tmp_path, capsys, monkeypatch):
     pytest.importorskip("highspy")
     import linsat.files.highs_format as highs_format
 
-    slow = tmp_path / "slow.py"
-    slow.write_text("import time; time.sleep(60)")
-    monkeypatch.setattr(highs_format, "_READER", slow)
-    monkeypatch.setattr(highs_format, "SECONDS_TO_READ", 0.5)
-    (tmp_path / "model.lp").write_text(LP)
+    code, message = READERS[reader]
+    (tmp_path / "reader.py").write_text(code)
+    monkeypatch.setattr(highs_format, "_READER", tmp_path / "reader.py")
+    if reader == "hangs":
+        monkeypatch.setattr(highs_format, "SECONDS_TO_READ", 0.5)
+    (tmp_path / name).write_text(LP if name.endswith(".lp") else MPS)
     with pytest.raises(SystemExit) as caught:
-        main(["check", str(tmp_path / "model.lp")])
+        main(["check", str(tmp_path / name)])
     assert caught.value.code == 2
-    assert "HiGHS has not read it within 0.5 seconds" in capsys.readouterr().err
-
-
-def test_a_reader_that_crashes_is_reported(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("highspy")
-    import linsat.files.highs_format as highs_format
-
-    crash = tmp_path / "crash.py"
-    crash.write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    monkeypatch.setattr(highs_format, "_READER", crash)
-    (tmp_path / "model.mps").write_text(MPS)
-    with pytest.raises(SystemExit) as caught:
-        main(["check", str(tmp_path / "model.mps")])
-    assert caught.value.code == 2
-    assert "its reader ended with code -9" in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import resource
-import signal
 from pathlib import Path
 
 import pytest
@@ -14,8 +11,8 @@ pytest.importorskip("typer")
 if not hasattr(os, "fork"):
     pytest.skip("programs are started by forking", allow_module_level=True)
 
-
 from fuzz import kills
+from tests.helpers.kills import assert_a_full_disk_is_told, assert_kills_change_nothing
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -32,31 +29,8 @@ def projecting(inputs, tmp_path_factory):
 
 
 def test_killed_twice_and_started_again(projecting, tmp_path):
-    program, _ = projecting
-    trials = kills.trials(program, tmp_path, 2, random.Random(1))
-    assert all(trial.equal for trial in trials), trials
-    assert all(trial.left == () for trial in trials), trials
-    assert sum(trial.killed for trial in trials) == 2
-
-
-def _no_more_than(size: int):
-    """Every write beyond ``size`` bytes of a file fails, as on a full disk."""
-
-    def limits() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-    return limits
+    assert_kills_change_nothing(projecting[0], tmp_path)
 
 
 def test_no_room_on_the_disk(projecting, tmp_path):
-    program, expected = projecting
-    log = tmp_path / "log"
-    assert kills.wait(kills.start(program, tmp_path / "run", log, limits=_no_more_than(4000))) == 2
-    lines = [line for line in log.read_text().splitlines() if "error:" in line]
-    assert len(lines) == 1, log.read_text()
-    assert "File too large" in lines[0]
-    assert "Traceback" not in log.read_text()
-    assert kills.wait(kills.start(program, tmp_path / "run", log)) == 0
-    assert kills.equal(program.result(tmp_path / "run"), expected)
-    assert kills.half_written(tmp_path / "run") == []
+    assert_a_full_disk_is_told(*projecting, tmp_path, 4000)
