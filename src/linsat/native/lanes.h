@@ -41,7 +41,7 @@ typedef struct {
     int32_t *list, count, lead;                         /* rows that move in some lane, and how many of them lead */
     V(Progress) at;
     vec tau, reach, alpha;
-    mask bounded, affine;                               /* lanes with bounded duals; with r affine in mu */
+    mask bounded, affine, topped;                       /* lanes with bounded duals; with r affine in mu; with upper bounds of x */
     vec *coefficients, *row_values;                     /* c by variable, and again by row */
     vec *linear, *base, *unit, *upper, *gain, *offset, *least, *most, *first, *second, *scale; /* as in Work */
     vec *b, *s, *low, *high, *whole, *taken, *totals;
@@ -725,47 +725,97 @@ static void V(sweep_lanes)(Group *w, vec T, mask running) {
     }
 }
 
-/* Several sweeps for KL, whose shares a row with equal coefficients multiplies all by one number: without exponentials, and
- * with one logarithm a row in the end. An upper bound that x meets on the way is not seen; theta decides about the outcome. */
-static void V(multiply_lanes)(Group *w, vec T, mask running) {
+/* Where KL's sweeps begin and end, in fresh lanes. A sweep goes far where shares are of one size; from there the temperature is
+ * halved, to that of lanes of which such sweeps see everything (tau, unless that is too cold to follow), or to that at which
+ * Newton's method begins. Returns how often. */
+static vec V(heat_lanes)(Group *w, mask fresh, mask plain, vec *hottest) {
+    const vec hot = LANE_HOT * w->reach, least = V(larger)(w->tau, hot * (1.0 / (1 << LANE_HALVINGS)));
+    vec halvings = {0};
+    *hottest = w->at.T = V(pick)(fresh & plain, least, w->at.T);
+    for (int n = 0; n < LANE_HALVINGS; n++) {
+        const mask hotter = fresh & (*hottest < hot);
+        *hottest = V(pick)(hotter, 2.0 * *hottest, *hottest);
+        halvings += V(where)(hotter, V(all)(1.0));
+    }
+    return halvings;
+}
+
+/* Shares, and what multiplied those of each row, at half the temperature: their squares. */
+static void V(halve_lanes)(const Group *w, mask which, vec *restrict p, vec *const *factors, int count) {
+    for (int64_t j = 0; j < w->layout->variables; j++) /* no less than what has a square */
+        p[j] = V(pick)(which, V(larger)(p[j] * p[j] * w->unit[j], V(all)(1e-140)), p[j]);
+    for (int n = 0; n < count; n++)
+        for (int64_t i = 0; i < w->layout->rows; i++) {
+            const vec factor = factors[n][i];
+            factors[n][i] = V(pick)(which, factor * factor, factor);
+        }
+}
+
+/* One sweep over shares p by what multiplies them to make a row hold; `change` is room for a number per row. */
+static void V(multiply_once)(const Group *w, vec *restrict p, vec *const *factors, int bounded, vec *restrict change) {
     const Layout *a = w->layout;
-    vec *restrict p = w->next.p, *restrict factor = w->q, *restrict low = w->rhs, *restrict high = w->scratch;
+    const int32_t *restrict start = w->row_start, *restrict column = w->row_column;
+    vec *restrict factor = factors[0];
+    for (int64_t g = 0; g < a->groups; g++) {
+        const int32_t *rows = a->group_rows + a->group_start[g], *end = a->group_rows + a->group_start[g + 1];
+        for (const int32_t *row = rows; row < end; row++) { /* apart from what follows: divisions are slow, and overlap */
+            const int32_t i = *row, last = start[i + 1];
+            vec total = {0}, other = {0};
+            int32_t n = start[i];
+            for (; n + 2 <= last; n += 2) {
+                total += V(at)(p, column[n]);
+                other += V(at)(p, column[n + 1]);
+            }
+            if (n < last) total += V(at)(p, column[n]);
+            total += other;
+            const mask possible = w->even[i] & (w->b[i] > 0.0) & (total > 1e-100);
+            vec ratio = V(pick)(possible, w->b[i] / total, V(all)(1.0));
+            if (bounded) ratio = V(limited)(factor[i] * ratio, factors[1][i], factors[2][i]) / factor[i];
+            factor[i] *= ratio;
+            change[i] = ratio;
+        }
+        for (const int32_t *row = rows; row < end; row++) {
+            const vec ratio = change[*row];
+            for (int32_t n = start[*row]; n < start[*row + 1]; n++) *(vec *)((char *)p + column[n]) *= ratio;
+        }
+    }
+}
+
+/* Duals of fresh lanes by several sweeps for KL, whose shares a row with equal coefficients multiplies all by one number:
+ * without exponentials but the first, and with one logarithm a row in the end. Other rows and upper bounds of x are not seen;
+ * where there are any, theta decides about the outcome. */
+static void V(multiply_lanes)(Group *w, mask fresh, mask running) {
+    const int64_t k = w->layout->rows;
+    vec *factor = w->q, *low = w->rhs, *high = w->scratch, *const factors[] = {factor, low, high}, hottest;
     const int bounded = V(any)(w->bounded);
-    const vec inverse = 1.0 / T;
-    memcpy(p, w->now.p, a->variables * sizeof(vec));
-    for (int64_t i = 0; i < a->rows; i++) {
+    mask plain = ~w->topped;
+    for (int64_t i = 0; i < k; i++) plain &= w->even[i] | ~w->active[i];
+    const vec halvings = V(heat_lanes)(w, fresh, plain, &hottest), T = w->at.T, inverse = 1.0 / hottest;
+    V(add_columns)(w, w->linear, w->now.mu, w->next.u);
+    BY_OBJECTIVE(w->objective, lane_shares, w, w->next.u, hottest, w->next.p)
+    for (int64_t i = 0; i < k; i++) {
         factor[i] = V(all)(1.0);
         if (!bounded) continue;
         low[i] = V(where)(w->low[i] > -INFINITY, V(exp_of)((w->low[i] - w->now.mu[i]) * inverse));
         high[i] = V(exp_of)(V(smaller)((w->high[i] - w->now.mu[i]) * inverse, V(all)(700.0)));
     }
-    for (int turn = 0; turn < LANE_TURNS; turn++)
-        for (int32_t e = 0; e < a->group_start[a->groups]; e++) {
-            const int32_t i = a->group_rows[e], first = w->row_start[i], end = w->row_start[i + 1];
-            vec total = {0}, other = {0};
-            int32_t n = first;
-            for (; n + 2 <= end; n += 2) {
-                total += V(at)(p, w->row_column[n]);
-                other += V(at)(p, w->row_column[n + 1]);
-            }
-            if (n < end) total += V(at)(p, w->row_column[n]);
-            total += other;
-            const mask possible = w->even[i] & (w->b[i] > 0.0) & (total > 1e-100);
-            vec change = V(pick)(possible, w->b[i] / total, V(all)(1.0));
-            if (bounded) change = V(limited)(factor[i] * change, low[i], high[i]) / factor[i];
-            factor[i] *= change;
-            for (n = first; n < end; n++) {
-                vec *of = (vec *)((char *)p + w->row_column[n]);
-                *of *= change;
-            }
-        }
-    for (int64_t i = 0; i < a->rows; i++) {
-        const vec to = w->now.mu[i] + V(where)(running & (factor[i] > 0.0), T * V(log_of)(factor[i]));
+    for (int turn = 0; turn < LANE_TURNS; turn++) {
+        const mask colder = halvings >= (double)(LANE_TURNS - turn);
+        if (V(any)(colder)) V(halve_lanes)(w, colder, w->next.p, factors, bounded ? 3 : 1);
+        V(multiply_once)(w, w->next.p, factors, bounded, w->next.r);
+    }
+    for (int64_t i = 0; i < k; i++) {
+        const mask moved = running & (factor[i] > 0.0) & (factor[i] < INFINITY);
+        const vec to = w->now.mu[i] + V(where)(moved, T * V(log_of)(factor[i]));
         w->next.mu[i] = V(limited)(to, w->low[i], w->high[i]);
     }
     V(evaluate_lanes)(w, &w->next, T, 1);
-    vec before, after = V(slope_after)(w, &before);
-    V(take_lanes)(w, V(falls)(w, T, running, before, after) & running, running);
+    if (V(any)(running & ~plain)) {
+        V(evaluate_lanes)(w, &w->now, T, 1);
+        vec before, after = V(slope_after)(w, &before);
+        plain |= V(falls)(w, T, running, before, after);
+    }
+    V(take_lanes)(w, plain & running, running);
 }
 
 /* Duals and temperatures to begin with, in some lanes, of which some run; the others stay where they are. */
@@ -800,8 +850,11 @@ static void V(start_lanes)(Group *w, const double *const *start, double tol, mas
         for (int64_t i = 0; i < k; i++) w->now.mu[i] = V(pick)(better, w->next.mu[i], w->now.mu[i]);
         at->T = V(pick)(better, w->tau, at->T);
     }
+    if (!start && w->objective == KL) {
+        V(multiply_lanes)(w, fresh, running);
+        return;
+    }
     V(evaluate_lanes)(w, &w->now, at->T, 1);
-    if (!start && w->objective == KL) V(multiply_lanes)(w, at->T, running);
     for (int n = 0; !start && w->objective == ENTROPY && n < LANE_SWEEPS; n++) V(sweep_lanes)(w, at->T, running);
     if (V(any)(running & w->affine & w->bounded)) {
         V(lane_slopes)(w, &w->now, at->T, ~(mask){0});
@@ -967,6 +1020,7 @@ static void V(fold_lane_variables)(Group *w, const Instance *const *of) {
         free_[n] = of[n]->free, at_upper[n] = of[n]->at_upper, units[n] = of[n]->unit;
     }
     mask boxed = {0};
+    w->topped = (mask){0};
     for (int64_t j = 0; j < w->layout->variables; j++) {
         const vec low = V(gather)(lower, j), high = V(gather)(upper, j), none = {0};
         vec base = low, width = high - low, most = V(all)(1.0);
@@ -977,6 +1031,7 @@ static void V(fold_lane_variables)(Group *w, const Instance *const *of) {
         const vec value = V(pick)(V(gather_flags)(at_upper, j), high, low);
         if (unit) {
             const vec left = V(gather)(room, j); /* as in most_of */
+            w->topped |= moves & (width < left);
             most = V(smaller)(V(pick)(width < left, width, LOOSE * left), V(all)(FARTHEST)) / units;
             w->first[j] = V(log_of)(V(larger)(most, V(all)(1e-200)) * units);
             width = units;
