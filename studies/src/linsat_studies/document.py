@@ -1,8 +1,8 @@
 """The tables of the studies' pages, made from records: ``docs/routing.md``, ``matching.md`` and ``portfolio.md``.
 
 A table stands between ``<!-- name -->`` and ``<!-- end of name -->``; the text around it is written by hand. Records of
-a page lie in a folder of its name under ``docs/assets``, where charts of them are drawn, too. The tables are made by the
-module ``document`` of each study: ``tables`` gives them by name, ``draw`` draws its charts.
+a page lie in a folder of its name under ``docs/assets``, where charts of them are drawn, too. The tables are made by a
+module ``document`` in each study: ``tables`` gives them by name, ``draw`` draws its charts.
 """
 
 from __future__ import annotations
