@@ -1,8 +1,13 @@
-"""The ``linsat-studies`` command: one sub-command per study."""
+"""The ``linsat-studies`` command: one sub-command per study, and one for the tables of their pages."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from linsat_studies.console import one_line_errors, out
 
 
 def main() -> None:
@@ -16,11 +21,23 @@ def main() -> None:
     app.add_typer(tsp, name="tsp")
     app.add_typer(matching, name="matching")
     app.add_typer(portfolio, name="portfolio")
+    app.command()(document)
     app()
 
 
 def _about() -> None:
     """Studies of the linsat layer: trained networks, rivals, tables and pictures."""
+
+
+@one_line_errors
+def document(
+    docs: Annotated[Path, typer.Argument(help="Folder of the pages; their records are in assets/.")] = Path("docs"),
+) -> None:
+    """Fill the tables of the studies' pages from their records."""
+    from linsat_studies.document import write_documents
+
+    for page, names in write_documents(docs).items():
+        out.print(f"filled in {docs / page}.md: {', '.join(names)}", highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

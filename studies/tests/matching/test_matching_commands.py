@@ -41,7 +41,7 @@ def study(tmp_path_factory):
         words = ("--steps", 2, "--seeds", 2, "--phi", "--config", folder / "small.json", "--out", folder)
         code, text = run("train", *words)
     assert code == 0, text
-    assert text.count("trained:") == 20
+    assert text.count("trained:") == 22
     return folder
 
 

@@ -11,8 +11,7 @@ from matching_cases import FEATURES, IMAGE, batch, pairs, sizes
 
 from linsat_studies.matching.batches import collate
 from linsat_studies.matching.config import NETWORKS, NetworkConfig
-from linsat_studies.matching.ngm import EdgeWeights
-from linsat_studies.matching.nodes import SplineConvolution, sides, spline_basis
+from linsat_studies.matching.nodes import EdgeWeights, SplineConvolution, sides, spline_basis
 from linsat_studies.matching.pca_gm import GraphConvolution
 from linsat_studies.matching.train import build_network
 

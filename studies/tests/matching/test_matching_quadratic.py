@@ -11,6 +11,7 @@ from torch import Tensor
 
 from linsat_studies.matching.batches import Batch, collate
 from linsat_studies.matching.bbgm import Bbgm
+from linsat_studies.matching.config import NetworkConfig
 from linsat_studies.matching.data import random_pairs
 from linsat_studies.matching.decode import best_matchings
 from linsat_studies.matching.quadratic import EdgeScores, best_quadratic, black_box_loss
@@ -129,8 +130,8 @@ def test_gradient_of_edges_is_the_difference_of_two_matchings() -> None:
 def test_network_scores_its_edges_and_no_others() -> None:
     b = batch(3)
     torch.manual_seed(0)
-    sizes = {"width": 8, "dropout": 0.0, "kernel": 3, "layers": 1, "channels": 4}
-    network = Bbgm(b.features_l.shape[-1], b.image_l.shape[-1], **sizes).eval()
+    sizes = NetworkConfig("bbgm", width=8, dropout=0.0, kernel=3, layers=1, channels=4)
+    network = Bbgm(b.features_l.shape[-1], b.image_l.shape[-1], sizes).eval()
     network.weight.data.fill_(0.5)
     scores = network.scores(b)
     torch.testing.assert_close(scores.nodes, network(b))

@@ -10,7 +10,7 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from linsat_studies.portfolio.commands import app
-from linsat_studies.portfolio.document import filled
+from linsat_studies.portfolio.document import tables
 from linsat_studies.portfolio.measurements import find_runs, over_seeds
 
 runner = CliRunner()
@@ -103,10 +103,11 @@ def test_report_is_one_page_and_continues(study, prices):
 
 def test_further_rules_are_kept_and_recorded_for_the_page(study, prices, tmp_path):
     """What the record says is recomputed from the weights on disk; few assets may leave no room for a rule."""
-    words = ("--prices", prices, "--out", study, "--record", tmp_path / "rules.json", *PERIODS)
-    code, text = run("rules", *words)
+    words = ("--prices", prices, "--out", study, "--record", tmp_path / "report.json", *PERIODS)
+    code, text = run("report", *words)
     assert code == 0, text
-    record = json.loads((tmp_path / "rules.json").read_text())
+    record = json.loads((tmp_path / "report.json").read_text())
+    made = tables({"report": record})
     assert {"caps", "turnover", "nearest", "nearest, risk"} <= set(record["rules"])
     table = np.loadtxt(prices, delimiter=",", skiprows=1, usecols=range(1, 10))
     dates = np.loadtxt(prices, delimiter=",", skiprows=1, usecols=0, dtype="datetime64[D]")
@@ -124,10 +125,15 @@ def test_further_rules_are_kept_and_recorded_for_the_page(study, prices, tmp_pat
             for k in range(len(weights))
         ]
         seen[name] = np.mean([w @ np.cov(days, rowvar=False) @ w for w, days in zip(weights, past)])
-        made = filled("<!-- rules -->\n<!-- end of rules -->\n", {"rules": record})
-        assert f"| {name} | {row['mean_sharpe']:.3f} | {row['volatility']:.1%} |" in made
+        assert f"| {name} | {row['mean_sharpe']:.3f} | {row['volatility']:.1%} |" in made["rules"]
     assert record["rules"]["turnover"]["largest_turnover"] <= 0.02 + 1e-6
     assert seen["nearest, risk"] < seen["nearest"]
+    for predictor, name in (("lstm", "LSTM"), ("stemgnn", "StemGNN")):
+        each = [json.loads((study / "results" / f"{predictor}_layer_{seed}.json").read_text()) for seed in (0, 1)]
+        network, layer = (np.median([one["seconds"][part] for one in each]) for part in ("network_one", "layer_one"))
+        share = layer / (network + layer)
+        assert f"| {name}, one window | {1000 * network:.3g} ms | {1000 * layer:.3g} ms |" in made["times"]
+        assert f"| {share:.1%} |".replace("%", " %") in made["times"]
 
 
 def test_search_keeps_to_the_training_period_and_says_what_it_chose(prices, tmp_path):

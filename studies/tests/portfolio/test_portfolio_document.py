@@ -1,11 +1,7 @@
 """The page of the study: its tables are those of its records."""
 
-import json
-
-import pytest
-
 from linsat_studies.portfolio.charts import differences_chart
-from linsat_studies.portfolio.document import filled, walk_forward_tables, write_document
+from linsat_studies.portfolio.document import draw, walk_forward_tables
 
 
 def small_record():
@@ -40,25 +36,10 @@ def test_figures_by_hand():
     assert "no excess return in 3 of 14 windows" in text
 
 
-def test_only_the_places_of_records_change(tmp_path):
-    page = "before\n<!-- one -->\nold\n<!-- end of one -->\nafter\n"
-    made = filled(page, {"one": small_record()})
-    assert made.startswith("before\n<!-- one -->\n20 assets")
-    assert made.endswith("<!-- end of one -->\nafter\n")
-    assert "old" not in made
-    assert filled(made, {"one": small_record()}) == made
-    with pytest.raises(ValueError, match="no place for two"):
-        filled(page, {"two": small_record()})
-    with pytest.raises(ValueError, match="holds no record"):
-        write_document(tmp_path / "page.md", tmp_path)
-
-
 def test_the_differences_are_drawn(tmp_path):
     axes = differences_chart({"20 assets": small_record()}).axes[0]
     dots = sorted(line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o")
     assert dots == [-0.1, 0.05, 0.234]  # two of the study's names, one of random sets
     assert [label.get_text() for label in axes.get_yticklabels()] == ["layer \u2212 equal weight", "a \u2212 b"]
-    (tmp_path / "one.json").write_text(json.dumps(small_record()))
-    (tmp_path / "page.md").write_text("<!-- one -->\n<!-- end of one -->\n")
-    assert write_document(tmp_path / "page.md", tmp_path) == ["one"]
+    draw({"one": small_record()}, tmp_path)
     assert (tmp_path / "differences.png").read_bytes().startswith(b"\x89PNG")

@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 Network = Literal["pca-gm", "bbgm", "ngm", "all"]
-Technique = Literal["sinkhorn", "black-box", "black-box-partial", "layer", "slack-free", "kl", "all"]
+Technique = Literal["sinkhorn", "black-box", "black-box-partial", "layer", "slack-free", "kl", "sinkhorn-layer", "all"]
 Backbone = Literal["efficientnet-lite0", "vgg16"]
 DataOption = Annotated[
     Path | None,
@@ -141,7 +141,7 @@ def train(
 
     import torch
 
-    from linsat_studies.matching.config import BLACK_BOXES, default_config, read_config
+    from linsat_studies.matching.config import CONTINUED, default_config, read_config
     from linsat_studies.matching.source import demo_config, open_source
     from linsat_studies.matching.train import run_name
     from linsat_studies.matching.train import train as train_run
@@ -161,9 +161,9 @@ def train(
     for seed in range(count):
         for kind, goal in chosen_runs(network, technique):
             initial: Path | None = None
-            for name in ("sinkhorn", goal) if goal in BLACK_BOXES else (goal,):  # a black box starts from Sinkhorn
+            for name in ("sinkhorn", goal) if goal in CONTINUED else (goal,):
                 path = folder / "runs" / run_name(kind, name, seed)
-                made = settings(kind, name, seed)
+                made = settings(kind, CONTINUED.get(name, name), seed)
                 done = train_run(made, source.collection, path, features=source.features, initial=initial)
                 initial = done
             if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes; one speaks
@@ -293,14 +293,19 @@ def report(
     features: FeaturesOption = None,
     pairs: PairsOption = 200,
     folder: FolderOption = OUT,
+    record: Annotated[Path | None, typer.Option(help="Write the tables' figures here, too.")] = None,
     threads: ThreadsOption = 1,
 ) -> None:
     """Measure what is missing and write tables 2, 5 and 8 with ours beside them, charts and matchings to a page."""
     import torch
 
+    from linsat_studies.files import prepare as prepare_files
     from linsat_studies.matching.report import write_report
 
+    prepare_files(record)
     torch.set_num_threads(threads)
     study = open_study(folder, data, features, pairs)
-    path = write_report(study, bar=progress_bar, note=lambda text: err.print(text, style="yellow", markup=False))
+    path = write_report(
+        study, record=record, bar=progress_bar, note=lambda text: err.print(text, style="yellow", markup=False)
+    )
     out.print(f"written: {path}", highlight=False, soft_wrap=True)

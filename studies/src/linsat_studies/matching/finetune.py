@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from linsat_studies.checkpoints import CheckpointError, load_weights, read_run
 from linsat_studies.matching.backbones import sample
 from linsat_studies.matching.batches import Batch, collate
-from linsat_studies.matching.bbgm import KeypointMatcher
 from linsat_studies.matching.cached_maps import CachedMaps
+from linsat_studies.matching.config import NetworkConfig
 from linsat_studies.matching.data import CROP, Collection, KeypointObject, pair, validation_pairs
 from linsat_studies.matching.decode import hungarian
 from linsat_studies.matching.evaluate import over_classes
 from linsat_studies.matching.features import Features, FeatureStore, keep_features
 from linsat_studies.matching.lite0 import Upper, load_lite0
-from linsat_studies.matching.nodes import sides
+from linsat_studies.matching.nodes import KeypointMatcher, sides
 from linsat_studies.matching.techniques import permutation_loss, sinkhorn
 from linsat_studies.matching.train import f1_of
 from linsat_studies.progress import Progress
@@ -85,7 +85,7 @@ class TunedMatcher(nn.Module):
             self.register_buffer(f"{name}_mean", values.mean(0))
             self.register_buffer(f"{name}_deviation", values.std(0).clamp_min(_SMALLEST_DEVIATION))
         widths = raw[0].shape[1], raw[1].shape[1]
-        self.head = KeypointMatcher(*widths, width=config.width, dropout=config.dropout, kernel=3, layers=2)
+        self.head = KeypointMatcher(*widths, NetworkConfig(width=config.width, dropout=config.dropout))
 
     def features(self, maps: Tensor, low: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
         """Standardised features (batch, n, F) at the points and (batch, G) of the images."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from linsat_studies.checkpoints import read_checkpoint
 from linsat_studies.files import read_json, write_arrays, write_json
 from linsat_studies.matching.batches import Batch, collate
-from linsat_studies.matching.config import BLACK_BOXES, NETWORKS, TRAINED, MatchingConfig
+from linsat_studies.matching.config import BLACK_BOXES, NETWORKS, RUNS, MatchingConfig
 from linsat_studies.matching.data import Pair
 from linsat_studies.matching.decode import best_matchings, hungarian, rounding
 from linsat_studies.matching.evaluate import Method, Outcome, evaluate_method, figures, over_classes
@@ -37,7 +37,7 @@ from linsat_studies.training import LAST
 
 BATCH = 64  # pairs the network sees at once
 TAUS = (0.1, 0.05, 0.02, 0.01)
-_NAME = re.compile(rf"({'|'.join(NETWORKS)})-({'|'.join(sorted(TRAINED, key=len, reverse=True))})-(\d+)")
+_NAME = re.compile(rf"({'|'.join(NETWORKS)})-({'|'.join(sorted(RUNS, key=len, reverse=True))})-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,13 @@ ROWS = {
     "BBGM without edges, Sinkhorn + top-phi": Row("bbgm", "sinkhorn", "phi"),
     "NGMv2, layer, slack-free": Row("ngm", "slack-free", "phi"),
     "NGMv2, layer, KL": Row("ngm", "kl", "phi"),
+    "NGMv2, Sinkhorn, then layer": Row("ngm", "sinkhorn-layer", "phi"),
     "NGMv2, trained with Sinkhorn, used with layer": Row("ngm", "sinkhorn", "phi", technique="layer"),
     "NGMv2, trained with Sinkhorn, used with layer, slack-free": Row("ngm", "sinkhorn", "phi", technique="slack-free"),
     "NGMv2, trained with Sinkhorn, used with layer, KL": Row("ngm", "sinkhorn", "phi", technique="kl"),
 }
 OURS = "NGMv2, layer"
+LONGER = "NGMv2, Sinkhorn, then layer"
 BASELINES = ("position alone", "features alone")
 
 
@@ -111,7 +113,7 @@ def find_runs(folder: Path, *, synthetic: bool = False) -> list[Run]:
         found = _NAME.fullmatch(name)
         if found:
             runs.append(Run(found[1], found[2], int(found[3]), path))
-    return sorted(runs, key=lambda run: (run.network, TRAINED.index(run.trained), run.seed))
+    return sorted(runs, key=lambda run: (run.network, RUNS.index(run.trained), run.seed))
 
 
 @dataclass(eq=False)
@@ -185,9 +187,9 @@ class Study:
         counts = [self.counts(f"{name} {run.seed}") for run in runs]
         return np.stack([figures(one["hits"], one["predicted"], one["phi"])[2] for one in counts])
 
-    def lead(self, name: str) -> dict[str, float]:
-        """By how much the layer's row exceeds another one on the same pairs, with its interval."""
-        return paired_difference(self.f1(OURS), self.f1(name), self.classes)
+    def lead(self, ours: str, name: str) -> dict[str, float]:
+        """By how much one row exceeds another one on the same pairs, with its interval."""
+        return paired_difference(self.f1(ours), self.f1(name), self.classes)
 
     def row(self, run: Run, name: str, progress: Progress | None = None) -> dict[str, Any]:
         """One row of table 2 with one trained network on all pairs."""

@@ -7,12 +7,17 @@ of a weight of i - i' and one of j - j' in every channel, so that a message is `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from linsat_studies.matching.batches import Batch
-from linsat_studies.matching.nodes import Affinity, EdgeWeights, SplineNodes, sides
+from linsat_studies.matching.config import NetworkConfig
+from linsat_studies.matching.nodes import EdgeMatcher
 from linsat_studies.matching.techniques import sinkhorn
+
+_ITERATIONS = 5  # of the Sinkhorn algorithm in each round
 
 
 class Round(nn.Module):
@@ -27,7 +32,7 @@ class Round(nn.Module):
         self.norm = nn.LayerNorm(channels)
         self.iterations = iterations
 
-    def forward(self, x: Tensor, edges: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
+    def forward(self, x: Tensor, edges: Sequence[Tensor], batch: Batch) -> Tensor:
         """(B, n1, n2, c) from the same and the edge weights (B, c, n1, n1), (B, c, n2, n2)."""
         messages = edges[0] @ x.permute(0, 3, 1, 2) @ edges[1].transpose(2, 3)  # (B, c, n1, n2)
         matching = sinkhorn(self.score(x).squeeze(-1), batch, tau=1.0, iterations=self.iterations)
@@ -36,47 +41,23 @@ class Round(nn.Module):
         return self.norm(x + self.mix(seen)) * pairs
 
 
-class Ngm(nn.Module):
+class Ngm(EdgeMatcher):
     """Spline convolutions on each graph, scores of pairs and of edges, message passing on the association graph.
 
     Args:
         features, image: channels F at a keypoint and G of the whole image.
-        width: d, channels of a keypoint's vector.
-        dropout: share of the features that training hides.
-        kernel: grid points of the spline kernel along each direction.
-        layers: spline convolutions.
-        channels: c of a node of the association graph.
-        rounds: of messages.
-        iterations: of the Sinkhorn algorithm in each round.
+        sizes: of the network; ``channels`` also of a node of the association graph, ``rounds`` of messages on it.
     """
 
-    def __init__(
-        self,
-        features: int,
-        image: int,
-        *,
-        width: int,
-        dropout: float,
-        kernel: int,
-        layers: int,
-        channels: int,
-        rounds: int,
-        iterations: int = 5,
-    ) -> None:
-        super().__init__()
-        self.nodes = SplineNodes(features, image, width, dropout=dropout, kernel=kernel, layers=layers)
-        self.affinity = Affinity(width, image)
-        self.edges = EdgeWeights(width, channels, kernel)
-        self.embed = nn.Linear(1, channels)
-        self.rounds = nn.ModuleList(Round(channels, iterations) for _ in range(rounds))
-        self.score = nn.Linear(channels, 1)
+    def __init__(self, features: int, image: int, sizes: NetworkConfig) -> None:
+        super().__init__(features, image, sizes)
+        self.embed = nn.Linear(1, sizes.channels)
+        self.rounds = nn.ModuleList(Round(sizes.channels, _ITERATIONS) for _ in range(sizes.rounds))
+        self.score = nn.Linear(sizes.channels, 1)
 
     def forward(self, batch: Batch) -> Tensor:
         """Scores (B, n1, n2); those of padded keypoints mean nothing."""
-        left, right = sides(batch)
-        h, k = self.nodes(left), self.nodes(right)
-        affinity = self.affinity(h, k, (left.image, right.image))
-        edges = self.edges(h, left), self.edges(k, right)
+        affinity, *edges = self.weighed(batch)
         x = self.embed(affinity.unsqueeze(-1))
         for step in self.rounds:
             x = step(x, edges, batch)

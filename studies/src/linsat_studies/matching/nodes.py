@@ -1,4 +1,4 @@
-"""The front end that all networks share: one vector for every keypoint, and the geometry of its graph.
+"""What the networks share: one vector for every keypoint, the geometry of its graph, and scores of pairs.
 
 Shapes: B pairs, n keypoints of a side (padded), d channels. Padded keypoints have vectors of zeros.
 """
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from linsat_studies.matching.batches import Batch
+from linsat_studies.matching.config import NetworkConfig
 
 CROP = 256.0  # pixels along each side of a crop, the unit of the points
 _FREQUENCIES = (1.0, 2.0, 4.0)  # of the sines of a position, in half turns over the crop
@@ -171,3 +172,38 @@ class EdgeWeights(nn.Module):
         mean = side.adjacency / side.adjacency.sum(-1, keepdim=True).clamp_min(1)
         ends = (self.start(h).unsqueeze(2) + self.end(h).unsqueeze(1)).tanh() * mean.unsqueeze(-1)
         return (ends + offset).permute(0, 3, 1, 2)
+
+
+class KeypointMatcher(nn.Module):
+    """Spline convolutions on each graph, then weighted inner products.
+
+    Args:
+        features, image: channels F at a keypoint and G of the whole image.
+        sizes: of the network.
+    """
+
+    def __init__(self, features: int, image: int, sizes: NetworkConfig) -> None:
+        super().__init__()
+        kernel, layers = sizes.kernel, sizes.layers
+        self.nodes = SplineNodes(features, image, sizes.width, dropout=sizes.dropout, kernel=kernel, layers=layers)
+        self.affinity = Affinity(sizes.width, image)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Scores (B, n1, n2); those of padded keypoints mean nothing."""
+        left, right = sides(batch)
+        return self.affinity(self.nodes(left), self.nodes(right), (left.image, right.image))
+
+
+class EdgeMatcher(KeypointMatcher):
+    """`KeypointMatcher` that also weighs the edges of both graphs, as BBGM and NGMv2 do; it takes what that takes."""
+
+    def __init__(self, features: int, image: int, sizes: NetworkConfig) -> None:
+        super().__init__(features, image, sizes)
+        self.edges = EdgeWeights(sizes.width, sizes.channels, sizes.kernel)
+
+    def weighed(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores (B, n1, n2) of pairs of keypoints, and the edges of both sides: (B, c, n1, n1), (B, c, n2, n2)."""
+        left, right = sides(batch)
+        h, k = self.nodes(left), self.nodes(right)
+        scores = self.affinity(h, k, (left.image, right.image))
+        return scores, self.edges(h, left), self.edges(k, right)

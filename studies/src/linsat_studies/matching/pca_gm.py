@@ -6,8 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from linsat_studies.matching.batches import Batch
+from linsat_studies.matching.config import NetworkConfig
 from linsat_studies.matching.nodes import Affinity, NodeEncoder, sides
 from linsat_studies.matching.techniques import sinkhorn
+
+_ITERATIONS = 10  # of the Sinkhorn algorithm between the two convolutions
 
 
 class GraphConvolution(nn.Module):
@@ -31,18 +34,16 @@ class PcaGm(nn.Module):
 
     Args:
         features, image: channels F at a keypoint and G of the whole image.
-        width: d, channels of a keypoint's vector.
-        dropout: share of the features that training hides.
-        iterations: of the Sinkhorn algorithm between the two convolutions.
+        sizes: of the network.
     """
 
-    def __init__(self, features: int, image: int, *, width: int, dropout: float, iterations: int = 10) -> None:
+    def __init__(self, features: int, image: int, sizes: NetworkConfig) -> None:
         super().__init__()
-        self.encoder = NodeEncoder(features, image, width, dropout)
+        width = sizes.width
+        self.encoder = NodeEncoder(features, image, width, sizes.dropout)
         self.first, self.second = GraphConvolution(width), GraphConvolution(width)
         self.across = nn.Linear(2 * width, width)
         self.affinities = nn.ModuleList(Affinity(width, image) for _ in range(2))
-        self.iterations = iterations
 
     def forward(self, batch: Batch) -> Tensor:
         """Scores (B, n1, n2); those of padded keypoints mean nothing."""
@@ -50,7 +51,7 @@ class PcaGm(nn.Module):
         images = left.image, right.image
         h = self.first(self.encoder(left), left.adjacency, left.mask)
         k = self.first(self.encoder(right), right.adjacency, right.mask)
-        guess = sinkhorn(self.affinities[0](h, k, images), batch, tau=1.0, iterations=self.iterations)
+        guess = sinkhorn(self.affinities[0](h, k, images), batch, tau=1.0, iterations=_ITERATIONS)
         met = self.across(torch.cat([h, guess @ k], -1))
         meeting = self.across(torch.cat([k, guess.transpose(1, 2) @ h], -1))
         h = self.second(met, left.adjacency, left.mask)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from linsat_studies.matching.evaluate import PARTS
 from linsat_studies.matching.examples import example_rows
 from linsat_studies.matching.measurements import (
     BASELINES,
+    LONGER,
     OURS,
     ROWS,
     TAUS,
@@ -29,6 +30,9 @@ from linsat_studies.page import Page, machine
 from linsat_studies.progress import Bar, Note, no_bar
 from linsat_studies.seeds import add_leads
 from linsat_studies.training import LAST
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BACKBONE = "backbone"  # folder of the run that trained the backbone's upper blocks
 SAID = {"regression": "estimated by regression", "bound": "estimated as the learned bound"}
@@ -44,7 +48,7 @@ class Measured:
     rounded: dict[float, list[dict[str, Any]]] = field(default_factory=dict)
     lowered: dict[float, list[dict[str, Any]]] = field(default_factory=dict)
     estimated: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    leads: dict[str, dict[str, float]] = field(default_factory=dict)
+    leads: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # of the layer's rows over all others
     times: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -73,11 +77,14 @@ def summary(rows: Results) -> dict[str, Any]:
     return table
 
 
-def write_report(study: Study, *, bar: Bar = no_bar, note: Note = lambda text: None) -> Path:
+def write_report(
+    study: Study, *, record: Path | None = None, bar: Bar = no_bar, note: Note = lambda text: None
+) -> Path:
     """Measure what is missing, then write ``index.html`` and ``summary.json`` to the study's folder.
 
     Args:
         study: with trained networks in its folder.
+        record: also gets what is in ``summary.json``, for the tables of ``docs/matching.md``.
         bar: opens a progress bar of that label.
         note: told what is left out and why.
     """
@@ -105,13 +112,48 @@ def write_report(study: Study, *, bar: Bar = no_bar, note: Note = lambda text: N
             measured.notes.append(f"times left out: {error}")
     for text in measured.notes:
         note(text)
-    if OURS in measured.rows:
-        measured.leads = {name: study.lead(name) for name in measured.rows if name != OURS}
-    found = {"scope": study.scope, "table": summary(measured.rows), "paired": measured.leads}
-    write_json(study.folder / "summary.json", found)
+    for ours in (OURS, LONGER):
+        if ours in measured.rows:
+            measured.leads[ours] = {name: study.lead(ours, name) for name in measured.rows if name != ours}
+    for file in (study.folder / "summary.json", record):
+        if file is not None:
+            write_json(file, figures(study, measured))
     path = study.folder / "index.html"
     build_page(study, measured).write(path)
     return path
+
+
+def figures(study: Study, measured: Measured) -> dict[str, Any]:
+    """What was measured as plain numbers: means over seeds, leads with intervals, times, learning curves."""
+
+    def mean(results: list[dict[str, Any]], *names: str) -> dict[str, float]:
+        return {name: float(np.mean([one[name] for one in results])) for name in names}
+
+    return {
+        "scope": study.scope,
+        "source": study.source,
+        "table": summary(measured.rows),
+        "paired": measured.leads,
+        "baselines": {name: mean([one], "f1") for name, one in measured.baselines.items()},
+        "rounded": {
+            f"{tau:g}": mean(found, "feasible", "feasible_f1", "f1") for tau, found in measured.rounded.items()
+        },
+        "estimated": {
+            signal: {"seeds": len(found), **mean(found, "f1", "precision", "recall", "phi_error", "phi_exact")}
+            for signal, found in measured.estimated.items()
+        },
+        "times": measured.times,
+        "curves": learning_curves(study),
+    }
+
+
+def learning_curves(study: Study) -> dict[str, Any]:
+    """Validation errors of every run by step, and of the backbone's tuning."""
+    curves = {f"{run.network} {run.trained} {run.seed}": read_checkpoint(run.path)["curve"] for run in study.runs}
+    tuned = study.folder / BACKBONE / LAST
+    if tuned.exists():
+        curves["backbone tuning 0"] = read_checkpoint(tuned)["curve"]
+    return curves
 
 
 def build_page(study: Study, measured: Measured) -> Page:
@@ -119,7 +161,7 @@ def build_page(study: Study, measured: Measured) -> Page:
     page = Page("Partial graph matching with outliers on both sides")
     _about(page, study)
     _table_2(page, measured, synthetic=study.synthetic)
-    _verdict(page, measured.leads)
+    _verdict(page, measured.leads.get(OURS, {}))
     _by_class(page, measured)
     _table_5(page, measured)
     _estimated(page, study, measured)
@@ -183,16 +225,20 @@ def _table_2(page: Page, measured: Measured, *, synthetic: bool) -> None:
     header = ["", "paper (VOC)", "ours", "standard error", "precision", "recall", "seeds", "worst row or column"]
     page.table([*header, "worst sum above phi"], rows, ours=ours)
     names = {name: over_seeds(found)["each"] for name, found in measured.rows.items()}
-    shown = {name: [100 * value for value in values] for name, values in names.items()}
-    shown |= {name: [100 * one["f1"]] for name, one in measured.baselines.items()}
-    stated_shown = {} if synthetic else {name: one for name, one in paper.TABLE_2.items() if name in shown}
-    page.picture(technique_chart(shown, stated_shown, ours=OURS), "mean F1 of every technique and seed")
+    names |= {name: [one["f1"]] for name, one in measured.baselines.items()}
+    page.picture(drawn_rows(names, {} if synthetic else paper.TABLE_2), "mean F1 of every technique and seed")
     page.text(
         "Standard error: over seeds. Worst row or column: by how much a soft matching exceeds 1 in any row or column, "
         "or leaves [0, 1], in any pair of any seed. Worst sum above phi: of the number of pairs; Sinkhorn does "
         "not know phi before the cut. Used with layer: the scores of that network through the layer.",
         note=True,
     )
+
+
+def drawn_rows(rows: dict[str, list[float]], stated: dict[str, float]) -> Figure:
+    """F1 of each seed by row, beside the figures stated for the same rows in per cent."""
+    shown = {name: [100 * value for value in values] for name, values in rows.items()}
+    return technique_chart(shown, {name: one for name, one in stated.items() if name in shown}, ours=OURS)
 
 
 def _verdict(page: Page, leads: dict[str, dict[str, float]]) -> None:
@@ -291,10 +337,7 @@ def _table_8(page: Page, measured: Measured) -> None:
 
 
 def _curves(page: Page, study: Study) -> None:
-    curves = {f"{run.network} {run.trained} {run.seed}": read_checkpoint(run.path)["curve"] for run in study.runs}
-    tuned = study.folder / BACKBONE / LAST
-    if tuned.exists():
-        curves["backbone tuning 0"] = read_checkpoint(tuned)["curve"]
+    curves = learning_curves(study)
     if not any(curves.values()):
         return
     page.heading("Learning curves")

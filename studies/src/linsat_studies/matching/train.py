@@ -47,23 +47,10 @@ Scores = Tensor | EdgeScores
 Score = Callable[[Batch], Scores]
 
 
-def build_network(config: NetworkConfig, *, features: int, image: int) -> Network:
+def build_network(sizes: NetworkConfig, *, features: int, image: int) -> Network:
     """A fresh network for ``features`` channels at a keypoint and ``image`` channels of the whole image."""
-    if config.kind == "pca-gm":
-        return PcaGm(features, image, width=config.width, dropout=config.dropout)
-    spline = {"kernel": config.kernel, "layers": config.layers}
-    if config.kind == "bbgm":
-        return Bbgm(
-            features,
-            image,
-            width=config.width,
-            dropout=config.dropout,
-            **spline,
-            channels=config.channels,
-            weight=config.edges,
-        )
-    sizes = {"channels": config.channels, "rounds": config.rounds}
-    return Ngm(features, image, width=config.width, dropout=config.dropout, **spline, **sizes)
+    kinds: dict[str, type[Network]] = {"pca-gm": PcaGm, "bbgm": Bbgm, "ngm": Ngm}
+    return kinds[sizes.kind](features, image, sizes)
 
 
 def scoring(config: MatchingConfig, network: nn.Module) -> Score:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -32,7 +36,7 @@ TestOption = Annotated[str, typer.Option("--test", help="Test period, FROM:TO.")
 FolderOption = Annotated[Path, typer.Option("--out", help="Of the study: runs/, results/, index.html.")]
 ThreadsOption = Annotated[int, typer.Option(min=1, help="Threads.")]
 
-TRAIN, TEST, OUT = "2018-01-01:2020-12-30", "2021-03-01:2021-12-30", Path("out/portfolio")
+AT_LEAST, TRAIN, TEST, OUT = 0.5, "2018-01-01:2020-12-30", "2021-03-01:2021-12-30", Path("out/portfolio")
 
 
 def read_periods(train: str, test: str) -> Periods:
@@ -59,25 +63,63 @@ def read_sector_file(path: Path | None, prices: Prices) -> list[str] | None:
     return None if path is None else read_sectors(path, prices.tickers)
 
 
-@app.command()
-@one_line_errors
-def train(
-    predictor: Annotated[Predictor, typer.Option(help="Which network.")] = "both",
-    technique: Annotated[Technique, typer.Option(help="What it is trained for.")] = "all",
-    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each, seeds counted from 0.")] = 5,
+@dataclass(frozen=True)
+class Asked:
+    """What the options say that commands on training and test periods share."""
+
+    prices: Prices
+    rules: Rules
+    periods: Periods
+    folder: Path
+
+
+def read_asked(
     prices: PricesOption = None,
     data: DataOption = None,
     prefer: PreferOption = None,
-    at_least: AtLeastOption = 0.5,
-    sectors: SectorsOption = None,
+    at_least: AtLeastOption = AT_LEAST,
     train_period: TrainOption = TRAIN,
     test_period: TestOption = TEST,
+    folder: FolderOption = OUT,
+    threads: ThreadsOption = 1,
+) -> Asked:
+    """Prices, preference, periods and folder; torch gets the threads."""
+    import torch
+
+    from linsat_studies.portfolio.data import find_prices
+
+    torch.set_num_threads(threads)
+    return Asked(
+        find_prices(prices, data), read_rules(prefer, at_least), read_periods(train_period, test_period), folder
+    )
+
+
+def asking(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose first argument is read from the options of `read_asked`, which come before its own."""
+    shared = inspect.signature(read_asked, eval_str=True).parameters
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        command(read_asked(**{name: given.pop(name) for name in shared}), **given)
+
+    run.__signature__ = inspect.Signature([*shared.values(), *own])  # type: ignore[attr-defined]
+    return run
+
+
+@app.command()
+@one_line_errors
+@asking
+def train(
+    asked: Asked,
+    predictor: Annotated[Predictor, typer.Option(help="Which network.")] = "both",
+    technique: Annotated[Technique, typer.Option(help="What it is trained for.")] = "all",
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each, seeds counted from 0.")] = 5,
+    sectors: SectorsOption = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of each run, in place of the study's.")] = None,
     config: Annotated[
         Path | None, typer.Option(help="JSON file with other settings; predictor, technique and seed stay as above.")
     ] = None,
-    folder: FolderOption = OUT,
-    threads: ThreadsOption = 1,
 ) -> None:
     """Train networks. Stop it with Ctrl-C and call it again to continue; finished runs are skipped."""
     from dataclasses import replace
@@ -85,23 +127,19 @@ def train(
     import torch
 
     from linsat_studies.portfolio.config import PREDICTORS, TRAINED, default_config, read_config
-    from linsat_studies.portfolio.data import find_prices
     from linsat_studies.portfolio.train import run_name
     from linsat_studies.portfolio.train import train as train_run
     from linsat_studies.training import process_group, processes
 
-    torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
-    table = find_prices(prices, data)
-    labels = read_sector_file(sectors, table)
-    rules, periods = read_rules(prefer, at_least), read_periods(train_period, test_period)
+    labels = read_sector_file(sectors, asked.prices)
     given = None if config is None else read_config(config)
-    if given is not None and (prefer, at_least, train_period, test_period) != (None, 0.5, TRAIN, TEST):
+    if given is not None and (asked.rules, asked.periods) != (read_rules(None, AT_LEAST), read_periods(TRAIN, TEST)):
         raise ValueError(
             f"--config {config} states rules and periods, and so do --prefer, --at-least, --train or --test. "
             "Fix: write them in the file, or leave --config out."
         )
-    table.preferred((rules if given is None else given.rules).prefer)
+    asked.prices.preferred((asked.rules if given is None else given.rules).prefer)
 
     def settings(kind: str, goal: str, seed: int) -> PortfolioConfig:
         made = default_config(kind, goal, seed)
@@ -109,30 +147,26 @@ def train(
             network, plan = replace(given.network, kind=kind), replace(given.plan, seed=seed)
             made = replace(given, technique=goal, network=network, plan=plan)
         else:
-            made = replace(made, rules=rules, periods=periods)
+            made = replace(made, rules=asked.rules, periods=asked.periods)
         return made if steps is None else replace(made, plan=replace(made.plan, minutes=None, steps=steps))
 
     with process_group():  # once for all runs: processes that torchrun started cannot join a second time
         for seed in range(seeds):
             for kind in PREDICTORS if predictor == "both" else (predictor,):
                 for goal in TRAINED if technique == "all" else (technique,):
-                    name = run_name(kind, goal, seed)
-                    path = train_run(settings(kind, goal, seed), table, folder / "runs" / name, sectors=labels)
+                    place = asked.folder / "runs" / run_name(kind, goal, seed)
+                    path = train_run(settings(kind, goal, seed), asked.prices, place, sectors=labels)
                     if processes()[0] == 0:  # of several processes one speaks
                         out.print(f"trained: {path}", highlight=False, soft_wrap=True)
 
 
 @app.command()
 @one_line_errors
+@asking
 def search(
+    asked: Asked,
     predictor: Annotated[Predictor, typer.Option(help="Which network.")] = "both",
     technique: Annotated[Technique, typer.Option(help="What it is trained for.")] = "all",
-    prices: PricesOption = None,
-    data: DataOption = None,
-    prefer: PreferOption = None,
-    at_least: AtLeastOption = 0.5,
-    train_period: TrainOption = TRAIN,
-    test_period: TestOption = TEST,
     fold: Annotated[
         list[str] | None, typer.Option(help="Day that parts learning from validation; give it several times.")
     ] = None,
@@ -140,32 +174,26 @@ def search(
     steps: Annotated[
         list[int] | None, typer.Option(min=1, help="Lengths to try at the study's rate, in place of its candidates.")
     ] = None,
-    folder: FolderOption = OUT,
-    threads: ThreadsOption = 1,
 ) -> None:
     """Try lengths and rates of training on windows held out of the training period; the test period is not read."""
     import torch
 
     from linsat_studies.portfolio.config import PREDICTORS, TRAINED, default_config
-    from linsat_studies.portfolio.data import find_prices
     from linsat_studies.portfolio.search import FOLDS, Candidate
     from linsat_studies.portfolio.search import search as try_candidates
 
-    torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
-    table = find_prices(prices, data)
-    rules, periods = read_rules(prefer, at_least), read_periods(train_period, test_period)
     shown = Table("predictor", "technique", "candidate", "validation Sharpe", "")
     for kind in PREDICTORS if predictor == "both" else (predictor,):
         for goal in TRAINED if technique == "all" else (technique,):
             rate = default_config(kind, goal).plan.rate
             found = try_candidates(
-                table,
-                folder / "search",
+                asked.prices,
+                asked.folder / "search",
                 predictor=kind,
                 technique=goal,
-                rules=rules,
-                periods=periods,
+                rules=asked.rules,
+                periods=asked.periods,
                 candidates=tuple(Candidate(rate, count) for count in steps) if steps else None,
                 folds=tuple(fold) if fold else FOLDS,
                 seeds=seeds,
@@ -176,42 +204,28 @@ def search(
     out.print(shown)
 
 
-def open_study(
-    folder: Path, prices: Path | None, data: Path | None, rules: Rules, periods: Periods, sectors: Path | None
-) -> Study:
+def open_study(asked: Asked, sectors: list[str] | None = None) -> Study:
     """The study of a folder."""
-    from linsat_studies.portfolio.data import find_prices
     from linsat_studies.portfolio.measurements import Study
 
-    table = find_prices(prices, data)
-    return Study(folder, table, rules, periods, read_sector_file(sectors, table))
+    return Study(asked.folder, asked.prices, asked.rules, asked.periods, sectors)
 
 
 @app.command()
 @one_line_errors
+@asking
 def evaluate(
-    prices: PricesOption = None,
-    data: DataOption = None,
-    prefer: PreferOption = None,
-    at_least: AtLeastOption = 0.5,
-    train_period: TrainOption = TRAIN,
-    test_period: TestOption = TEST,
-    folder: FolderOption = OUT,
+    asked: Asked,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the table to this file.")] = None,
-    threads: ThreadsOption = 1,
 ) -> None:
     """Evaluate all trained networks of a folder in the test period; print table 3 and differences with intervals."""
-    import torch
-
     from linsat_studies.files import prepare, write_json
     from linsat_studies.portfolio.findings import year_findings
     from linsat_studies.portfolio.report import measure_runs, summary
     from linsat_studies.portfolio.walk_forward import PLAIN
 
     prepare(json_file)
-    torch.set_num_threads(threads)
-    rules, periods = read_rules(prefer, at_least), read_periods(train_period, test_period)
-    study = open_study(folder, prices, data, rules, periods, None)
+    study = open_study(asked)
     table = summary(measure_runs(study, bar=progress_bar))
     for name, preferred in PLAIN.values():
         study.baseline(name, preferred)
@@ -252,7 +266,7 @@ def walk_forward(
     prices: PricesOption = None,
     data: DataOption = None,
     prefer: PreferOption = None,
-    at_least: AtLeastOption = 0.5,
+    at_least: AtLeastOption = AT_LEAST,
     cuts: Annotated[int, typer.Option(min=1, help="How often networks are trained anew.")] = 6,
     first: Annotated[int, typer.Option(min=1, help="Trading days before the first cut.")] = 300,
     until: Annotated[str, typer.Option(help="Last day held; later prices are not read.")] = "2020-12-30",
@@ -305,77 +319,21 @@ def walk_forward(
 
 @app.command()
 @one_line_errors
-def document(
-    page: Annotated[Path, typer.Argument(help="A page with places for tables, as docs/portfolio.md.")],
-    records: Annotated[Path, typer.Option(help="Folder of the records, as docs/assets/portfolio.")],
-) -> None:
-    """Fill the tables of a page from the records of walk-forward and evaluate --json."""
-    from linsat_studies.portfolio.document import write_document
-
-    out.print(f"filled in {page}: {', '.join(write_document(page, records))}", highlight=False, soft_wrap=True)
-
-
-@app.command()
-@one_line_errors
+@asking
 def report(
-    prices: PricesOption = None,
-    data: DataOption = None,
-    prefer: PreferOption = None,
-    at_least: AtLeastOption = 0.5,
+    asked: Asked,
     sectors: SectorsOption = None,
-    train_period: TrainOption = TRAIN,
-    test_period: TestOption = TEST,
-    folder: FolderOption = OUT,
-    threads: ThreadsOption = 1,
+    record: Annotated[Path | None, typer.Option(help="Write further rules and times to this file, too.")] = None,
 ) -> None:
     """Measure what is missing and write table 3 with ours beside it, times, baselines, rules and charts to a page."""
-    import torch
-
+    from linsat_studies.files import prepare
     from linsat_studies.portfolio.report import write_report
 
-    torch.set_num_threads(threads)
-    rules, periods = read_rules(prefer, at_least), read_periods(train_period, test_period)
-    study = open_study(folder, prices, data, rules, periods, sectors)
-    path = write_report(study, bar=progress_bar, note=lambda text: err.print(text, style="yellow", markup=False))
-    out.print(f"written: {path}", highlight=False, soft_wrap=True)
-
-
-@app.command("rules")
-@one_line_errors
-def further_rules(
-    prices: PricesOption = None,
-    data: DataOption = None,
-    prefer: PreferOption = None,
-    at_least: AtLeastOption = 0.5,
-    sectors: SectorsOption = None,
-    train_period: TrainOption = TRAIN,
-    test_period: TestOption = TEST,
-    folder: FolderOption = OUT,
-    record: Annotated[Path | None, typer.Option(help="Write the record here; by default rules.json in --out.")] = None,
-    threads: ThreadsOption = 1,
-) -> None:
-    """The scores of a folder's first run with the layer under further rules: turnover, risk, caps and others."""
-    import torch
-
-    from linsat_studies.files import prepare, write_json
-    from linsat_studies.portfolio.document import RULES_HEADER, rule_rows
-    from linsat_studies.portfolio.report import measure_rules
-
-    path = folder / "rules.json" if record is None else record
-    prepare(path)
-    torch.set_num_threads(threads)
-    rules, periods = read_rules(prefer, at_least), read_periods(train_period, test_period)
-    study = open_study(folder, prices, data, rules, periods, sectors)
-    ruled = measure_rules(study, bar=progress_bar, note=lambda text: err.print(text, style="yellow", markup=False))
-    if not ruled:
-        raise ValueError(f"{folder / 'runs'} holds no run with the layer. Fix: train one first.")
-    long = ("scope", "sharpe", "value", "seconds")  # by window and day, or another each time
-    kept = {name: {key: value for key, value in row.items() if key not in long} for name, row in ruled.items()}
-    write_json(path, {"scope": study.scope, "run": next(iter(ruled.values()))["scope"]["run"], "rules": kept})
-    shown = Table(*RULES_HEADER)
-    for cells in rule_rows(ruled):
-        shown.add_row(*cells)
-    out.print(shown)
+    prepare(record)
+    study = open_study(asked, read_sector_file(sectors, asked.prices))
+    path = write_report(
+        study, record=record, bar=progress_bar, note=lambda text: err.print(text, style="yellow", markup=False)
+    )
     out.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 

@@ -1,35 +1,35 @@
-"""The tables of ``docs/portfolio.md``, made from the records of walk-forwards, of the test year and of further rules.
-
-A table stands between ``<!-- name -->`` and ``<!-- end of name -->`` and comes from ``name.json``; the text around it
-is written by hand. The differences of all walk-forwards are drawn in ``differences.png`` beside the records.
-"""
+"""The tables of ``docs/portfolio.md``, and the chart of the walk-forwards' differences."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from linsat_studies.files import read_json, read_text, write_text
+from linsat_studies.document import table
 from linsat_studies.portfolio import paper
 from linsat_studies.portfolio.charts import NAMES, differences_chart
 
 
-def write_document(page: Path, records: Path) -> list[str]:
-    """Fill the tables of a page from a folder of records, and draw their differences; returns the names filled.
+def tables(records: dict[str, Any]) -> dict[str, str]:
+    """The tables of walk-forwards and of the test year under the names of their records, and those of a report."""
+    made = {}
+    for name, record in records.items():
+        if "placebo" in record:
+            made[name] = walk_forward_tables(record)
+        elif "daily" in record:
+            made[name] = year_tables(record)
+        else:
+            made["rules"] = table(RULES_HEADER, rule_rows(record["rules"]))
+            made["times"] = table(TIMES_HEADER, time_rows(record["times"]))
+    return made
 
-    Raises:
-        ValueError: a record whose place the page does not have, or no record at all.
-    """
-    found = {path.stem: read_json(path) for path in sorted(records.glob("*.json"))}
-    if not found:
-        raise ValueError(f"{records} holds no record. Fix: linsat-studies portfolio walk-forward --record first.")
-    write_text(page, filled(read_text(page), found))
-    walks = {_title(record): record for record in found.values() if "placebo" in record}
+
+def draw(records: dict[str, Any], folder: Path) -> None:
+    """Draw the differences of all walk-forwards to ``differences.png``."""
+    walks = {_title(record): record for record in records.values() if "placebo" in record}
     if walks:
-        differences_chart(walks).savefig(records / "differences.png", dpi=150)
-    return list(found)
+        differences_chart(walks).savefig(folder / "differences.png", dpi=150)
 
 
 def _title(record: dict[str, Any]) -> str:
@@ -38,18 +38,6 @@ def _title(record: dict[str, Any]) -> str:
     first, last = (day[:4] for day in scope["days"])
     network = scope["protocol"].get("predictor", "stemgnn")
     return f"{scope['assets']} assets, {first} to {last}" + ("" if network == "stemgnn" else f", {NAMES[network]}")
-
-
-def filled(text: str, records: dict[str, Any]) -> str:
-    """A page's text with the tables of its records."""
-    for name, record in records.items():
-        place = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end of {re.escape(name)} -->)", re.DOTALL)
-        if not place.search(text):
-            raise ValueError(f"the page has no place for {name}. Fix: add <!-- {name} --> and <!-- end of {name} -->.")
-        kinds = {"daily": year_tables, "rules": rules_table, "placebo": walk_forward_tables}
-        made = next(write(record) for kind, write in kinds.items() if kind in record)
-        text = place.sub(lambda match, made=made: match[1] + made + match[2], text)  # type: ignore[misc]
-    return text
 
 
 def walk_forward_tables(record: dict[str, Any]) -> str:
@@ -74,17 +62,17 @@ def walk_forward_tables(record: dict[str, Any]) -> str:
         )
         for name, row in record["rows"].items()
     ]
-    lines += [*_table(header, rows), "", *_differences(record["differences"], placebo), ""]
+    lines += [table(header, rows), "", _differences(record["differences"], placebo), ""]
     two_stage = record["rows"]["two-stage"]
     lines += [
         f"On {placebo['luck']:.0%} of the {placebo['sets']} random sets the layer of equal scores earned less than "
         f"on the study's. Two-stage networks predicted no excess return in {two_stage['fallbacks']} of "
         f"{two_stage['programs']} windows, and fell back to minimum variance.",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def _differences(rows: Sequence[dict[str, Any]], placebo: dict[str, Any]) -> list[str]:
+def _differences(rows: Sequence[dict[str, Any]], placebo: dict[str, Any]) -> str:
     """The paired differences, with those of the placebo beside them."""
     random = {(row["of"], row["less"]): row for row in placebo["differences"]}
     header = ("difference of Sharpe ratios", "", "95 % interval", "random sets, mean", "95 % interval", "sets ahead")
@@ -94,7 +82,7 @@ def _differences(rows: Sequence[dict[str, Any]], placebo: dict[str, Any]) -> lis
         other = random.get((row["of"], row["less"]))
         cells += ["", "", ""] if other is None else [_mark(other), _span(other), f"{other['ahead']:.0%}"]
         made.append(cells)
-    return _table(header, made)
+    return table(header, made)
 
 
 def year_tables(record: dict[str, Any]) -> str:
@@ -129,12 +117,12 @@ def year_tables(record: dict[str, Any]) -> str:
                     f"{violation:.0e}",
                 )
             )
-    lines = _table(header, rows)
+    lines = [table(header, rows)]
     for predictor, found in record["daily"].items():
         first = (f"{NAMES[predictor]}: difference of Sharpe ratios", f"{found['days']} days", "95 % interval")
         made = [(f"{row['of']} - {row['less']}", _mark(row), _span(row)) for row in found["differences"]]
-        lines += ["", *_table(first, made)]
-    return "\n".join(lines) + "\n"
+        lines += ["", table(first, made)]
+    return "\n".join(lines)
 
 
 RULES_HEADER = (
@@ -166,9 +154,19 @@ def rule_rows(ruled: dict[str, dict[str, Any]]) -> list[list[str]]:
     ]
 
 
-def rules_table(record: dict[str, Any]) -> str:
-    """What the scores of one network earn under further rules."""
-    return "\n".join(_table(RULES_HEADER, rule_rows(record["rules"]))) + "\n"
+TIMES_HEADER = ("", "network", "layer", "network's share", "layer's share")
+
+
+def time_rows(times: dict[str, dict[str, float]]) -> list[list[str]]:
+    """A line for each predictor and number of windows, below the paper's, as `TIMES_HEADER` names its cells."""
+    rows = [["paper", "", "", *(f"{paper.TABLE_9[part]:.1f} %" for part in ("network", "layer"))]]
+    for predictor, spent in times.items():
+        for label, end in (("all test windows", ""), ("one window", "_one")):
+            parts = spent["network" + end], spent["layer" + end]
+            shown = [f"{1000 * part:.3g} ms" for part in parts]
+            shares = [f"{100 * part / sum(parts):.1f} %" for part in parts]
+            rows.append([f"{NAMES[predictor]}, {label}", *shown, *shares])
+    return rows
 
 
 def _mark(row: dict[str, Any]) -> str:
@@ -180,8 +178,3 @@ def _mark(row: dict[str, Any]) -> str:
 def _span(row: dict[str, Any]) -> str:
     signs = "+" if row["low"] < 0 else ""
     return f"{row['low']:{signs}.2f} to {row['high']:{signs}.2f}"
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table in Markdown."""
-    return [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]

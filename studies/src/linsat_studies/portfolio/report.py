@@ -14,7 +14,7 @@ from linsat_studies.portfolio import paper
 from linsat_studies.portfolio.baselines import BASELINES
 from linsat_studies.portfolio.charts import NAMES, seeds_chart, value_chart, weights_chart
 from linsat_studies.portfolio.config import PREDICTORS
-from linsat_studies.portfolio.document import RULES_HEADER, rule_rows
+from linsat_studies.portfolio.document import RULES_HEADER, TIMES_HEADER, rule_rows, time_rows
 from linsat_studies.portfolio.measurements import (
     SHOWN_RULES,
     TECHNIQUES,
@@ -58,11 +58,23 @@ def summary(results: Results) -> dict[str, Any]:
     return table
 
 
-def write_report(study: Study, *, bar: Bar = no_bar, note: Note = lambda text: None) -> Path:
+def layer_times(results: Results) -> dict[str, dict[str, float]]:
+    """Seconds that network and layer take, for each predictor: medians over its networks."""
+    found = {name: results[name, "layer"] for name in PREDICTORS if (name, "layer") in results}
+    return {
+        name: {part: float(np.median([one["seconds"][part] for one in runs])) for part in runs[0]["seconds"]}
+        for name, runs in found.items()
+    }
+
+
+def write_report(
+    study: Study, *, record: Path | None = None, bar: Bar = no_bar, note: Note = lambda text: None
+) -> Path:
     """Measure what is missing, then write ``index.html`` and ``summary.json`` to the study's folder.
 
     Args:
         study: with trained networks in its folder.
+        record: also gets further rules and times, for the tables of ``docs/portfolio.md``.
         bar: opens a progress bar of that label.
         note: told what is left out and why.
     """
@@ -81,6 +93,11 @@ def write_report(study: Study, *, bar: Bar = no_bar, note: Note = lambda text: N
         note(text)
     table = summary(results)
     write_json(study.folder / "summary.json", {"scope": study.scope, "table": table})
+    if record is not None:
+        long = ("scope", "sharpe", "value", "seconds")  # by window and day, or another each time
+        kept = {name: {key: value for key, value in row.items() if key not in long} for name, row in ruled.items()}
+        run = next(iter(ruled.values()))["scope"]["run"] if ruled else None
+        write_json(record, {"scope": study.scope, "run": run, "rules": kept, "times": layer_times(results)})
     path = study.folder / "index.html"
     build_page(study, results, baselines, ruled, notes).write(path)
     return path
@@ -113,7 +130,7 @@ def build_page(
     _table_3(page, results)
     _verdict(page, summary(results))
     _baseline_table(page, baselines)
-    _times(page, results)
+    _times(page, layer_times(results))
     _rules(page, study, ruled)
     _pictures(page, study, results, baselines)
     page.left_out(notes)
@@ -237,21 +254,10 @@ def _baseline_table(page: Page, baselines: dict[tuple[str, bool], dict[str, Any]
     )
 
 
-def _times(page: Page, results: Results) -> None:
-    rows = [["paper (table 9)", f"{paper.TABLE_9['network']:.1f} %", f"{paper.TABLE_9['layer']:.1f} %", "", ""]]
-    for predictor in PREDICTORS:
-        found = results.get((predictor, "layer"))
-        if not found:
-            continue
-        for label, end in (("all test windows", ""), ("one window", "_one")):
-            network = float(np.median([one["seconds"]["network" + end] for one in found]))
-            layer = float(np.median([one["seconds"]["layer" + end] for one in found]))
-            shares = [f"{100 * part / (network + layer):.1f} %" for part in (network, layer)]
-            times = [f"{1000 * part:.2f} ms" for part in (network, layer)]
-            rows.append([f"{NAMES[predictor]}, {label}", *shares, *times])
-    if len(rows) > 1:
+def _times(page: Page, times: dict[str, dict[str, float]]) -> None:
+    if times:
         page.heading("Table 9: where the time of inference goes")
-        page.table(["", "network", "layer", "network", "layer"], rows)
+        page.table(TIMES_HEADER, time_rows(times))
 
 
 def _rules(page: Page, study: Study, ruled: dict[str, dict[str, Any]]) -> None:
