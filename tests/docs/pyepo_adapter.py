@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import linsat
 from arena import decisions
 from linsat.interop.pyepo import FenchelYoung, constraints_of
