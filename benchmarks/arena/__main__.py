@@ -30,7 +30,8 @@ def main() -> None:
     if not options.page:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            _measure([unit for unit in plan.units(options.quick) if options.only in unit], path, options.quick)
+            units = [unit for unit in plan.units(options.quick) if options.only in unit or unit == "machine"]
+            _measure(units, path, options.quick)
         except KeyboardInterrupt:
             sys.exit(f"\nInterrupted; what was measured is in {path}, and the next call goes on from there.")
     if not options.quick:
