@@ -1,12 +1,14 @@
-"""Starts the process of each pair by a fork from one that has imported torch, which saves that time for every pair.
+"""Starts each process that measures by a fork from one that has imported torch, which saves that time for each of them.
 
-`Launcher` is the side of `run`; the other is this file as a program, which forks, waits, and ends what takes too long.
-It never uses torch's threads, so a fork is as good as a fresh process; linsat and the peers are imported after it.
+`Launcher` is the side of `run` and of the arena; the other is this file as a program, which forks, waits, and ends
+what takes too long. It never uses torch's threads, so a fork is as good as a fresh process; linsat and the peers are
+imported after it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -17,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+# RAYON is Moreau's, NPROC JAX's.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "NPROC")
 _POLL_SECONDS = 0.02
 
 
@@ -30,10 +34,11 @@ class Ended:
 
 
 class Launcher:
-    """``with Launcher(environment) as launcher: launcher.run(arguments_of_worker, log=path, timeout=9)``."""
+    """``with Launcher(environment, "worker") as launcher: launcher.run(arguments_of_worker, log=path, timeout=9)``."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], module: str) -> None:
         self._environment = dict(environment)
+        self._module = module  # has main(arguments)
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Launcher:
@@ -43,7 +48,7 @@ class Launcher:
         self.close()
 
     def run(self, arguments: Sequence[str], *, log: Path, timeout: float) -> Ended:
-        """Run `worker` with these arguments to its end, its output in ``log``."""
+        """Run the module with these arguments to its end, its output in ``log``."""
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -62,7 +67,7 @@ class Launcher:
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [sys.executable, __file__],
+                [sys.executable, __file__, self._module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -92,14 +97,14 @@ def _serve() -> None:
         order = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            _become_worker(order)
+            _become_worker(sys.argv[1], order)
         running.append(pid)
         ended = _wait(pid, order["timeout"])
         running.clear()
         print(json.dumps(vars(ended)), flush=True)
 
 
-def _become_worker(order: dict) -> None:
+def _become_worker(module: str, order: dict) -> None:
     try:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -107,9 +112,7 @@ def _become_worker(order: dict) -> None:
         for target in (1, 2):
             os.dup2(output, target)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        import worker
-
-        worker.main(order["arguments"])
+        importlib.import_module(module).main(order["arguments"])
     except BaseException:
         sys.excepthook(*sys.exc_info())
         sys.stderr.flush()

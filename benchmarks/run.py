@@ -26,11 +26,9 @@ import problems
 import report
 import results
 from bars import seconds_text
-from launcher import Launcher
+from launcher import THREAD_VARIABLES, Launcher
 from results import Record
 
-# RAYON is Moreau's, NPROC JAX's.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "NPROC")
 _COLD_STARTS, _COLD_STARTS_QUICK, _COLD_STARTS_PEERS = 5, 2, 1  # repetitions
 
 
@@ -49,7 +47,7 @@ class Settings:
 
     def environment(self) -> dict[str, str]:
         """Of every process that is measured."""
-        return dict(os.environ) | dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
+        return dict(os.environ) | dict.fromkeys(THREAD_VARIABLES, str(self.threads))
 
 
 @dataclass
@@ -81,7 +79,7 @@ class Runner:
         start = time.monotonic()
         deadline = start + 60 * self.settings.minutes
         expected, spent = sum(p.expected_seconds for p in self.pairs), 0.0
-        with Launcher(self.settings.environment()) as launcher:
+        with Launcher(self.settings.environment(), "worker") as launcher:
             for number, pair in enumerate(self.pairs, 1):
                 elapsed = time.monotonic() - start
                 pace = elapsed / spent if spent else 1.0

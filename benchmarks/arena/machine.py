@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from importlib import metadata
 from typing import Any
 
-PACKAGES = ("torch", "jax", "pinet-hcnn", "moreau", "cvxpylayers", "qpth", "proxsuite", "pyepo", "ortools", "clarabel")
-PACKAGES += ("qpsolvers", "hierarchicalforecast")
+import machine
+
+PACKAGES = ("torch", "jax", "pinet-hcnn", "moreau", "cvxpylayers", "qpth", "proxsuite", "qpax", "osqp", "quadprog")
+PACKAGES += ("pyepo", "ortools", "clarabel", "highspy", "qpsolvers", "hierarchicalforecast", "POT", "ott-jax")
 
 
 def describe() -> dict[str, Any]:
-    """The processor and the versions of everything that runs."""
-    versions = {"Python": platform.python_version()}
+    """The processor, the commit, and the versions of everything that runs."""
+    versions = {}
     for name in PACKAGES:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
-    return {"name": f"{platform.machine()} with {os.cpu_count()} cores, one thread", "versions": versions}
+    about = machine.machine()
+    return {
+        "cpu": about["cpu"],
+        "platform": about["platform"],
+        "python": machine.versions()["python"],
+        "commit": machine.commit(),
+        "versions": versions,
+    }

@@ -2,50 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 from arena import decisions, experts, filters, matching, mixing, plan, quadratic, reconciliation, records, routing
-from arena.tables import interval, mean, table
+from arena.tables import bars, interval, mean, table
 
 FILE = records.ROOT / "docs" / "arena.md"
 Results = dict[str, Any]
 
 
 def write(path: Path = FILE, source: Path = records.KEPT) -> Path:
-    """Write the page from the records; a section without any stays as it is in the page before."""
-    found = records.load(source)
-    results = {unit: record["result"] for unit, record in found.items()}
-    earlier = _sections(FILE.read_text(encoding="utf-8"))
-    sections = [_opening(results, sum(record["seconds"] for record in found.values()))]
+    """Write the page from the records; each section ends in what it lacks."""
+    found = {unit: record for unit, record in records.load(source).items() if unit in plan.units()}
+    results = {unit: record["result"] for unit, record in found.items() if not records.failed(record)}
+    sections = [_opening(found)]
     for heading, prefix, make in SECTIONS:
-        if any(unit.startswith(prefix) for unit in results):
-            sections.append("\n\n".join(part.strip() for part in make(results)))
-        else:
-            sections.append(earlier.get(heading, f"## {heading}\n\nNot run yet."))
+        parts = [part.strip() for part in make(results)] if any(u.startswith(prefix) for u in results) else []
+        parts = parts or [f"## {heading}"]
+        lacking = [_why(unit, found) for unit in plan.units() if unit.startswith(prefix) and unit not in results]
+        parts += [f"**Not measured**: {'; '.join(lacking)}."] if lacking else []
+        sections.append("\n\n".join(parts))
     path.write_text("\n\n".join([*sections, _closing().strip()]) + "\n", encoding="utf-8")
     return path
 
 
-def _sections(text: str) -> dict[str, str]:
-    """The sections of a page by their headings."""
-    parts = ("\n" + text).split("\n## ")[1:]
-    return {part.split("\n", 1)[0]: f"## {part.strip()}" for part in parts}
+def _why(unit: str, found: dict[str, Results]) -> str:
+    why = found[unit]["result"]["error"] if unit in found else "not run yet"
+    return f"`{unit}` ({why})"
 
 
-def _opening(results: Results, seconds: float) -> str:
-    machine = results.get("machine", {})
+def _opening(found: dict[str, Results]) -> str:
+    machine = found.get("machine", {}).get("result", {})
     versions = ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items())
-    name = machine.get("name", "an unnamed machine")
-    took = f"The recorded units took {seconds / 60:.0f} minutes on {name}: {versions}."
-    kept = [heading for heading, prefix, _ in SECTIONS if not any(unit.startswith(prefix) for unit in results)]
-    earlier = f" Of an earlier run, on linsat as it was then: {'; '.join(kept)}." if kept else ""
+    runs = sorted({record["run"] for record in found.values()})
+    minutes = sum(record["seconds"] for record in found.values()) / 60
+    one = "in one run, begun on" if len(runs) == 1 else "**not in one run**, but in those begun on"
+    busy = [record["others_cores"] for record in found.values() if record.get("others_cores") is not None]
+    others = f" Other programs kept {mean(busy):.1f} cores busy meanwhile." if busy else ""
     return f"""
 # The arena
 
-Problems as other projects publish them, with linsat beside those projects in one run. The page is written by
-`make arena` from its records; nothing on it is typed by hand.
-{took}{earlier}
+Problems as other projects publish them, with linsat beside those projects. The page is written by `make arena` from its
+records; nothing on it is typed by hand. All of it was measured {one} {", ".join(runs)} (UTC), in {minutes:.0f} minutes,
+each unit on one core of {machine.get("cpu", "an unnamed processor")}.{others}
+
+linsat at commit {machine.get("commit", "unknown")}, Python {machine.get("python", "unknown")}, {versions}.
 
 What is compared is a layer or a loss inside somebody else's benchmark, and what people use today for some things that
 linsat is for. Every section says what it does not show.
@@ -56,7 +59,7 @@ linsat is for. Every section says what it does not show.
 
 
 def _quadratic(results: Results) -> list[str]:
-    best = results["quadratic/optimum"]
+    best = results.get("quadratic/optimum", {}).get("test", math.nan)
     parts = [
         """
 ## Quadratic programs (DC3, HardNet, Pinet)
@@ -66,7 +69,7 @@ the draw of DC3's code. A network (two layers of 200) sees the right-hand sides,
 rows, and the objective is the loss. The first two columns are over the 833 test instances.
 """
     ]
-    parts += [_training(results, kind, float(best["test"])) for kind in ("convex", "non-convex")]
+    parts += [_training(results, kind, best) for kind in ("convex", "non-convex")]
     parts += [
         _timing(results, "small", "100 variables, 50 + 50 rows"),
         _timing(results, "large", "1,000 variables, 500 + 500 rows"),
@@ -95,11 +98,7 @@ def _training(results: Results, kind: str, optimum: float) -> str:
     for unit, result in results.items():
         if unit.startswith(f"quadratic/train/{kind}/"):
             runs.setdefault(unit.split("/")[3], []).append(result)
-    for name, found in runs.items():
-        good = [run for run in found if "error" not in run]
-        if not good:
-            rows.append((name, found[0]["error"], *[""] * 5))
-            continue
+    for name, good in runs.items():
         goals = [run["seconds to goal"] for run in good if run["seconds to goal"] is not None]
         rows.append(
             (
@@ -139,10 +138,6 @@ def _timing(results: Results, size: str, words: str) -> str:
         if not unit.startswith(f"quadratic/time/{size}/"):
             continue
         name = unit.split("/")[3]
-        if "error" in result:
-            batch = plan.FEW.get(name, 1024) if size == "large" else 1024
-            rows.append((name, f"{result['error']} for {batch} instances", ""))
-            continue
         scaled = result["seconds"] * 1024 / result["batch"]
         note = "" if result["batch"] == 1024 else f" (from {result['batch']})"
         rows.append((name, f"{scaled:.3g}{note}", f"{result['violation']:.0e}"))
@@ -167,7 +162,7 @@ constraints)`; *at 2p - c* puts it where SPO+ asks its solver; *layer, regret* i
 """
     ]
     for task in plan.TASKS:
-        draws = [r for unit, r in results.items() if unit.startswith(f"decisions/draw/{task}/") and "error" not in r]
+        draws = [r for unit, r in results.items() if unit.startswith(f"decisions/draw/{task}/")]
         if draws:
             parts.append(_draws(task, draws, results))
     published = ", ".join(f"{name} {regret} % in {s:,} s" for name, (regret, s) in decisions.PUBLISHED.items())
@@ -196,11 +191,7 @@ def _draws(task: str, draws: list[Results], results: Results) -> str:
         label = name if tau is None else f"{name}, tau {tau:g}"
         rows.append((label, interval(regrets), f"{mean(draw[name]['seconds'] for draw in draws):.1f}"))
     slow = results.get(f"decisions/slow/{task}", {})
-    rows += [
-        (f"{n}, draw 42 only", f"{100 * r['regret']:.2f}", f"{r['seconds']:.1f}")
-        for n, r in slow.items()
-        if isinstance(r, dict)
-    ]
+    rows += [(f"{n}, draw 42 only", f"{100 * r['regret']:.2f}", f"{r['seconds']:.1f}") for n, r in slow.items()]
     rows.sort(key=lambda row: float(row[1].split()[0]))
     ours = min((n for n in names if n.startswith("linsat")), key=lambda n: mean(d[n]["regret"] for d in draws))
     rival = min((n for n in names if not n.startswith("linsat")), key=lambda n: mean(d[n]["regret"] for d in draws))
@@ -220,12 +211,9 @@ The best of linsat's less the best rival ({rival}), paired: {interval(paired)} p
 
 
 def _routing(results: Results) -> list[str]:
-    found = {name: results.get(f"routing/{name}", {"error": "not run yet"}) for name in routing.ROUTERS}
+    found = {name: results[f"routing/{name}"] for name in routing.ROUTERS if f"routing/{name}" in results}
     rows = []
     for name, r in found.items():
-        if "error" in r:
-            rows.append((name, r["error"], *[""] * 7))
-            continue
         rows.append(
             (
                 name,
@@ -261,20 +249,21 @@ in view. *Inference*: every token by itself, without a capacity, by the bias tha
 duals). *Following*: by the bias that the held-out batch before it would have wanted. Expert choice has no such modes.
 """
     parts = [text, table(head, rows)]
-    ours = found["linsat"]
-    if "error" not in ours:
-        layer = ours["forward"] + ours["backward"]
+    ours = found.get("linsat")
+    if ours:
+        kept, hindsight = ours["inference largest load"], ours["text largest load"]
+        shares = {name: 100 * ours[name] / ours["step"] for name in ("forward", "backward", "decision")}
         parts.append(
-            f"The layer takes {100 * layer / ours['step']:.1f} % of the step ({1e3 * ours['forward']:.0f} ms forward, "
-            f"{1e3 * ours['backward']:.0f} ms backward), the hard decision another "
-            f"{100 * ours['decision'] / ours['step']:.1f} %."
+            "Of a step with linsat the layer takes "
+            + ", ".join(f"{share:.1f} % {name}" for name, share in shares.items())
+            + f" ({1e3 * sum(ours[name] for name in shares):.0f} ms together)."
         )
         parts.append(
-            f"Why the kept bias leaves a load of {ours['inference largest load']:.2f} at inference: held-out text is "
-            "other text. One bias made of the held-out batches themselves leaves "
-            f"{ours['text largest load']:.2f} in the worst of them, since the tokens of 16 sequences are far from "
-            f"independent; one made of each batch alone leaves {ours['own largest load']:.2f}. No bias that is fixed "
-            "before the text is seen can be below the former, but by chance."
+            bars([("largest load at inference by the kept bias below 1.5", f"{kept:.2f}", kept < 1.5)])
+            + "\n\nWhy: held-out text is other text, and the tokens of 16 sequences are far from independent. One bias "
+            f"made of the held-out batches themselves leaves {hindsight:.2f} in the worst of them; one made of each "
+            f"batch alone leaves {ours['own largest load']:.2f}. No bias that is fixed before the text is seen can be "
+            "below the former, but by chance."
         )
     parts.append(
         """
@@ -302,11 +291,11 @@ The programs are in `benchmarks/arena`; the records, one a unit, in `docs/assets
 
 SECTIONS = (
     (experts.HEADING, "experts/", experts.section),
-    (mixing.HEADING, "mixing/errors", mixing.section),
+    (mixing.HEADING, "mixing/", mixing.section),
     (filters.HEADING, "filters/", filters.section),
     (reconciliation.HEADING, "reconciliation/", reconciliation.section),
     (matching.HEADING, "matching/", matching.section),
-    ("Quadratic programs (DC3, HardNet, Pinet)", "quadratic/optimum", _quadratic),
-    ("Predict, then decide (PyEPO)", "decisions/draw/", _decisions),
+    ("Quadratic programs (DC3, HardNet, Pinet)", "quadratic/", _quadratic),
+    ("Predict, then decide (PyEPO)", "decisions/", _decisions),
     ("Mixture-of-experts routing", "routing/", _routing),
 )

@@ -14,8 +14,7 @@ Unit = Callable[[], Any]
 SEEDS = (0, 1)
 RATES = (3e-3, 1e-2, 3e-2)  # of learning, one is chosen on validation instances with another seed
 CHOOSING_SEED = 100
-DRAWS = decisions.DRAWS[:3]
-CHOOSING = decisions.CHOOSING_DRAWS[:1]
+DRAWS = {"shortest path": decisions.DRAWS, "knapsack": decisions.DRAWS[:2]}
 SLOW = ("RFWO",)  # once, on the first draw
 WAYS = tuple(decisions.MAKERS)
 TASKS = {
@@ -23,27 +22,27 @@ TASKS = {
     "knapsack": decisions.Task("knapsack"),
 }
 LARGE = (1000, 500, 500, 1024)
-# Instances that the slower layers get at the large size; the page says per 1,024 what that would be.
-FEW = {"Moreau": 2, "cvxpylayers": 2, "qpth": 16, "ProxQP": 16}
+# Instances that the slower layers get; the page says per 1,024 what that would be.
+FEW = {"large": {"Moreau": 2, "cvxpylayers": 2, "qpth": 16, "ProxQP": 16}, "small": {"cvxpylayers": 128}}
 
 
 def units(quick: bool = False) -> dict[str, Unit]:
     """Every unit by name, in the order of running."""
-    found: dict[str, Unit] = {
-        "machine": machine.describe,
-        **experts.units(quick),
-        **reconciliation.units(quick),
-        **mixing.units(quick),
-        **filters.units(quick),
-        **matching.units(quick),
-    }
+    found: dict[str, Unit] = {"machine": machine.describe}
+    for router in routing.ROUTERS:
+        found[f"routing/{router}"] = functools.partial(_route, router, quick)
+    for task in TASKS:
+        found[f"decisions/choose/{task}"] = functools.partial(_choose, task, quick)
+        for seed in DRAWS[task][: 1 if quick else None]:
+            found[f"decisions/draw/{task}/{seed}"] = functools.partial(_draw, task, seed, quick)
+    found["decisions/slow/shortest path"] = functools.partial(_slow, quick)
     found["quadratic/optimum"] = functools.partial(_optimum, quick)
     for kind in ("convex", "non-convex"):
         for rate in RATES[: 1 if quick else None]:
             found[f"quadratic/choose/{kind}/{rate}"] = functools.partial(_choose_rate, kind, rate, quick)
         for seed in SEEDS[: 1 if quick else None]:
             found[f"quadratic/train/{kind}/linsat/{seed}"] = functools.partial(_train_linsat, kind, seed, quick)
-            for how in ("its settings", "our recipe"):
+            for how in ("its settings", "our recipe")[seed > 0 :]:  # the first is slow
                 name = f"quadratic/train/{kind}/Pinet, {how}/{seed}"
                 found[name] = functools.partial(_train_pinet, kind, how, seed, quick)
     found["quadratic/train/convex/Moreau/0"] = functools.partial(_train_moreau, quick)
@@ -51,14 +50,8 @@ def units(quick: bool = False) -> dict[str, Unit]:
         found[f"quadratic/time/small/{layer}"] = functools.partial(_time, layer, False, quick)
     for layer in ("linsat", "Pinet, defaults", "Moreau", "cvxpylayers", "qpth", "ProxQP"):
         found[f"quadratic/time/large/{layer}"] = functools.partial(_time, layer, True, quick)
-    for task in TASKS:
-        for seed in CHOOSING[: 1 if quick else None]:
-            found[f"decisions/choose/{task}/{seed}"] = functools.partial(_choose, task, seed, quick)
-        for seed in DRAWS[: 1 if quick else None]:
-            found[f"decisions/draw/{task}/{seed}"] = functools.partial(_draw, task, seed, quick)
-    found["decisions/slow/shortest path"] = functools.partial(_slow, quick)
-    for router in routing.ROUTERS:
-        found[f"routing/{router}"] = functools.partial(_route, router, quick)
+    for part in (experts, matching, reconciliation, filters, mixing):
+        found |= part.units(quick)
     return found
 
 
@@ -139,7 +132,7 @@ def _time(layer: str, large: bool, quick: bool) -> dict[str, float]:
     from arena import quadratic, quadratic_rivals
 
     problem = _family(quick, large)
-    batch = 32 if quick else FEW.get(layer, 1024) if large else 1024
+    batch = 32 if quick else FEW["large" if large else "small"].get(layer, 1024)
     repeats = 1 if large else 3
     if layer.startswith("Pinet"):
         defaults = layer == "Pinet, defaults"
@@ -161,28 +154,19 @@ def _task(name: str, quick: bool) -> decisions.Task:
     return decisions.Task(name, train=32, test=16, epochs=1, grid=(3, 3), items=6) if quick else task
 
 
-def _choose(name: str, seed: int, quick: bool) -> list[dict[str, Any]]:
-    task = _task(name, quick)
-    return decisions.choose(decisions.smaller_test(task), seed, temperatures=(0.1,) if quick else None)
+def _choose(name: str, quick: bool) -> list[dict[str, Any]]:
+    task = decisions.smaller_test(_task(name, quick))
+    return decisions.choose(task, decisions.CHOOSING_DRAW, temperatures=(0.1,) if quick else None)
 
 
 def chosen(name: str, quick: bool) -> dict[str, tuple[str, float]]:
-    """For each way to use linsat the objective and temperature of the least mean regret on the choosing draws."""
-    runs = [
-        run
-        for unit, r in records.load(records.file(quick)).items()
-        if unit.startswith(f"decisions/choose/{name}/")
-        for run in r["result"]
-    ]
+    """For each way to use linsat and objective the temperature of the least regret on the choosing draw."""
+    runs = records.load(records.file(quick))[f"decisions/choose/{name}"]["result"]
     best: dict[str, tuple[str, float]] = {}
     for way in WAYS:
-        of_way = [run for run in runs if run["kind"] == way]
-        means: dict[tuple[str, float], list[float]] = {}
-        for run in of_way:
-            means.setdefault((run["objective"], run["tau"]), []).append(run["regret"])
         for objective in ("entropy", "Euclidean"):
-            options = {key: sum(v) / len(v) for key, v in means.items() if key[0] == objective}
-            best[f"{way}, {objective}"] = min(options, key=lambda key: options[key])
+            of_way = [run for run in runs if run["kind"] == way and run["objective"] == objective]
+            best[f"{way}, {objective}"] = (objective, min(of_way, key=lambda run: run["regret"])["tau"])
     return best
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import linsat
-from arena.tables import table
+from arena.tables import bars, table
 
 HEADING = "Reconciling forecasts"
 LEVELS = {25: (1, 4, 20), 500: (1, 9, 40, 450), 5000: (1, 24, 225, 4750)}
@@ -118,7 +118,7 @@ def units(quick: bool) -> dict[str, Callable[[], Any]]:
 
 
 def section(results: dict[str, Any]) -> list[str]:
-    rows, ratios = [], []
+    rows, ratios, away, slopes = [], {}, [], []
     for size in LEVELS:
         made = results.get(f"reconciliation/{size}", {})
         if "linsat.project" not in made:
@@ -137,10 +137,19 @@ def section(results: dict[str, Any]) -> list[str]:
                     f"{r['away']:.0e}" if name != "linsat.project" else "",
                 )
             )
-        if "MinTraceSparse" in made:
+        if "MinTraceSparse" in made:  # the faster of its two classes
             other = made["MinTraceSparse"]
-            ratios.append(f"{other['seconds'] * made['linsat.project']['paths'] / other['paths'] / ours:,.0f}")
+            ratios[size] = other["seconds"] * made["linsat.project"]["paths"] / other["paths"] / ours
+        away += [made["quadprog"]["away"]] if "quadprog" in made else []
+        slopes.append(made["linsat.project"]["stationarity"])
     head = ("series", "", "seconds for 200 paths", "times linsat", "stationarity", "largest difference to linsat")
+    found = []
+    if away:
+        words = f"{max(away):.0e} from quadprog's, stationarity {max(slopes):.0e}, at worst"
+        found.append(("the solution of the programs to 1e-6", words, max(*away, *slopes) <= 1e-6))
+    if ratios:
+        words = ", ".join(f"{ratio:,.0f} times with {size:,} series" for size, ratio in ratios.items())
+        found.append(("the faster class takes 20 times as long for 200 paths", words, min(ratios.values()) >= 20))
     gradient = results.get("reconciliation/gradient", {}).get("seconds")
     both = f"Forward and backward of 200 paths, 500 series, in torch: {1e3 * gradient:.0f} ms." if gradient else ""
     return [
@@ -153,9 +162,10 @@ paths in one call, through `linsat.interop.hierarchicalforecast`. *Stationarity*
 min(b, slope at b) over bottom series b: zero at the solution and only there, computed with numpy. quadprog solves the
 same programs one by one to the last digits, and says that they are the same.
 """,
-        table(head, rows),
+        table(head, rows) if rows else "",
+        bars(found) if found else "",
         f"""
-The faster of its two classes takes {", ".join(ratios)} times as long as linsat. {both}
+{both}
 
 ![Paths before and after](assets/arena/reconciliation.png)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +36,22 @@ def failed(record: dict[str, Any]) -> bool:
     return isinstance(record["result"], dict) and "error" in record["result"]
 
 
-def append(unit: str, result: Any, seconds: float, path: Path) -> None:
+def run_of(path: Path) -> str:
+    """When the run began whose records these are: now, where there are none."""
+    runs = [record["run"] for record in load(path).values()]
+    return runs[0] if runs else datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")
+
+
+def append(record: dict[str, Any], path: Path) -> None:
+    """``record`` has ``unit``, ``run``, ``result``, and what was measured beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = json.dumps({"unit": unit, "result": result, "seconds": round(seconds, 2)})
+    torn = path.exists() and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+        file.write("\n" * torn + json.dumps(record) + "\n")
 
 
-def keep(source: Path, target: Path = KEPT) -> None:
-    """Add what was measured to the records of the page, one line a unit; failures do not replace figures."""
-    kept = load(target)
-    for unit, record in load(source).items():
-        if not (failed(record) and unit in kept):
-            kept[unit] = record
+def keep(source: Path, units: Iterable[str], target: Path = KEPT) -> None:
+    """The records of the page: of every unit what was measured now, else what is there; one line a unit."""
+    found = load(target) | load(source)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text("".join(json.dumps(record) + "\n" for record in kept.values()), encoding="utf-8")
+    target.write_text("".join(json.dumps(found[u]) + "\n" for u in units if u in found), encoding="utf-8")

@@ -205,7 +205,7 @@ def _time_backward(X: Tensor, scores: Tensor, seconds: dict[str, float]) -> None
 
 
 class Experts(nn.Module):
-    """All experts as two batched products over a table (experts, places)."""
+    """Each expert on the tokens sent to it, however many they are."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -213,17 +213,12 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.randn(size.experts, size.hidden, size.width) * size.hidden**-0.5)
 
     def forward(self, h: Tensor, routed: Routed) -> Tensor:
-        experts = self.up.shape[0]
         order = torch.argsort(routed.expert, stable=True)
-        counts = torch.bincount(routed.expert, minlength=experts)
-        places = int(counts.max())
-        first = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-        slot = routed.expert[order] * places + torch.arange(len(order)) - first
+        counts = torch.bincount(routed.expert, minlength=len(self.up)).tolist()
         token = routed.token[order]
-        table = h.new_zeros(experts * places, h.shape[1]).index_copy(0, slot, h[token])
-        made = torch.bmm(F.gelu(torch.bmm(table.view(experts, places, -1), self.up)), self.down)
-        weighted = made.view(experts * places, -1)[slot] * routed.gate[order, None].to(h.dtype)
-        return torch.zeros_like(h).index_add(0, token, weighted)
+        parts = zip(h[token].split(counts), self.up.unbind(), self.down.unbind())
+        made = torch.cat([F.gelu(part @ up) @ down for part, up, down in parts])
+        return torch.zeros_like(h).index_add(0, token, made * routed.gate[order, None].to(h.dtype))
 
 
 class Model(nn.Module):

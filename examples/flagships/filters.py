@@ -71,6 +71,9 @@ for axis, (name, (places, least)) in zip(axes, ways.items()):
     for disc in discs:
         axis.add_patch(plt.Circle(disc.tolist(), radius, color="lightgrey"))
     axis.plot(places[:, :25, 0], places[:, :25, 1], color="tab:blue", linewidth=0.7)
-    axis.plot(0, 0, "o", color="tab:red")
-    axis.set(title=f"{name}: {there:.0%} arrive", aspect="equal")
+    axis.plot(*places[0, :25].T, ".", color="black", markersize=3, label="starts")
+    axis.plot(0, 0, "o", color="tab:red", label="goal")
+    axis.set_title(f"{name}: {there:.0%} arrive", fontsize=10)
+    axis.set(aspect="equal", ylim=(-2, 2))
+axes[0].legend(fontsize=8, loc="lower left")
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "filters.png", dpi=72)

@@ -46,15 +46,17 @@ figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.0), layout="c
 for (name, plan), colour in zip(plans.items(), ("tab:orange", "tab:green", "tab:blue")):
     left.plot(plan.sum(0).sort(descending=True).values * items / users, color=colour, label=name)
 left.axhline(1.5, color="grey", linewidth=0.8)
-left.set(title="loads of items, sorted", ylabel="even shares", ylim=(0, None))
+left.set(title="loads of items", xlabel="items, fullest first", ylabel="even shares", ylim=(0, None))
 left.legend(fontsize=8)
 place = np.arange(kinds)
 for i, (name, colour) in enumerate((("budgets", "tab:green"), ("budgets and parity", "tab:blue"))):
     for j, members in enumerate((group, ~group)):
         shown = plans[name][members].sum(0).numpy() / members.sum()
         heights = [shown[kind == k].sum() for k in range(kinds)]
-        middle.bar(place + 0.2 * (2 * i + j) - 0.3, heights, 0.18, color=colour, alpha=1 - 0.5 * j)
-middle.set(title="share of each kind, two groups", xlabel="kind of item", xticks=place)
+        label = f"{name}, {('smaller', 'larger')[j]} group"
+        middle.bar(place + 0.2 * (2 * i + j) - 0.3, heights, 0.18, color=colour, alpha=1 - 0.5 * j, label=label)
+middle.set(title="share of each kind", xlabel="kind of item", xticks=place, ylim=(0, 0.75))
+middle.legend(fontsize=7, loc="upper right")
 right.loglog(temperatures, np.maximum(1 - np.array(values), 1e-12), "o-", color="tab:blue", markersize=3)
 right.set(title="below the best value, relative", xlabel="temperature")
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "matching.png", dpi=90)

@@ -29,10 +29,12 @@ x[:, 0].mean().backward()  # what the mean total owes to each base forecast
 share = paths_tensor.grad.sum(0).numpy()
 
 figure, axes = plt.subplots(1, 3, figsize=(9.6, 2.9), layout="constrained")
-axes[0].hist([base[:, 0], bottom_up[:, 0], after[:, 0]], bins=18, label=["base", "bottom up", "reconciled"])
-axes[0].axvline(level[0], color="black", linewidth=1)
-axes[0].set(title="total sales, 200 paths (line: truth)")
-axes[0].legend(fontsize=8)
+bins = np.linspace(0, max(base[:, 0].max(), bottom_up[:, 0].max()), 25)
+for name, total in {"base": base, "bottom up": bottom_up, "reconciled": after}.items():
+    axes[0].hist(total[:, 0], bins, histtype="step", linewidth=1.6, label=name)
+axes[0].axvline(level[0], color="black", linewidth=1, label="truth")
+axes[0].set(title="total sales", xlabel="sales", ylabel="paths of 200")
+axes[0].legend(fontsize=8, loc="upper left")
 axes[1].scatter(base[:, 5:].ravel(), after[:, 5:].ravel(), s=3, alpha=0.4, color="tab:green")
 axes[1].axline((0, 0), slope=1, color="grey", linewidth=0.8)
 axes[1].set(title="products", xlabel="base", ylabel="reconciled")

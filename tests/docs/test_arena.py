@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import clarabel
 import numpy as np
@@ -15,7 +17,9 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from arena import __main__ as arena
 from arena import decisions, page, plan, quadratic, records, routing
+from launcher import Ended
 
 SMALL = (12, 5, 5, 240)
 
@@ -111,14 +115,125 @@ def test_a_bias_that_follows_balances_the_batch_it_has_seen() -> None:
         assert routing.load(routed, size)["dropped"] == 0
 
 
+def _record(unit: str, result: Any, file: Path, run: str = "2026-01-01 00:00") -> None:
+    records.append({"unit": unit, "run": run, "seconds": 1.0, "result": result}, file)
+
+
 def test_records_go_on_after_a_torn_line(tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl"
-    records.append("a", {"x": 1}, 1.0, file)
-    records.append("a", {"x": 2}, 1.0, file)
+    _record("a", {"x": 1}, file)
+    _record("a", {"x": 2}, file)
     with file.open("a") as out:
         out.write('{"unit": "b", "resu')
     assert records.load(file)["a"]["result"] == {"x": 2}
     assert list(records.load(file)) == ["a"]
+    _record("c", {"x": 3}, file, run=records.run_of(file))
+    assert list(records.load(file)) == ["a", "c"]
+    assert records.load(file)["c"]["run"] == "2026-01-01 00:00"  # that of the run it goes on with
+    assert records.run_of(tmp_path / "none.jsonl") > "2026-01-01 00:00"
+
+
+def test_kept_records_are_of_units_that_there_are_and_the_page_says_where_runs_are_mixed(tmp_path: Path) -> None:
+    now, kept, text = tmp_path / "now.jsonl", tmp_path / "kept.jsonl", tmp_path / "arena.md"
+    _record("routing/top-2, auxiliary loss", {"error": "before"}, kept, run="a")
+    _record("no unit any more", {"x": 1}, kept, run="a")
+    _record("machine", {"cpu": "a processor"}, now, run="b")
+    records.keep(now, plan.units(), kept)
+    assert list(records.load(kept)) == ["machine", "routing/top-2, auxiliary loss"]
+    assert "**not in one run**, but in those begun on a, b" in page.write(text, kept).read_text()
+    _record("routing/top-2, auxiliary loss", {"error": "fails now"}, now, run="b")
+    records.keep(now, plan.units(), kept)
+    written = page.write(text, kept).read_text()
+    assert "in one run, begun on b (UTC)" in written
+    assert "`routing/top-2, auxiliary loss` (fails now)" in written
+    assert "`quadratic/optimum` (not run yet)" in written
+
+
+def test_a_unit_that_takes_too_long_or_dies_is_recorded_as_such(tmp_path: Path) -> None:
+    """With the launcher's answers written down; that it ends what takes too long is in test_benchmarks."""
+
+    class Written:
+        def __init__(self, ended: Ended, log: str) -> None:
+            self.ended, self.log = ended, log
+
+        def run(self, arguments: list[str], *, log: Path, timeout: float) -> Ended:
+            assert timeout == arena.LIMIT
+            log.write_text(self.log)
+            return self.ended
+
+    late = arena._run("machine", True, Written(Ended(-9, True, 2.0), ""))
+    assert (late["result"], late["cpu_s"]) == ({"error": "more than 300 s"}, 2.0)
+    died = arena._run("machine", True, Written(Ended(-11, False, 0.1), "before\nSegmentation fault\n"))
+    assert died["result"] == {"error": "ended with -11: Segmentation fault"}
+
+
+def test_an_interrupted_run_ends_its_processes_and_goes_on(tmp_path: Path) -> None:
+    """By an arena of three small units in a process of its own."""
+    script = tmp_path / "small_arena.py"
+    script.write_text(SMALL_ARENA, encoding="utf-8")
+    command = [sys.executable, str(script)]
+    path = os.pathsep.join([str(tmp_path), str(BENCHMARKS), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    first = subprocess.Popen(command, env=environment, text=True, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 600
+    while not (tmp_path / "child").exists() and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.terminate()
+    assert "the next call goes on from there" in first.communicate(timeout=60)[1]
+    made = records.load(tmp_path / "quick.jsonl")
+    assert {unit: record["result"] for unit, record in made.items()} == {
+        "fine": {"cores": 1},
+        "raises": {"error": "ValueError: no"},
+    }
+    assert _ended((tmp_path / "child").read_text())  # what a unit has started is gone with it
+    again = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=600, check=False)
+    assert again.returncode == 0, again.stderr
+    later = records.load(tmp_path / "quick.jsonl")
+    assert later["waits"]["result"] == "not the first time"
+    assert later["fine"] == made["fine"]  # not run again
+    assert {record["run"] for record in later.values()} == {made["fine"]["run"]}
+
+
+def _ended(process: str) -> bool:
+    """Within some seconds; gone, or waiting for nothing but to be noticed. Unknown without /proc, and taken for so."""
+    for _ in range(200):
+        state = Path("/proc") / process / "stat"
+        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SMALL_ARENA = """
+import os, subprocess, sys
+from pathlib import Path
+from arena import __main__ as arena, plan, records, unit
+
+FOLDER = Path(__file__).parent
+
+def raises():
+    raise ValueError("no")
+
+def waits():
+    if (FOLDER / "child").exists():
+        return "not the first time"
+    child = subprocess.Popen(["sleep", "300"])
+    (FOLDER / "made").write_text(str(child.pid))
+    (FOLDER / "made").rename(FOLDER / "child")
+    child.wait()
+
+def fine():
+    return {"cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1}
+
+plan.units = lambda quick: {"fine": fine, "raises": raises, "waits": waits}
+records.FOLDER = FOLDER
+main = unit.main
+
+if __name__ == "__main__":
+    sys.argv, arena.UNIT = ["arena", "--quick"], "small_arena"
+    arena.main()
+"""
 
 
 def test_the_page_is_written_from_records_with_failures_in_it(tmp_path: Path) -> None:
@@ -153,28 +268,28 @@ def test_the_page_is_written_from_records_with_failures_in_it(tmp_path: Path) ->
         },
         "routing/linsat": route,
     }.items():
-        records.append(unit, result, 1.0, file)
+        _record(unit, result, file)
     text = page.write(tmp_path / "arena.md", file).read_text()
-    assert "| Moreau | more than 300 s |" in text
+    assert "`quadratic/train/convex/Moreau/0` (more than 300 s)" in text
     assert "| qpth | 64 (from 16) |" in text  # 1 s for 16 are 64 s for 1,024
     assert "| SPO+ | 9.00 ± 1.00 |" in text
     assert "-2.00 ± 1.00 points, in 1.00 of its time" in text
 
 
-def test_every_unit_has_a_name_and_temperatures_are_chosen_by_the_least_mean_regret(
+def test_every_unit_has_a_name_and_temperatures_are_chosen_by_the_least_regret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(plan.units()) > len(plan.units(quick=True)) > 20
     monkeypatch.setattr(records, "FOLDER", tmp_path)
-    for seed, regrets in ((1, (0.1, 0.3)), (2, (0.3, 0.05))):
-        runs = [
-            {"kind": way, "objective": objective, "tau": tau, "regret": r}
-            for way in decisions.MAKERS
-            for objective in ("entropy", "Euclidean")
-            for tau, r in zip((0.1, 1.0), regrets)
-        ]
-        records.append(f"decisions/choose/knapsack/{seed}", json.loads(json.dumps(runs)), 1.0, records.file())
+    runs = [
+        {"kind": way, "objective": objective, "tau": tau, "regret": regret}
+        for way in decisions.MAKERS
+        for objective in ("entropy", "Euclidean")
+        for tau, regret in ((0.1, 0.3), (1.0, 0.05), (3.0, 0.1))
+    ]
+    _record("decisions/choose/knapsack", json.loads(json.dumps(runs)), records.file())
     chosen = plan.chosen("knapsack", quick=False)
+    assert len(chosen) == 2 * len(decisions.MAKERS)
     assert set(chosen.values()) == {("entropy", 1.0), ("Euclidean", 1.0)}
 
 
@@ -186,8 +301,9 @@ def test_the_adapter_agrees_with_pyepos_models() -> None:
     for package in ("ortools", "pyepo"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    script, benchmarks = Path(__file__).parent / "pyepo_adapter.py", str(records.ROOT / "benchmarks")
-    given = {**os.environ, "PYTHONPATH": os.pathsep.join([benchmarks, *filter(None, [os.getenv("PYTHONPATH")])])}
-    ended = subprocess.run([sys.executable, str(script)], env=given, capture_output=True, text=True, check=False)
+    script = Path(__file__).parent / "pyepo_adapter.py"
+    path = os.pathsep.join([str(BENCHMARKS), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, env=environment)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.strip() == "agrees"

@@ -285,7 +285,7 @@ def test_resume_skips_what_is_measured(finished: Finished, capsys: pytest.Captur
 def test_a_slow_method_is_ended_and_a_run_without_time_says_so(tmp_path: Path) -> None:
     settings = run.Settings(tmp_path / "r.jsonl", 1, 0, False, 0.0, None, None, False)
     pairs = plan.chosen(METHODS, [problems.TINY.name], ["linsat-torch"])
-    with Launcher(settings.environment()) as launcher:
+    with Launcher(settings.environment(), "worker") as launcher:
         assert run.run_worker(pairs[0], settings, launcher, timeout=0.2)["status"] == "timeout"
     runner = run.Runner(settings, pairs)
     runner.prepare()
