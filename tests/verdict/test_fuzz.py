@@ -182,12 +182,12 @@ class TestLiarsAreCaught:
         verdict = judging.judge(case, judging.Depth(), SimpleNamespace(**{**NOTHING_ELSE, "solve": lie}))
         assert {text.partition(":")[0] for text in verdict.findings} == {"optimum"}
 
-    @pytest.mark.parametrize("objective", ["kl", "tsallis", "quadratic", "metric"])
-    @pytest.mark.parametrize("singular", [False, True])
+    @pytest.mark.parametrize(
+        ("objective", "singular"),
+        [("kl", False), ("tsallis", False), ("quadratic", False), ("quadratic", True), ("metric", False)],
+    )
     def test_a_point_that_holds_but_is_not_the_best_of_a_program(self, objective: str, singular: bool) -> None:
         """The same step under the other objectives; of a singular P the direction still costs something."""
-        if singular and objective != "quadratic":
-            pytest.skip("the others have no matrix that may be singular")
         factor = np.array([[1.0, 0.0], [0.5, 1.0], [0.0, -1.0]])
         P = factor @ factor.T + (0.0 if singular else np.eye(3))
         changes = {"P": P} if objective in ("quadratic", "metric") else {}
@@ -224,7 +224,7 @@ class TestLiarsAreCaught:
         assert verdict(solve=numpy_elsewhere) == {"doors"}
         solve, project = linsat.jax.solve, linsat.jax.project
         monkeypatch.setattr(
-            linsat.jax, "solve", lambda *a, **o: (found := solve(*a, **o)) and replace(found, x=found.x * (1 + 1e-6))
+            linsat.jax, "solve", lambda *a, **o: (found := solve(*a, **o))._replace(x=found.x * (1 + 1e-6))
         )
         assert verdict() == {"doors"}
         monkeypatch.setattr(linsat.jax, "solve", solve)
@@ -232,19 +232,20 @@ class TestLiarsAreCaught:
         assert verdict() == {"doors"}
 
     def test_a_gradient_that_is_wrong(self) -> None:
-        """Of the right sign and finite, one percent too long: to the scores, or to the numbers of the set alone."""
+        """Finite and of the right sign, but half as long again."""
 
-        def scores_only(y: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        def longer(y: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
             x = linsat.project(y, *arguments, **options)
-            return x + 0.01 * (x - x.detach())
+            return x + 0.5 * (x - x.detach())
 
-        depth = judging.Depth(gradients=True)
-        fair = judging.judge(simple_case(objective="slack-free"), depth, SimpleNamespace(**NOTHING_ELSE))
-        assert (fair.findings, fair.checks["finite differences"]) == ([], 1)
-        found = judging.judge(
-            simple_case(objective="slack-free"), depth, SimpleNamespace(**{**NOTHING_ELSE, "project": scores_only})
-        )
-        assert {text.partition(":")[0] for text in found.findings} == {"gradient"}
+        def found(**fake: Any) -> set[str]:
+            library = SimpleNamespace(**{**NOTHING_ELSE, **fake})
+            verdict = judging.judge(simple_case(objective="slack-free"), judging.Depth(gradients=True), library)
+            assert verdict.checks["finite differences"] == 1
+            return {text.partition(":")[0] for text in verdict.findings}
+
+        assert found() == set()
+        assert found(project=longer) == {"gradient"}
 
     @pytest.mark.parametrize("kind", formulas.KINDS)
     def test_formulas_that_do_not_hold_or_are_not_the_best(self, kind: str) -> None:
@@ -254,10 +255,9 @@ class TestLiarsAreCaught:
             objective="slack-free", sides=np.array([[1.0, 0.4]]), scores=np.array([[2.0, 0.0, -1.0]]), batch=(1,),
             points=[at],
         )  # fmt: skip
-        drawn = (formulas.draw(np.random.default_rng(n), kind, at) for n in range(100))
-        binding = replace(next(f for f in drawn if f.over(at) > -1e-12 and f.pieces.any()), price=None)
         plain = linsat.solve(case.scores[0], case.alone(0).constraints(linsat), objective=case.asked(linsat))
-        assert binding.over(plain.x) > 1e-3  # it changes the answer
+        drawn = (replace(formulas.draw(np.random.default_rng(n), kind, at), price=None) for n in range(1000))
+        binding = next(f for f in drawn if abs(f.side) > 0.05 and f.over(plain.x) > 1e-2)
 
         def found(**fake: Any) -> list[str]:
             verdict = judging.Verdict()
