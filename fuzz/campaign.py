@@ -146,9 +146,12 @@ def make(kind: str, seed: int, number: int) -> tuple[Case, Depth]:
     if kind == "infeasible":
         return draw_infeasible(seed, number), Depth(highs=number % 11 == 0, proof=number % 3 == 0)
     drawn = draw_structured if kind == "structured" else draw
-    doors, gradients = number % 61 == 0, number % 13 == 0
     return drawn(seed, number), Depth(
-        optimum=number % 17 == 0, highs=number % 23 == 0, doors=doors, gradients=gradients
+        optimum=number % 17 == 0,
+        highs=number % 23 == 0,
+        doors=number % 61 == 0,
+        gradients=number % 13 == 0,
+        formulas=number % 19 == 0,
     )
 
 

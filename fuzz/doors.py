@@ -15,21 +15,21 @@ from fuzz.verdict import Verdict
 _APART = 1e-7  # relative to the size of x: other sums may round differently, and steps end at 1e-9
 
 
-def judge_doors(case: Case, statuses: list[str], points: Array, verdict: Verdict) -> None:
+def judge_doors(case: Case, statuses: list[str], points: Array, verdict: Verdict, library: Any = linsat) -> None:
     """Statuses and points of numpy and JAX against those of torch; half precision is torch's alone."""
     if case.dtype not in ("float32", "float64") or case.sparse:
         return
-    _compare("numpy", case, by_numpy(case), (statuses, points), verdict)
+    _compare("numpy", case, by_numpy(case, library), (statuses, points), verdict)
     if not case.shared or case.batch != (0,):
         _compare("JAX", case, by_jax(case, "solve"), (statuses, points), verdict)
         _judge_jax_gradient(case, statuses, verdict)
 
 
-def by_numpy(case: Case) -> tuple[list[str], Array]:
+def by_numpy(case: Case, library: Any = linsat) -> tuple[list[str], Array]:
     """Statuses and x by the numpy door."""
-    cons, numbers = case.statement(linsat)
+    cons, numbers = case.statement(library)
     y = case.scores.astype(case.dtype)
-    solution = linsat.solve(y, cons, objective=case.asked(linsat), on_failure="ignore", **numbers)
+    solution = library.solve(y, cons, objective=case.asked(library), on_failure="ignore", **numbers)
     return [str(s) for s in solution.status.ravel()], solution.x.reshape(-1, y.shape[-1])
 
 

@@ -1,4 +1,4 @@
-"""The long runs behind docs/reliability.md: ``python -m fuzz.faults kills|soak|cost|malformed``.
+"""The long runs behind docs/reliability.md: ``python -m fuzz.faults kills|soak|cost|malformed|hostile|native``.
 
 Each prints one line per result and writes all of it, seeds and versions included, to ``fuzz/results/NAME.json``.
 Exit code 0: the bar was met; 1: it was missed; 2: the command was not understood.
@@ -21,6 +21,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+_GROWTH_MB = 5.0
+_MALFORMED = 400
 
 
 def kills(arguments: argparse.Namespace) -> bool:
@@ -56,7 +58,7 @@ def killed(name: str, makers: list[Callable[[Path], Any]], arguments: argparse.N
 
 
 def soak(arguments: argparse.Namespace) -> bool:
-    """Project so many instances in a separate process; the bar: memory grows by less than 20 MB."""
+    """Project so many instances in a separate process; the bar: memory grows by less than 5 MB."""
     from fuzz import soak as program
 
     found = program.soak(arguments.count)
@@ -64,8 +66,8 @@ def soak(arguments: argparse.Namespace) -> bool:
         f"{found['projections']:,} projections in {found['seconds']:.0f} s of processor time, "
         f"resident memory {found['start_mb']:.1f} MB, then {found['growth_mb']:+.1f} MB"
     )
-    record("soak", arguments, found["growth_mb"] < 20, found)
-    return found["growth_mb"] < 20
+    record("soak", arguments, found["growth_mb"] < _GROWTH_MB, found)
+    return found["growth_mb"] < _GROWTH_MB
 
 
 def cost(arguments: argparse.Namespace) -> bool:
@@ -85,7 +87,7 @@ def cost(arguments: argparse.Namespace) -> bool:
 
 
 def malformed(arguments: argparse.Namespace) -> bool:
-    """Run the tests that feed malformed input to every entrance; the bar: at least 200 inputs, every test passes."""
+    """Run the tests that feed malformed input to every entrance; the bar: 400 inputs, every test passes."""
     tests = [f"tools/tests/{name}.py" for name in ("test_untrusted_input", "test_cli_malformed")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", *tests],
@@ -97,8 +99,50 @@ def malformed(arguments: argparse.Namespace) -> bool:
     passed = sorted({line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if line.startswith("PASSED ")})
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     print(f"{len(passed)} malformed inputs rejected in one line, {len(failed)} not")
-    met = len(passed) >= 200 and not failed and done.returncode == 0
+    met = len(passed) >= _MALFORMED and not failed and done.returncode == 0
     record("malformed", arguments, met, {"passed": passed, "failed": failed})
+    return met
+
+
+def hostile(arguments: argparse.Namespace) -> bool:
+    """Send so many hostile requests to a running explorer; the bar: no traceback, and it goes on answering."""
+    sys.path.insert(0, str(HERE.parent / "tools" / "tests"))
+    from explorer_server import running_explorer
+    from fuzz import hostile as program
+
+    with running_explorer() as port:  # which ends with an error where the explorer wrote one
+        replies = program.asked(port, arguments.count, arguments.seed)
+    odd = [asdict(reply) for reply in replies if reply.odd]
+    print(f"{len(replies)} hostile requests, {len(odd)} with an odd answer", *odd, sep="\n")
+    record("hostile", arguments, not odd, {"replies": [asdict(reply) for reply in replies]})
+    return not odd
+
+
+def native(arguments: argparse.Namespace) -> bool:
+    """Make so many random and hostile calls of the core in C under each sanitizer; the bar: clean."""
+    found: dict[str, Any] = {}
+    for kind in arguments.kinds:
+        words = ["scripts/sanitized.py", kind, "--in-c", "--calls", str(arguments.count), "--seed", str(arguments.seed)]
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=HERE.parent,
+            check=False,
+        )
+        *_, statuses, calls, verdict = ["", "", "", *done.stdout.strip().splitlines()]
+        clean = done.returncode == 0 and calls.endswith(" 0 promises broken")
+        found[kind] = {
+            "clean": clean,
+            "calls": calls,
+            "instances": statuses,
+            "seconds": round(time.monotonic() - began),
+        }
+        print(done.stdout[-2000:] if not clean else f"{calls} ({statuses}); {verdict}", flush=True)
+    met = all(one["clean"] for one in found.values())
+    record("native", arguments, met, {"sanitizers": found})
     return met
 
 
@@ -116,11 +160,12 @@ def record(name: str, arguments: argparse.Namespace, met: bool, content: dict[st
         **{module.__name__: module.__version__ for module in (torch, numpy, scipy)},
         "processors": os.cpu_count(),
     }
+    program = "-m fuzz.faults" if Path(sys.argv[0]).stem == "faults" else os.path.relpath(sys.argv[0], HERE.parent)
     given = {key: value for key, value in vars(arguments).items() if key != "run"}
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps(
         {
-            "command": " ".join(["python -m fuzz.faults", *sys.argv[1:]]),
+            "command": " ".join(["python", program, *sys.argv[1:]]),
             "finished": time.strftime("%Y-%m-%d %H:%M"),
             "met": met,
             "arguments": given,
@@ -136,12 +181,15 @@ def main() -> int:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.faults", description=__doc__)
     commands = parser.add_subparsers(required=True, dest="name")
-    for function, count in ((kills, 20), (soak, 1_000_000), (cost, None), (malformed, None)):
+    counts = ((kills, 40), (soak, 1_000_000), (cost, None), (malformed, None), (hostile, 100), (native, 1_000_000))
+    for function, count in counts:
         one = commands.add_parser(function.__name__, help=function.__doc__)
         one.set_defaults(run=function)
         if count is not None:
             one.add_argument("--count", type=int, default=count)
         one.add_argument("--seed", type=int, default=0)
+        if function is native:
+            one.add_argument("--kinds", nargs="+", default=["memory", "thread"], help="of memory, thread")
         if function is cost:
             one.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     arguments = parser.parse_args()

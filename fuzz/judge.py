@@ -13,6 +13,7 @@ import linsat
 from fuzz.conflicts import exact_gap, row_sizes
 from fuzz.doors import judge_doors
 from fuzz.families import Array
+from fuzz.formulas import judge_formulas
 from fuzz.gradients import judge_gradients
 from fuzz.graphs import through_graph
 from fuzz.measure import allowance, evaluation_rounding, relative_violation, row_size, violations
@@ -37,6 +38,7 @@ class Depth:
     proof: bool = True  # the certificate of an infeasible instance among others
     doors: bool = False  # numpy and JAX, traced and mapped
     gradients: bool = False  # finite differences in every number
+    formulas: bool = False  # abs, maxima and norms beside the rows
 
 
 def judge(case: Case, depth: Depth | None = None, library: Any = linsat) -> Verdict:
@@ -94,9 +96,11 @@ def _judge(case: Case, depth: Depth, library: Any, verdict: Verdict) -> None:
     if depth.optimum and points.size and statuses[0] == "converged" and not case.infeasible[0]:
         _judge_optimum(alone(case, 0), scores_in_order[0], points[0], duals[0], verdict)
     if depth.doors and points.size:
-        judge_doors(case, statuses, points, verdict)
+        judge_doors(case, statuses, points, verdict, library)
     if depth.gradients and points.size and set(statuses) == {"converged"}:
-        judge_gradients(case, verdict)
+        judge_gradients(case, verdict, library)
+    if depth.formulas and points.size:
+        judge_formulas(case, verdict, library)
 
 
 def alone(case: Case, instance: int) -> Case:

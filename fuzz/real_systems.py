@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import torch
 
 import linsat
 from fuzz.conflicts import exact_gap
-from tests.helpers.real_systems import Program, read
+from tests.helpers.real_systems import Program, random_curvature, read
 from tests.helpers.time_limit import time_limit
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,6 +50,8 @@ def solve(program: Program, objective: linsat.Objective, seconds: float) -> dict
     gap = room = None
     if isinstance(objective, linsat.Euclidean):
         gap = float(program.euclidean_gap(scores, found.x, found.duals))
+    elif isinstance(objective, linsat.Quadratic):
+        gap = program.quadratic_gap(objective.P, scores, found.x, found.duals)
     elif isinstance(objective, linsat.KL):
         gap, odd = program.kl_gap(scores, found.x, found.duals, float(objective.tau))
         room = program.room(odd, found.x) if len(odd) and found.status.item() == "converged" else 0.0
@@ -108,6 +110,7 @@ def cases(program: Program, boxed: Program) -> dict[str, tuple[Program, linsat.O
         found[f"entropy, tau {tau}"] = (boxed, linsat.Entropy(tau))
         found[f"entropy without slack, tau {tau}"] = (boxed, linsat.Entropy(tau, slack="none"))
         found[f"KL, tau {tau}"] = (boxed, linsat.KL(tau))
+    found["quadratic"] = (boxed, linsat.Quadratic(random_curvature(boxed.shape[1])))
     return found
 
 
@@ -145,13 +148,17 @@ def filled(page: str, results: list[dict[str, Any]]) -> str:
     return page
 
 
-def answers(collection: str, program: Program, seconds: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Everything that is asked of one file."""
+def answers(
+    collection: str, program: Program, seconds: float, wanted: Callable[[str], bool]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Everything wanted that is asked of one file."""
     if collection == "infeasible":
-        yield "verdict", verdict(program, seconds)
+        if wanted("verdict"):
+            yield "verdict", verdict(program, seconds)
         return
     for asked, (part, objective) in cases(program, program.boxed()[0]).items():
-        yield asked, solve(part, objective, seconds)
+        if wanted(asked):
+            yield asked, solve(part, objective, seconds)
 
 
 def files(folder: Path, only: str) -> list[tuple[str, Path]]:
@@ -171,6 +178,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="JSON file for every solve")
     parser.add_argument("--seconds", type=float, default=60.0, help="of processor time for one solve (default 60)")
     parser.add_argument("--only", default="", help="part of the name of the files to take")
+    parser.add_argument("--asked", default="", help="part of what to ask, such as rescaled or KL; default everything")
     parser.add_argument("--page", type=Path, help="JSON file of an earlier run to write the page from")
     options = parser.parse_args()
     if options.page:
@@ -182,12 +190,14 @@ def main() -> int:
         return 2
     torch.set_num_threads(1)
     results = json.loads(options.out.read_text(encoding="utf-8")) if options.out and options.out.exists() else []
-    done = {(r["collection"], r["name"]) for r in results}
+    done = {(r["collection"], r["name"], r["asked"]) for r in results}
     for collection, path in files(options.data / "lp", options.only):
         name = path.name.removesuffix(".mps.gz")
-        if (collection, name) in done:
-            continue
-        for asked, found in answers(collection, read(path), options.seconds):
+
+        def wanted(asked: str, of: tuple[str, str] = (collection, name)) -> bool:
+            return options.asked in asked and (*of, asked) not in done
+
+        for asked, found in answers(collection, read(path), options.seconds, wanted):
             results.append({"collection": collection, "name": name, "asked": asked} | found)
             print(json.dumps(results[-1]), file=sys.stderr, flush=True)
         if options.out:

@@ -1,9 +1,13 @@
-"""``python -m fuzz.tables``: the tables of docs/reliability.md from the recorded run in results/."""
+"""``python -m fuzz.tables [RUN]``: the tables of docs/reliability.md from the records in results/.
+
+RUN is the record of a fuzzing run, such as out/fuzz/seed-1.json; it becomes the recorded one, results/fuzz.json.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,8 @@ from fuzz.structured import STRUCTURED
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reliability.md"
-RECORD = ROOT / "fuzz" / "results" / "seed-9.json"
+RESULTS = ROOT / "fuzz" / "results"
+RECORD = RESULTS / "fuzz.json"
 _STATUSES = ("converged", "step_limit", "stalled", "refused")
 
 
@@ -38,8 +43,11 @@ def feasible_text(record: dict[str, Any]) -> str:
         f"in {checks['gradients']:,} calls, graphs compiled and exported: {checks.get('compiled', 0)} and "
         f"{checks.get('exported', 0)}; HiGHS asked {checks['HiGHS']} times for feasibility; Clarabel",
         f"agreed in {vouched - apart} of {vouched} cases it vouched for (unsure in "
-        f"{checks['optimum: Clarabel unsure']}). Cases judged again after a repair: "
-        f"{checks.get('judged again', 0)}.",
+        f"{checks['optimum: Clarabel unsure']}), {checks.get('values', 0):,} times by the value of the objective. "
+        "Gradients against finite",
+        f"differences: {checks.get('finite differences', 0):,}; calls by numpy and JAX: {checks.get('numpy', 0):,} and "
+        f"{checks.get('JAX', 0):,}; sets with formulas: {checks.get('formulas', 0):,}, of them reported as not solved:",
+        f"{checks.get('formulas, reported', 0)}. Cases judged again after a repair: {checks.get('judged again', 0)}.",
         "",
         "| family | systems | converged | `step_limit` | `stalled` | rejected (dtype) | worst violation | worst gap |",
         "|---|---|---|---|---|---|---|---|",
@@ -53,8 +61,12 @@ def feasible_text(record: dict[str, Any]) -> str:
         "",
         "Worst violation: of hard rows called converged, relative to `max(1, sum_j |a_ij x_j|)`; worst gap: "
         "relative to 1 plus",
-        f"the sum of the terms of the objective; both beyond rounding. By option: `fuzz/results/{RECORD.name}`.",
+        "the sum of the terms of the objective; both beyond rounding. The same by what is asked:",
+        "",
+        "| asked | systems | converged | `step_limit` | `stalled` | rejected (dtype) |",
+        "|---|---|---|---|---|---|",
     ]
+    lines += [_row(option, counts) for option, counts in sorted(record["options"].items())]
     return "\n".join(lines)
 
 
@@ -96,13 +108,65 @@ def infeasible_text(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def faults_text(records: dict[str, dict[str, Any]]) -> str:
+    """What came of the programs of `fuzz.faults`, one line each; those without a record are left out."""
+    told = {
+        "kills": _kills,
+        "kills_training": _kills,
+        "soak": lambda r: (
+            f"{r['projections']:,} projections in one process, {r['calls']:,} calls of every kind, errors among them: "
+            f"resident memory {r['start_mb']:.1f} MB after the warm-up, {r['growth_mb']:+.1f} MB at the end (bar: 5 MB)"
+        ),
+        "malformed": lambda r: f"{len(r['passed'])} malformed inputs rejected in one line, {len(r['failed'])} not",
+        "hostile": lambda r: (
+            f"{len(r['replies'])} hostile requests to the explorer, "
+            f"{sum(bool(one['odd']) for one in r['replies'])} with a traceback "
+            "or without an answer to the question after it"
+        ),
+        "native": lambda r: "; ".join(
+            f"{kind}: {one['calls']} ({one['instances']})" for kind, one in r["sanitizers"].items()
+        ),
+    }
+    lines = ["| command | what came of it | on |", "|---|---|---|"]
+    for name, tell in told.items():
+        if name in records:
+            record = records[name]
+            day = record["finished"].partition(" ")[0]
+            lines.append(f"| `{record['command']}` | {'' if record['met'] else '**Missed.** '}{tell(record)} | {day} |")
+    return "\n".join(lines)
+
+
+def _kills(record: dict[str, Any]) -> str:
+    by_program: dict[str, list[dict[str, Any]]] = {}
+    for trial in record["trials"]:
+        by_program.setdefault(trial["program"], []).append(trial)
+    parts = []
+    for program, trials in by_program.items():
+        killed = [trial for trial in trials if trial["killed"]]
+        writing, equal = (sum(trial[name] for trial in killed) for name in ("at_write", "equal"))
+        left = sum(len(trial["left"]) for trial in killed)
+        parts.append(
+            f"{program}: {len(killed)} kills, {writing} while writing; {equal} ended bit for bit as if undisturbed, "
+            f"{left} half-written files left"
+        )
+    return ". ".join(parts)
+
+
+def fault_records() -> dict[str, dict[str, Any]]:
+    """The records of `fuzz.faults` that are there."""
+    names = ("kills", "kills_training", "soak", "malformed", "hostile", "native")
+    paths = {name: RESULTS / f"{name}.json" for name in names}
+    return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()}
+
+
 def _found(record: dict[str, Any], kind: str) -> int:
     return sum(kind in str(finding) for finding in record["findings"])
 
 
-def filled(page: str, record: dict[str, Any]) -> str:
-    """The page with both tables replaced."""
-    for marker, text in (("result", feasible_text(record)), ("infeasible", infeasible_text(record))):
+def filled(page: str, record: dict[str, Any], faults: dict[str, dict[str, Any]]) -> str:
+    """The page with its tables replaced."""
+    texts = {"result": feasible_text(record), "infeasible": infeasible_text(record), "faults": faults_text(faults)}
+    for marker, text in texts.items():
         block = re.compile(rf"(<!-- {marker} -->\n).*?(\n<!-- end -->)", re.DOTALL)
         page, count = block.subn(lambda found, text=text: found[1] + text + found[2], page)
         if count != 1:
@@ -113,6 +177,8 @@ def filled(page: str, record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        RECORD.write_text(Path(sys.argv[1]).read_text(encoding="utf-8"), encoding="utf-8")
     recorded = json.loads(RECORD.read_text(encoding="utf-8"))
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), recorded), encoding="utf-8")
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), recorded, fault_records()), encoding="utf-8")
     print(f"written: {PAGE}")

@@ -3,6 +3,7 @@
     python scripts/sanitized.py                      both builds
     python scripts/sanitized.py thread               one of memory, thread
     python scripts/sanitized.py --in-c               only the tests in C, a minute
+    python scripts/sanitized.py --in-c --calls 1000000 --seed 7
 
 ``memory`` is compiled with gcc's -fsanitize=address,undefined and ``thread`` with -fsanitize=thread, each beside a copy
 of the package in a temporary folder, which the tests import. Both variants of the kernel are tested. Only the kernel is
@@ -40,7 +41,6 @@ LEFT_OUT = "not first_call_of_a_fresh_process and not batch_that_does_not_fit an
 MEMORY = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
 # Tests fork while worker threads sleep, and the kernel hires new ones in the child: forbidden unless told otherwise.
 THREAD = {"TSAN_OPTIONS": "die_after_fork=0 ignore_noninstrumented_modules=1"}
-FUZZ = ["--fuzz", "20000", "1"]  # calls, seed
 FORKS = " and not fork and not data_loader"
 # A thread sleeps, the process forks, and the child starts a thread.
 PROBE = """
@@ -86,7 +86,7 @@ def build(sanitizers: str, folder: Path) -> None:
     subprocess.run([*command, "-o", str(kernel / "_core.abi3.so"), "-lm", "-lpthread"], check=True)
 
 
-def test_in_c(compiler: str, kind: str, folder: Path) -> bool:
+def test_in_c(compiler: str, kind: str, folder: Path, fuzz: list[str]) -> bool:
     """Build and run the tests in C; a sanitizer that finds something ends the program with another exit code."""
     flags = [flag for flag in FLAGS.split() if flag not in ("-fPIC", "-shared")]
     program = c_tests.build(folder, compiler, *flags, f"-fsanitize={BUILDS[kind][0]}")
@@ -94,7 +94,7 @@ def test_in_c(compiler: str, kind: str, folder: Path) -> bool:
     print(f"\n== {kind}, in C, {compiler}", flush=True)
     codes = [
         subprocess.run([str(program), *options], env=env, check=False).returncode
-        for options in ([], *c_tests.VARIANTS, FUZZ)
+        for options in ([], *c_tests.VARIANTS, fuzz)
     ]
     print(f"{kind}, in C: {'FAILED' if any(codes) else 'passed'}", flush=True)
     return not any(codes)
@@ -140,6 +140,8 @@ def main() -> int:
     parser.add_argument("kinds", nargs="*", help="of memory, thread; both without any")
     parser.add_argument("--tests", nargs="+", default=FILES, help="test files, in place of the kernel's")
     parser.add_argument("--in-c", action="store_true", help="only the tests in C")
+    parser.add_argument("--calls", type=int, default=20_000, help="random and hostile calls in C (default 20000)")
+    parser.add_argument("--seed", type=int, default=1, help="of the calls in C (default 1)")
     arguments = parser.parse_args()
     for kind in arguments.kinds:
         if kind not in BUILDS:
@@ -154,7 +156,7 @@ def main() -> int:
         left_out = LEFT_OUT if able[0] == "gcc" else LEFT_OUT + FORKS
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            clean.append(test_in_c(able[0], kind, folder))
+            clean.append(test_in_c(able[0], kind, folder, ["--fuzz", str(arguments.calls), str(arguments.seed)]))
             if arguments.in_c:
                 continue
             if left_out != LEFT_OUT:

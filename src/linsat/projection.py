@@ -120,9 +120,9 @@ def _with_formulas(y: Any, request: Request) -> Solution:
     layout = constraints._layout
     scores, arrangement = flatten("y", y, layout, constraints.num_variables, read_either)
     flat = to_numpy(scores)
-    objective = objective if layout is None else objective.flat(layout)
+    batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
+    objective = objective.read(layout, batch, flat.shape[-1])
     if isinstance(start, Mapping) and start:  # rows not named begin at 0: formulas have others beside them
-        batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
         begun = read_start(start, batch, constraints, lambda value: np.array(to_numpy(value), np.float64))
         start = np.nan_to_num(to_numpy(begun)).reshape(*batch, -1)
     call = formulas.prepare(Request(constraints, {}, objective, solver, on_failure, start), flat)

@@ -126,6 +126,20 @@ def test_the_answer_is_clarabels(case: str, kind: str) -> None:
         assert float(cost(objective, y, solution.x).value) < theirs + 1e-8  # its rows hold to a tolerance, too
 
 
+def test_a_metric_is_clarabels() -> None:
+    """A matrix of weights, for single scores and a batch of both doors."""
+    rng = np.random.default_rng(12)
+    F = rng.normal(size=(N, N))
+    W, y = F @ F.T + np.eye(N), rng.normal(size=N)
+    w, x = Variable(N, name="w"), cp.Variable(N)
+    cons = subject_to(w.sum() == 1, abs(w - CENTRE).sum() <= 0.2)
+    rows = [cp.sum(x) == 1, cp.norm1(x - CENTRE) <= 0.2, x >= 0, x <= 1]
+    expected = clarabel(cp.quad_form(x - y, cp.psd_wrap(W)) / 2, rows, x)
+    for scores in (y, np.stack([y, y]), torch.from_numpy(y), torch.from_numpy(np.stack([y, y]))):
+        found = np.asarray(linsat.project(scores, cons, objective=linsat.Euclidean(weights=W)))
+        assert np.abs(found - expected).max() < 1e-6
+
+
 def test_the_papers_slack_stays_that_of_linear_rows() -> None:
     """A sum of absolute values acts only where it binds; a linear row beside it has its slack, as the paper has it."""
     w, x, z, tau = Variable(N, name="w"), cp.Variable(N), cp.Variable(), 0.3

@@ -18,7 +18,18 @@ import pytest
 import torch
 
 import linsat
-from fuzz import campaign, conflicts, families, optimality, real_systems, shrink, structured, systems, tables
+from fuzz import (
+    campaign,
+    conflicts,
+    families,
+    formulas,
+    optimality,
+    real_systems,
+    shrink,
+    structured,
+    systems,
+    tables,
+)
 from fuzz import judge as judging
 from fuzz.systems import Case
 
@@ -26,7 +37,10 @@ FOLDER = Path(__file__).parents[2] / "fuzz"
 OBJECTIVES = ("entropic", "slack-free", "euclidean", "euclidean, weighted", "euclidean, metric")
 OBJECTIVES += ("KL", "Tsallis", "full quadratic")
 
-NOTHING_ELSE = {name: getattr(linsat, name) for name in ("Constraints", "solve", "project", "Entropy", "Euclidean")}
+_NAMES = ("Constraints", "solve", "project", "Entropy", "Euclidean", "KL", "Tsallis", "Quadratic", "Variable")
+_NAMES += ("subject_to", "maximum", "minimum", "norm")
+NOTHING_ELSE = {name: getattr(linsat, name) for name in _NAMES}
+EVERYTHING = judging.Depth(optimum=True, doors=True, gradients=True, formulas=True)
 
 
 def simple_case(**changes: Any) -> Case:
@@ -167,6 +181,99 @@ class TestLiarsAreCaught:
         case = simple_case(objective=objective, scores=0.3 * np.array([[1.0, 0.0, 0.2], [0.5, 0.1, 0.4]]))
         verdict = judging.judge(case, judging.Depth(), SimpleNamespace(**{**NOTHING_ELSE, "solve": lie}))
         assert {text.partition(":")[0] for text in verdict.findings} == {"optimum"}
+
+    @pytest.mark.parametrize(
+        ("objective", "singular"),
+        [("kl", False), ("tsallis", False), ("quadratic", False), ("quadratic", True), ("metric", False)],
+    )
+    def test_a_point_that_holds_but_is_not_the_best_of_a_program(self, objective: str, singular: bool) -> None:
+        """The same step under the other objectives; of a singular P the direction still costs something."""
+        factor = np.array([[1.0, 0.0], [0.5, 1.0], [0.0, -1.0]])
+        P = factor @ factor.T + (0.0 if singular else np.eye(3))
+        changes = {"P": P} if objective in ("quadratic", "metric") else {}
+        scores = 0.3 * np.array([[1.0, 0.0, 0.2], [0.5, 0.1, 0.4]])
+        case = simple_case(objective=objective, scores=scores, **changes)
+        along = torch.tensor([0.0, 1e-2, -1e-2], dtype=torch.float64)
+        assert kinds(case) == set()
+        assert kinds(case, solve=changed(lambda s: {"x": s.x + along})) == {"optimum"}
+
+    @pytest.mark.parametrize("objective", ["slack-free", "kl", "tsallis", "euclidean"])
+    def test_a_value_below_clarabels(self, objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where the gap is blind, the value of the objective tells."""
+        none = np.zeros(0, dtype=int)
+        monkeypatch.setattr(judging, "duality_gap", lambda *a: optimality.Gap(0.0, none, none, none))
+        along = torch.tensor([0.0, 1e-2, -1e-2], dtype=torch.float64)
+        scores = 0.3 * np.array([[1.0, 0.0, 0.2], [0.5, 0.1, 0.4]])
+        case = simple_case(objective=objective, scores=scores)
+        assert kinds(case) == set()
+        assert kinds(case, solve=changed(lambda s: {"x": s.x + along})) == {"optimum"}
+
+    def test_a_door_that_leads_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import linsat.jax
+
+        def numpy_elsewhere(y: Any, *arguments: Any, **options: Any) -> Any:
+            found = linsat.solve(y, *arguments, **options)
+            return replace(found, x=found.x + 1e-6) if isinstance(y, np.ndarray) else found
+
+        def verdict(**fake: Any) -> set[str]:
+            found = judging.judge(simple_case(), EVERYTHING, SimpleNamespace(**{**NOTHING_ELSE, **fake}))
+            assert found.checks["numpy"] == found.checks["JAX"] == found.checks["JAX, gradients"] == 1
+            return {text.partition(":")[0] for text in found.findings}
+
+        assert verdict() == set()
+        assert verdict(solve=numpy_elsewhere) == {"doors"}
+        solve, project = linsat.jax.solve, linsat.jax.project
+        monkeypatch.setattr(
+            linsat.jax, "solve", lambda *a, **o: (found := solve(*a, **o))._replace(x=found.x * (1 + 1e-6))
+        )
+        assert verdict() == {"doors"}
+        monkeypatch.setattr(linsat.jax, "solve", solve)
+        monkeypatch.setattr(linsat.jax, "project", lambda *a, **o: 1.001 * project(*a, **o))
+        assert verdict() == {"doors"}
+
+    def test_a_gradient_that_is_wrong(self) -> None:
+        """Finite and of the right sign, but half as long again."""
+
+        def longer(y: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+            x = linsat.project(y, *arguments, **options)
+            return x + 0.5 * (x - x.detach())
+
+        def found(**fake: Any) -> set[str]:
+            library = SimpleNamespace(**{**NOTHING_ELSE, **fake})
+            verdict = judging.judge(simple_case(objective="slack-free"), judging.Depth(gradients=True), library)
+            assert verdict.checks["finite differences"] == 1
+            return {text.partition(":")[0] for text in verdict.findings}
+
+        assert found() == set()
+        assert found(project=longer) == {"gradient"}
+
+    @pytest.mark.parametrize("kind", formulas.KINDS)
+    def test_formulas_that_do_not_hold_or_are_not_the_best(self, kind: str) -> None:
+        """Answers to the same rows without the formula, to half the scores, and with duals of the wrong sign."""
+        at = np.array([0.3, 0.3, 0.4])
+        case = simple_case(
+            objective="slack-free", sides=np.array([[1.0, 0.4]]), scores=np.array([[2.0, 0.0, -1.0]]), batch=(1,),
+            points=[at],
+        )  # fmt: skip
+        plain = linsat.solve(case.scores[0], case.alone(0).constraints(linsat), objective=case.asked(linsat))
+        drawn = (replace(formulas.draw(np.random.default_rng(n), kind, at), price=None) for n in range(1000))
+        binding = next(f for f in drawn if abs(f.side) > 0.05 and f.over(plain.x) > 1e-2)
+
+        def found(**fake: Any) -> list[str]:
+            verdict = judging.Verdict()
+            library = SimpleNamespace(**{**NOTHING_ELSE, **fake})
+            formulas.judge_case(case, [binding], verdict, library)
+            assert verdict.checks["formulas"] == 1
+            return [text.partition(":")[0] for text in verdict.findings]
+
+        assert found() == []
+        without = torch.from_numpy(plain.x)
+        assert "silent violation" in found(solve=changed(lambda s: {"x": without}))
+        assert "duals" in found(solve=changed(lambda s: {"duals": -s.duals}))
+        elsewhere = found(solve=lambda y, *a, **o: linsat.solve(-y, *a, **o))
+        assert "optimum" in elsewhere
+        if kind == "one":  # which leaves x a direction to move in
+            assert found(project=lambda y, *a, **o: linsat.project(2 * y - y.detach(), *a, **o)) == ["gradient"]
 
     def test_wrong_duals(self) -> None:
         assert kinds(nearest_case(), solve=changed(lambda s: {"duals": 0.99 * s.duals})) == {"optimum"}
@@ -439,7 +546,22 @@ def test_the_page_states_the_recorded_run():
     assert record["infeasible"] >= 10_000
     assert record["findings"] == []
     page = tables.PAGE.read_text()
-    assert tables.filled(page, record) == page
+    assert tables.filled(page, record, tables.fault_records()) == page
+
+
+def test_the_page_states_the_recorded_faults():
+    """Every record is of its bar, or more, and met it; another number on the page would be replaced."""
+    records = tables.fault_records()
+    assert {"kills", "soak", "malformed", "hostile"} <= set(records)
+    assert all(record["met"] for record in records.values())
+    assert sum(trial["killed"] and trial["equal"] for trial in records["kills"]["trials"]) >= 40
+    assert records["soak"]["projections"] >= 1_000_000
+    assert len(records["malformed"]["passed"]) >= 400
+    assert len(records["hostile"]["replies"]) >= 100
+    told = tables.faults_text(records)
+    assert told in tables.PAGE.read_text()
+    records["kills"]["trials"][0] |= {"killed": True, "equal": False}
+    assert tables.faults_text(records) != told
 
 
 def test_the_page_states_the_recorded_solves_of_real_systems():

@@ -17,7 +17,10 @@ from fuzz.shrink import FAILURES, is_true, load  # noqa: E402
 def test_once_failed(path: Path) -> None:
     case = load(path)
     assert is_true(case)
-    verdict = judge(case, Depth(optimum=True, highs=True))
+    finding = json.loads(path.read_text())["finding"]
+    verdict = judge(
+        case, Depth(optimum=True, highs=True, gradients=True, doors=finding.startswith("doors"), formulas=True)
+    )
     assert verdict.findings == []
-    if json.loads(path.read_text())["finding"].startswith("stalled"):  # reported then, solved now
+    if finding.startswith("stalled"):  # reported then, solved now
         assert set(verdict.statuses) == {"converged"}
