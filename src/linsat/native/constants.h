@@ -5,36 +5,11 @@
 #include <stdint.h>
 
 typedef struct {
-    double loose_residual;
-    double cooling;
-    double start_temperature;
-    double least_damping;
-    double first_damping;
-    double largest_damping;
-    double first_ridge;
-    double largest_ridge;
-    double refined_ridge;
-    double shorten;
-    double decrease;
-    double rounding;
-    double held;
-    double largest_stride;
-    double gap;
-    double fine;
-    double sum_rounding;
-    double settled;
-    double far;
-    int64_t backtracks;
-    int64_t certificate_every;
-    int64_t sweeps;
-    int64_t settling;
-    int64_t most_groups;
-    int64_t steps_before_interior;
-    double contradiction;
-    double vacuous;
-    double forced;
-    double unnoticed;
-    double row_rounding;
+    double loose_residual, cooling, start_temperature, least_damping, first_damping, largest_damping, first_ridge,
+        largest_ridge, refined_ridge, shorten, decrease, rounding, held, largest_stride, gap, fine, sum_rounding,
+        settled, far;
+    int64_t backtracks, certificate_every, sweeps, settling, most_groups, steps_before_interior;
+    double contradiction, vacuous, forced, unnoticed, row_rounding;
 } Constants;
 
 static const Constants CONSTANTS = {
