@@ -56,7 +56,12 @@ def text() -> str:
         "} Constants;",
         "",
         "static const Constants CONSTANTS = {",
-        *(f"    .{name} = {value!r}," for name, value in values.items()),
+        textwrap.fill(
+            " ".join(f".{name}~=~{value!r}," for name, value in values.items()),  # ~: no line ends here
+            120,
+            initial_indent="    ",
+            subsequent_indent="    ",
+        ).replace("~", " "),
         "};",
         "",
         "#endif",

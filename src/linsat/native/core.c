@@ -35,9 +35,12 @@
 
 INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
 
-#define COLD __attribute__((cold, noinline)) /* seldom called: compiled for size, and kept out of its callers */
+/* How things are compiled. TARGET: for some instructions; FOR_SIZE; BRIEFLY: with the usual optimisations only, where loops are
+ * not what takes time; COLD: seldom called, for size and out of its callers; UNROLL: a loop of few turns whose sums are to stay
+ * in registers. */
 #define PRAGMA(text) _Pragma(#text)
-#define UNROLL PRAGMA(GCC unroll 8) /* a loop of few turns whose sums are to stay in registers */
+#define COLD __attribute__((cold, noinline))
+#define UNROLL PRAGMA(GCC unroll 8)
 #if defined(__clang__)
 #define TARGET(features) PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
 #define END_TARGET PRAGMA(clang attribute pop)
@@ -52,7 +55,7 @@ INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
 #define END_FOR_SIZE PRAGMA(GCC pop_options)
 #define BRIEFLY PRAGMA(GCC push_options) PRAGMA(GCC optimize("O2"))
 #define END_BRIEFLY PRAGMA(GCC pop_options)
-/* What takes time is written in vectors already. Loops in several versions would add a third to the library. */
+/* What takes time is written in vectors already: loops in several versions would only make the library larger. */
 #pragma GCC optimize("no-tree-vectorize", "no-split-loops", "no-split-paths", "no-ipa-cp-clone")
 #pragma GCC optimize("no-version-loops-for-strides", "no-tree-loop-distribution", "no-gcse-after-reload", "no-inline-functions")
 #endif
@@ -112,8 +115,12 @@ END_TARGET
 #ifdef LINSAT_X86 /* for processors of before 2013: small, since it is one of three, and one instance at a time */
 #undef INLINE
 #undef UNROLL
+#undef BRIEFLY
+#undef END_BRIEFLY
 #define INLINE static __attribute__((unused))
 #define UNROLL
+#define BRIEFLY
+#define END_BRIEFLY
 FOR_SIZE
 #include "kernel.h"
 END_FOR_SIZE

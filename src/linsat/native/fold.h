@@ -1,5 +1,4 @@
-/* One instance with its numbers folded, and room to work in.
- */
+/* One instance with its numbers folded, and room to work in. */
 
 /* Of matrices, see matrix.h. */
 #define TILE 64  /* rows and columns of a tile */
