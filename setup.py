@@ -37,6 +37,8 @@ CORE = Extension(
         "-fno-trapping-math",
         "-Wno-psabi",
         "-g0",  # debug information would be three quarters of the file
+        # No exceptions pass through it; those of Windows are part of how it unwinds any stack.
+        *([] if WINDOWS else ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]),
         # gcc's vectors on the stack of Windows: see platform.h.
         *(["-DLINSAT_UNALIGNED_MOVES", "-Wa,-muse-unaligned-vector-move"] if WINDOWS else []),
     ],

@@ -9,6 +9,7 @@ Exit code 0: it is, or was written; 1: it is not.
 from __future__ import annotations
 
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -31,11 +32,16 @@ _SHARED: dict[ModuleType, dict[str, list[str]]] = {
 
 def text() -> str:
     """The header as it should be."""
-    fields = [
-        (kind, name.lower(), getattr(module, name))
+    values = {
+        name.lower(): getattr(module, name)
         for module, kinds in _SHARED.items()
-        for kind, names in kinds.items()
+        for names in kinds.values()
         for name in names
+    }
+    fields = [
+        textwrap.fill(f"{kind} {', '.join(names).lower()};", 120, initial_indent="    ", subsequent_indent="        ")
+        for kinds in _SHARED.values()
+        for kind, names in kinds.items()
     ]
     lines = [
         "/* Written by scripts/constants.py from linsat/solvers/newton.py and linsat/compile/presolve.py, "
@@ -46,11 +52,16 @@ def text() -> str:
         "#include <stdint.h>",
         "",
         "typedef struct {",
-        *(f"    {kind} {name};" for kind, name, _ in fields),
+        *fields,
         "} Constants;",
         "",
         "static const Constants CONSTANTS = {",
-        *(f"    .{name} = {value!r}," for _, name, value in fields),
+        textwrap.fill(
+            " ".join(f".{name}~=~{value!r}," for name, value in values.items()),  # ~: no line ends here
+            120,
+            initial_indent="    ",
+            subsequent_indent="    ",
+        ).replace("~", " "),
         "};",
         "",
         "#endif",

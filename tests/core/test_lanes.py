@@ -226,7 +226,7 @@ def test_a_neighbour_that_fails_changes_nothing():
 
 
 def test_without_wide_vectors():
-    """Two, four or eight lanes: the same answers to rounding, and as independent of the batch."""
+    """No lanes, four or eight: the same answers to rounding, and as independent of the batch."""
     program = (
         "import numpy as np, linsat; y = np.random.default_rng(0).normal(size=(9, 16));"
         "cons = linsat.constraints.doubly_stochastic(4); x = linsat.project(y, cons, tau=0.3);"

@@ -267,3 +267,32 @@ static int analyse(int64_t size, const int64_t *start, const int32_t *index, int
     else *made = a;
     return code;
 }
+
+/* ---- the numbers: fronts.h ---- */
+
+enum { PANEL = 64, FEW_ROWS = 8, OUT_OF_TIME = -2 }; /* PANEL: pivots whose rows are multiplied at once */
+#define SMALLEST_PIVOT 1e-300
+#define SLOW 0.7 /* share of the residual that a refinement must leave at most to be worth another */
+
+typedef struct {
+    double *front, *left, *right, *stack;
+    int32_t *place; /* (size) of each row in the front */
+    int32_t *waiting; /* (fronts) those on the stack */
+    int64_t until;
+    int64_t *pivots; /* positive, negative and dropped ones */
+} Fronts;
+
+/* A linear system in the order of elimination: what its factor is refined by, then the vectors of a solve. */
+typedef struct {
+    double *values;            /* (entries) */
+    double *diagonal, *weight; /* (size) the diagonal without regularisation, and how much a residual counts */
+    double *rhs, *v, *better, *rest, *rows;
+} Equations;
+
+static int64_t equations_room(const Analysis *a) { return a->entries + 6 * a->size + a->front; }
+
+static Equations equations_in(const Analysis *a, double *room) {
+    const int64_t n = a->size;
+    double *at = room + a->entries;
+    return (Equations){room, at, at + n, at + 2 * n, at + 3 * n, at + 4 * n, at + 5 * n, at + 6 * n};
+}

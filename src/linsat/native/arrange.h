@@ -1,4 +1,26 @@
-/* The layout of a sparsity pattern, in time and memory that grow with the coefficients and their pairs alone. */
+/* The layout of a sparsity pattern, made in time and memory that grow with the coefficients and their pairs alone. */
+
+/* A run of coefficients (or of pairs): at, at + 1, ... belong to variables col, col + 1, ... and to one target (step 0)
+ * or to neighbouring ones (step 1). The coefficients of pairs are first, first + 1, ... and second, second + 1, ... */
+typedef struct {
+    int32_t at, count, col, target, step, first, second;
+} Run;
+
+/* Everything that follows from the sparsity pattern; row positions are those of the kernel's order. */
+struct Layout {
+    int64_t rows, variables, entries, pairs, leading, width; /* width: the other rows, rounded up to a multiple of 8 */
+    int64_t groups, entry_runs, pair_runs;                   /* no runs: too short to pay, one entry at a time */
+    int64_t tiles, separate; /* tiles: ranges of variables; separate: no leading row has variables in two of them */
+    int64_t dense;           /* most coefficients are not zero: no pairs, H is a product of matrices */
+    const int32_t *order;    /* (rows) the user's row at each position */
+    const int32_t *entry, *entry_row, *entry_col; /* (entries) place in the user's order, position, variable; by tile */
+    const int32_t *pair_first, *pair_second, *pair_col, *pair_target; /* (pairs) entries of one variable, place in H */
+    const Run *runs_of_entries, *runs_of_pairs;
+    const int32_t *group_start, *group_rows; /* groups of disjoint rows; none where there are too many */
+    const int32_t *tile_start, *tile_entries, *tile_pairs, *tile_entry_runs, *tile_pair_runs; /* (tiles + 1) where each begins */
+    const int8_t *senses; /* (rows) in the user's order */
+    double seconds;       /* rough time of one evaluation and one factorisation, to decide about threads */
+};
 
 /* Why there is no layout. */
 enum {

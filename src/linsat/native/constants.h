@@ -5,69 +5,20 @@
 #include <stdint.h>
 
 typedef struct {
-    double loose_residual;
-    double cooling;
-    double start_temperature;
-    double least_damping;
-    double first_damping;
-    double largest_damping;
-    double first_ridge;
-    double largest_ridge;
-    double refined_ridge;
-    double shorten;
-    double decrease;
-    double rounding;
-    double held;
-    double largest_stride;
-    double gap;
-    double fine;
-    double sum_rounding;
-    double settled;
-    double far;
-    int64_t backtracks;
-    int64_t certificate_every;
-    int64_t sweeps;
-    int64_t settling;
-    int64_t most_groups;
-    int64_t steps_before_interior;
-    double contradiction;
-    double vacuous;
-    double forced;
-    double unnoticed;
-    double row_rounding;
+    double loose_residual, cooling, start_temperature, least_damping, first_damping, largest_damping, first_ridge,
+        largest_ridge, refined_ridge, shorten, decrease, rounding, held, largest_stride, gap, fine, sum_rounding,
+        settled, far;
+    int64_t backtracks, certificate_every, sweeps, settling, most_groups, steps_before_interior;
+    double contradiction, vacuous, forced, unnoticed, row_rounding;
 } Constants;
 
 static const Constants CONSTANTS = {
-    .loose_residual = 0.3,
-    .cooling = 0.5,
-    .start_temperature = 0.05,
-    .least_damping = 1e-09,
-    .first_damping = 0.01,
-    .largest_damping = 1.0,
-    .first_ridge = 1e-12,
-    .largest_ridge = 0.01,
-    .refined_ridge = 1e-11,
-    .shorten = 0.3,
-    .decrease = 0.0001,
-    .rounding = 1e-14,
-    .held = 1e-06,
-    .largest_stride = 1000000.0,
-    .gap = 10.0,
-    .fine = 0.0001,
-    .sum_rounding = 2.0,
-    .settled = 1e-10,
-    .far = 12.0,
-    .backtracks = 12,
-    .certificate_every = 8,
-    .sweeps = 3,
-    .settling = 40,
-    .most_groups = 4,
-    .steps_before_interior = 60,
-    .contradiction = 1e-09,
-    .vacuous = 1e-12,
-    .forced = 1e-10,
-    .unnoticed = 1e-13,
-    .row_rounding = 1e-15,
+    .loose_residual = 0.3, .cooling = 0.5, .start_temperature = 0.05, .least_damping = 1e-09, .first_damping = 0.01,
+    .largest_damping = 1.0, .first_ridge = 1e-12, .largest_ridge = 0.01, .refined_ridge = 1e-11, .shorten = 0.3,
+    .decrease = 0.0001, .rounding = 1e-14, .held = 1e-06, .largest_stride = 1000000.0, .gap = 10.0, .fine = 0.0001,
+    .sum_rounding = 2.0, .settled = 1e-10, .far = 12.0, .backtracks = 12, .certificate_every = 8, .sweeps = 3,
+    .settling = 40, .most_groups = 4, .steps_before_interior = 60, .contradiction = 1e-09, .vacuous = 1e-12,
+    .forced = 1e-10, .unnoticed = 1e-13, .row_rounding = 1e-15,
 };
 
 #endif

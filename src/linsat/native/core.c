@@ -18,11 +18,9 @@
  * Variables are cut into tiles, whose contributions to a sum are added in order: threads may share an instance (team.h),
  * and its bits do not depend on who computed what.
  *
- * The file includes itself once per instruction set; `linsat_solve` and `linsat_pull_back` pick one when they are called.
- * AVX-512 is for lanes that are instances only: the others gain little from it.
+ * What works on vectors is compiled once per instruction set (kernel.h); `linsat_solve` and `linsat_pull_back` pick one when
+ * they are called. AVX-512 is for lanes that are instances only: the others gain little from it.
  */
-#ifndef LINSAT_VARIANT
-
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -33,6 +31,37 @@
 #include <immintrin.h>
 #endif
 
+#define INLINE static inline __attribute__((always_inline, unused))
+
+INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
+
+/* How things are compiled. TARGET: for some instructions; FOR_SIZE; BRIEFLY: with the usual optimisations only, where loops are
+ * not what takes time; COLD: seldom called, for size and out of its callers; UNROLL: a loop of few turns whose sums are to stay
+ * in registers. */
+#define PRAGMA(text) _Pragma(#text)
+#define COLD __attribute__((cold, noinline))
+#define UNROLL PRAGMA(GCC unroll 8)
+#if defined(__clang__)
+#define TARGET(features) PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define END_TARGET PRAGMA(clang attribute pop)
+#define FOR_SIZE PRAGMA(clang attribute push(__attribute__((minsize)), apply_to = function))
+#define END_FOR_SIZE PRAGMA(clang attribute pop)
+#define BRIEFLY
+#define END_BRIEFLY
+#else
+#define TARGET(features) PRAGMA(GCC push_options) PRAGMA(GCC target(features))
+#define END_TARGET PRAGMA(GCC pop_options)
+#define FOR_SIZE PRAGMA(GCC push_options) PRAGMA(GCC optimize("Os"))
+#define END_FOR_SIZE PRAGMA(GCC pop_options)
+#define BRIEFLY PRAGMA(GCC push_options) PRAGMA(GCC optimize("O2"))
+#define END_BRIEFLY PRAGMA(GCC pop_options)
+/* What takes time is written in vectors already: loops in several versions would only make the library larger. */
+#pragma GCC optimize("no-tree-vectorize", "no-split-loops", "no-split-paths", "no-ipa-cp-clone")
+#pragma GCC optimize("no-version-loops-for-strides", "no-tree-loop-distribution", "no-gcse-after-reload", "no-inline-functions")
+#endif
+
+/* Compiled once, for any processor: what takes one number after another. */
+BRIEFLY
 #include "constants.h"
 #include "linsat.h"
 #include "platform.h"
@@ -40,30 +69,16 @@
 #include "workers.h"
 #include "ordering.h"
 #include "analysis.h"
-
-#define INLINE static inline __attribute__((always_inline, unused))
-
-/* A run of coefficients (or of pairs): at, at + 1, ... belong to variables col, col + 1, ... and to one target (step 0)
- * or to neighbouring ones (step 1). The coefficients of pairs are first, first + 1, ... and second, second + 1, ... */
-typedef struct {
-    int32_t at, count, col, target, step, first, second;
-} Run;
-
-/* Everything that follows from the sparsity pattern; row positions are those of the kernel's order. */
-struct Layout {
-    int64_t rows, variables, entries, pairs, leading, width; /* width: the other rows, rounded up to a multiple of 8 */
-    int64_t groups, entry_runs, pair_runs;                   /* no runs: too short to pay, one entry at a time */
-    int64_t tiles, separate; /* tiles: ranges of variables; separate: no leading row has variables in two of them */
-    int64_t dense;           /* most coefficients are not zero: no pairs, H is a product of matrices */
-    const int32_t *order;    /* (rows) the user's row at each position */
-    const int32_t *entry, *entry_row, *entry_col; /* (entries) place in the user's order, position, variable; by tile */
-    const int32_t *pair_first, *pair_second, *pair_col, *pair_target; /* (pairs) entries of one variable, place in H */
-    const Run *runs_of_entries, *runs_of_pairs;
-    const int32_t *group_start, *group_rows; /* groups of disjoint rows; none where there are too many */
-    const int32_t *tile_start, *tile_entries, *tile_pairs, *tile_entry_runs, *tile_pair_runs; /* (tiles + 1) where each begins */
-    const int8_t *senses; /* (rows) in the user's order */
-    double seconds;       /* rough time of one evaluation and one factorisation, to decide about threads */
-};
+#include "arrange.h"
+#include "objective.h"
+#include "instance.h"
+#include "presolve.h"
+#include "verdict.h"
+#include "fold.h"
+#include "gradients.h"
+#include "columns.h"
+#include "quadratic.h"
+END_BRIEFLY
 
 /* What lanes.h takes, and the steps and passes before it leaves an instance to iterate.h. Larger sets gain little in large
  * batches, and lose in batches of one, which take the same code so as to give the same bits. */
@@ -71,99 +86,48 @@ enum { LANE_ROWS = 12, LANE_VARIABLES = 36, LANE_ENTRIES = 96, LANE_STEPS = 30, 
 #define LANE_HOT 0.2 /* of the largest score: the temperature at which shares are of one size */
 enum { MOST_LANES = 8, CLAIMED = 64 }; /* instances that a thread takes at a time */
 enum { NEW_COEFFICIENTS = 1, NEW_ROWS = 2, NEW_VARIABLES = 4, NEW_HEAT = 8, NEW_NUMBERS = 15 }; /* what a group's numbers differ in */
-enum { LARGEST_INTERIOR = 250000, MOST_INTERIOR = 1000 }; /* rows times variables, and their sum */
 
-/* Whether a set is small enough for the dense factors of the interior-point method. */
-static int interior_takes(const Layout *a) {
-    return a->rows + a->variables <= MOST_INTERIOR && a->rows * a->variables <= LARGEST_INTERIOR;
-}
-
-enum { PARAMETERS = 2, GRADIENTS = 5 + PARAMETERS }; /* of an objective; that a call may ask for, but for that of the scores */
-static int takes_objective(const Layout *a, const Statement *s);
-static int is_full(const Statement *s);
-static int64_t size_of_parameter(const Layout *a, const Statement *s, int p);
-
-/* The gradients that are asked for, but for that of the scores, and their sizes. */
-typedef struct {
-    int64_t sizes[GRADIENTS], any;
-    Gradient of[GRADIENTS];
-    int written; /* one that is written, not added to, where each instance has its own: that of a full P */
-} Wanted;
-
-static Wanted list_gradients(const Layout *a, const Statement *s, const Pull *call) {
-    const Gradient of[] = {call->values, call->side, call->lower, call->upper, call->price, call->parameters[0], call->parameters[1]};
-    const int64_t first = size_of_parameter(a, s, 0), second = size_of_parameter(a, s, 1);
-    Wanted wanted = {{a->entries, a->rows, a->variables, a->variables, a->rows, first, second}, 0, {{NULL, 0}}, is_full(s) ? 5 : -1};
-    for (int g = 0; g < GRADIENTS; g++) {
-        if (wanted.sizes[g]) wanted.of[g] = of[g];
-        wanted.any |= wanted.of[g].at != NULL;
-    }
-    return wanted;
-}
-
-/* Whether sets of this pattern are small enough to be worked on in lanes. */
-static int fits_lanes(const Layout *a) {
-    return !a->dense && a->rows <= LANE_ROWS && a->variables <= LANE_VARIABLES && a->entries <= LANE_ENTRIES;
-}
-
-INLINE int64_t rounded_up(int64_t n) { return (n + 7) & ~(int64_t)7; }
+/* Compiled once per instruction set: what works on vectors. A function there is named V(name), so that none that is meant for
+ * newer processors can be called on others. */
 
 #if defined(__x86_64__) && !defined(LINSAT_NARROW)
 #define LINSAT_X86 1
-#define LINSAT_VARIANT(name) name##_avx2
-#define CORE(name) name##_avx2
+#define V(name) name##_avx2
+#define CORE(name) name##_avx2 /* of one instance: also what lanes of AVX-512 leave to it */
 #define LANES 4
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
-#include "core.c"
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-#undef LINSAT_VARIANT
-#undef LANES
+TARGET("avx2,fma")
+#include "kernel.h"
+END_TARGET
 
 #if !defined(_WIN32) /* whose compilers do not align vectors of 64 bytes on the stack */
 #define LINSAT_WIDE 1
-#define LINSAT_VARIANT(name) name##_avx512
+#define V(name) name##_avx512
 #define LANES 8
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512dq"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,avx512f,avx512dq")
-#endif
-#include "core.c"
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-#undef LINSAT_VARIANT
-#undef LANES
+TARGET("avx2,fma,avx512f,avx512dq")
+#include "kernel.h"
+END_TARGET
 #endif
 #undef CORE
 #endif
 
-#if defined(LINSAT_X86) && !defined(__clang__) /* for processors of before 2013: small, where it is one of three */
-#pragma GCC push_options
-#pragma GCC optimize("Os")
-#endif
-#define LINSAT_VARIANT(name) name##_plain
+#define V(name) name##_plain
 #define CORE(name) name##_plain
 #define LANES 2
-#include "core.c"
-#if defined(LINSAT_X86) && !defined(__clang__)
-#pragma GCC pop_options
+#ifdef LINSAT_X86 /* for processors of before 2013: small, since it is one of three, and one instance at a time */
+#undef INLINE
+#undef UNROLL
+#undef BRIEFLY
+#undef END_BRIEFLY
+#define INLINE static __attribute__((unused))
+#define UNROLL
+#define BRIEFLY
+#define END_BRIEFLY
+FOR_SIZE
+#include "kernel.h"
+END_FOR_SIZE
+#else
+#include "kernel.h"
 #endif
-#undef LINSAT_VARIANT
-#undef CORE
-#undef LANES
 
 typedef void (*Variant)(void); /* the functions of each have their own types */
 static int known = -1; /* the instructions in use; two threads that find out at once write the same answer */
@@ -182,17 +146,28 @@ static int instructions_in_use(void) {
     return level;
 }
 
-/* The function for one instance after another, or the one for as many as there are lanes. */
-#define BY_ONES(name, level) ((level) ? (Variant)name##_avx2 : (Variant)name##_plain)
-#ifdef LINSAT_WIDE
-#define BY_LANES(name, level) ((level) == AVX512 ? (Variant)name##_avx512 : BY_ONES(name, level))
+/* The function for one instance after another, and the one for as many as there are lanes. */
+#ifdef LINSAT_X86
+#define BY_ONES(name, level) ((level) == PLAIN ? (Variant)name##_plain : (Variant)name##_avx2)
 #else
-#define BY_LANES(name, level) BY_ONES(name, level)
-#endif
-#ifndef LINSAT_X86
-#undef BY_ONES
 #define BY_ONES(name, level) ((void)(level), (Variant)name##_plain)
 #endif
+#if defined(LINSAT_WIDE)
+#define BY_LANES(name, level) ((level) == AVX512 ? (Variant)name##_avx512 : (Variant)name##_avx2)
+#elif defined(LINSAT_X86)
+#define BY_LANES(name, level) ((Variant)name##_avx2)
+#else
+#define BY_LANES(name, level) ((Variant)name##_plain)
+#endif
+
+/* Whether sets of this pattern are small enough to be worked on in lanes, and there are any. */
+static int fits_lanes(const Layout *a, int level) {
+#ifdef LINSAT_X86
+    if (level == PLAIN) return 0;
+#endif
+    (void)level;
+    return !a->dense && a->rows <= LANE_ROWS && a->variables <= LANE_VARIABLES && a->entries <= LANE_ENTRIES;
+}
 
 static const double WORTH_WAKING = 6e-5;  /* seconds of work that are worth waking a thread for */
 static const double WORTH_SHARING = 5e-4; /* of an evaluation and a factorisation that threads share, where there are few instances */
@@ -213,7 +188,7 @@ EXPORT int linsat_solve(const Layout *layout, const Statement *statement, const 
     const Team team = {.together = works_together(layout, call->count)};
     const int64_t threads = threads_for(layout, &team, call->count, call->threads, USUAL_STEPS);
     const int level = instructions_in_use(), full = is_full(statement);
-    const int tiny = !full && fits_lanes(layout) && call->max_steps >= LANE_STEPS;
+    const int tiny = !full && fits_lanes(layout, level) && call->max_steps >= LANE_STEPS;
     const Variant chosen = full   ? BY_ONES(forward_quadratic, level)
                            : tiny ? BY_LANES(forward_by_lanes, level)
                                   : BY_ONES(forward, level);
@@ -241,7 +216,7 @@ EXPORT int linsat_pull_back(const Layout *layout, const Statement *statement, co
     const int64_t threads = threads_for(layout, &team, team.blocks, call->threads, 2 * team.block);
     const int level = instructions_in_use();
     const Variant chosen = is_full(statement)    ? BY_ONES(backward_quadratic, level)
-                           : fits_lanes(layout) ? BY_LANES(backward_by_lanes, level)
+                           : fits_lanes(layout, level) ? BY_LANES(backward_by_lanes, level)
                                                 : BY_ONES(backward, level);
     const int failed = run_shared((Task)chosen, layout, statement, call, team, threads);
     for (int64_t t = 0, at = 0; t < team.blocks && team.partial_size; t++)
@@ -328,78 +303,6 @@ EXPORT void linsat_abi(int64_t *sizes) {
     memcpy(sizes, own, sizeof(own));
 }
 
-#include "arrange.h"
+FOR_SIZE
 #include "xla.h"
-
-#else /* LINSAT_VARIANT: what follows is compiled once per instruction set */
-
-#define V(name) LINSAT_VARIANT(name)
-#define vec V(vec)
-#define mask V(mask)
-#define BLOCK (8 / LANES) /* vectors in a block of eight numbers */
-
-typedef double vec __attribute__((vector_size(8 * LANES), may_alias));
-typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
-
-#include "vectors.h"
-#include "objective.h"
-#if LANES == 8
-#define Instance CORE(Instance)
-#define Changes CORE(Changes)
-#define Sums CORE(Sums)
-#define Work CORE(Work)
-#else
-#include "matrix.h"
-#include "instance.h"
-#include "presolve.h"
-#include "evaluate.h"
-#include "hessian.h"
-#include "dense.h"
-#include "fold.h"
-#include "verdict.h"
-#include "start.h"
-#include "iterate.h"
-#include "fronts.h"
-#include "step_system.h"
-#include "interior.h"
-#include "hand_over.h"
-#include "solve.h"
-#include "pull_back.h"
-#include "quadratic.h"
-#endif
-#include "lanes.h"
-#include "tiny.h"
-
-#undef V
-#undef vec
-#undef mask
-#undef BLOCK
-#undef TERMS
-#undef EIGHT
-#undef loose
-#undef State
-#undef Work
-#undef Pass
-#undef Dense
-#undef Panels
-#undef Product
-#undef Elimination
-#undef Range
-#undef Instance
-#undef Own
-#undef Heat
-#undef Terms
-#undef Sums
-#undef Ends
-#undef Changes
-#undef ends_of
-#undef System
-#undef Point
-#undef Interior
-#undef Quadratic
-#undef Group
-#undef LanePoint
-#undef WOLFE
-#undef LEADING_ROWS
-
-#endif
+END_FOR_SIZE

@@ -1,6 +1,6 @@
 /* H where most coefficients are not zero: a product of matrices.
  *
- * Included by core.c once per instruction set.
+ * Compiled once per instruction set (kernel.h).
  */
 
 /* Columns of C times the root of d, for the rows of a list (-1: zeros), plain or in panels. */

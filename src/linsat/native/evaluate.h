@@ -1,67 +1,7 @@
 /* One instance at some duals: u, p, the potential and the residuals.
  *
- * Included by core.c once per instruction set.
+ * Compiled once per instruction set (kernel.h).
  */
-
-#define State V(State)
-#define Work V(Work)
-#define Pass V(Pass)
-#define Dense V(Dense)
-
-/* Everything at some duals. */
-typedef struct {
-    double *mu, *u, *p, *z, *r;
-    double theta, size, error;
-} State;
-
-/* H where most coefficients are not zero. */
-typedef struct {
-    double *C, *scaled;                /* (variables, width) coefficients; room for those of some rows, times d^1/2 */
-    int32_t *list, *order;             /* rows (positions in base) of the factored matrix; rows of base, -1: none */
-    int64_t count, ld;                 /* of the factored matrix */
-    double *base, *base_inverse, *base_size; /* see prepare_constant */
-    int64_t first, width;              /* rows of base eliminated, all rows of it */
-    int constant, ready;
-    double ridge;
-} Dense;
-
-/* One instance with its numbers folded, and room to work in. Rows are in the kernel's order. */
-typedef struct {
-    const Layout *layout;
-    Instance it;
-    Team *team;                                  /* who shares the work on an instance; NULL: nobody */
-    int objective, entropic, has_slack, bounded; /* bounded: some dual has a finite bound */
-    int fixed;                                   /* presolve has fixed a variable */
-    int paired;                                  /* evaluate_pairs serves */
-    int reusable;                                /* H was factored at this temperature, for all rows, nearby */
-    int64_t l, k;                                /* rounded up to multiples of eight */
-    double tau, reach;                             /* tau: T at the end of continuation */
-    double alpha;                                  /* TSALLIS only */
-    double *values, *coefficients, *pair_values;   /* a, c, and products of two c of one variable */
-    double *linear, *b, *s, *low, *high, *whole;   /* b: right-hand side; whole: what a row can reach, 0: not to be swept */
-    double *totals, *taken, *negative;             /* sums of c; what fixed variables take of b; negative coefficients */
-    double *base, *unit, *upper;                   /* x = base + unit p, and the bound that it must not exceed by rounding */
-    double *gain, *offset;                         /* linear = gain y + offset, which may be NULL: 0 */
-    double *least, *most, *first, *second, *weights; /* as in Own; weights: q where there is one for each variable, else NULL */
-    uint8_t *moving, *active;
-    State now, next;
-    double *d, *given, *direction, *rhs, *scratch, *q, *again; /* given: dL/dx */
-    double *parts, *sums;                    /* what tiles contribute to sums, one after the other */
-    int64_t part;                            /* numbers in a part */
-    double *H, *S, *inverse, *rest, *root, *keep, *packed, *panels; /* see factor */
-    Dense dense;
-    double *interior;                        /* room for the interior-point method, once an instance needs it */
-} Work;
-
-/* One loop over tiles, or over chunks of leading rows: what it reads and writes. */
-typedef struct {
-    Work *w;
-    State *at;
-    const double *coefficients, *from;
-    double *to, T, factor;
-    int whole; /* u too */
-    const uint8_t *wanted; /* rows of C p that matter, NULL: all */
-} Pass;
 
 /* The sum of the parts of `count` tiles or chunks, in order. */
 static void V(add_up)(const Work *w, int64_t count, double *restrict to, int64_t length) {
@@ -287,22 +227,6 @@ INLINE void V(evaluate_pairs)(const int o, const Work *w, int64_t t, State *at, 
     V(add_up_terms)(o, &terms, 1, logs, T, sums);
 }
 
-/* Whether evaluate_pairs can take every tile: each run of the first half has its like in the second. */
-static int V(are_paired)(const Layout *a) {
-    int64_t covered = 0;
-    for (int64_t t = 0; t < a->tiles && a->entry_runs; t++) {
-        const int64_t start = a->tile_entry_runs[t], half = (a->tile_entry_runs[t + 1] - start) / 2;
-        if ((a->tile_entry_runs[t + 1] - start) & 1) return 0;
-        for (int64_t n = start; n < start + half; n++) {
-            const Run first = a->runs_of_entries[n], second = a->runs_of_entries[n + half];
-            if (first.col != second.col || first.count != second.count || first.step == second.step) return 0;
-            if (first.col != covered) return 0;
-            covered += first.count;
-        }
-    }
-    return covered == a->variables && a->entries == 2 * a->variables;
-}
-
 /* z and the slacks' part of theta and r. */
 static void V(slacks)(const Work *w, State *at, double T) {
     const double inverse = 1.0 / T;
@@ -336,8 +260,7 @@ INLINE void V(evaluate_tile)(const int o, const Pass *pass, int64_t t) {
     State *at = pass->at;
     double *r = V(part_of)(w, t, at->r), *sums = w->sums + 2 * t;
     if (o != EUCLIDEAN && w->paired) {
-        if (pass->whole) V(evaluate_pairs)(o, w, t, at, pass->T, 1, r, sums);
-        else V(evaluate_pairs)(o, w, t, at, pass->T, 0, r, sums);
+        V(evaluate_pairs)(o, w, t, at, pass->T, pass->whole, r, sums);
         return;
     }
     if (pass->whole) V(adjust_tile)(w, t, at->mu, w->linear, at->u);

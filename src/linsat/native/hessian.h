@@ -1,6 +1,6 @@
 /* H of one instance, factored, and solves with it.
  *
- * Included by core.c once per instruction set.
+ * Compiled once per instruction set (kernel.h).
  */
 
 INLINE void V(slopes_tile)(const int o, const Pass *pass, int64_t t) {
@@ -57,15 +57,12 @@ static void V(assemble_part)(void *argument, int64_t t) {
     }
 }
 
-static int64_t V(chunk_of)(int64_t leading) { return leading <= 64 * 64 ? 64 : rounded_up((leading + 63) / 64); }
-static int64_t V(chunks_of)(int64_t leading) { return (leading + V(chunk_of)(leading) - 1) / V(chunk_of)(leading); }
-
 /* The leading rows of a chunk, from `start` to `stop`. */
 #define LEADING_ROWS(argument, chunk)                                                                   \
     const Pass *pass = argument;                                                                        \
     const Work *w = pass->w;                                                                            \
     const Layout *a = w->layout;                                                                        \
-    const int64_t ld = a->width, size = V(chunk_of)(a->leading), start = chunk * size;                  \
+    const int64_t ld = a->width, size = chunk_of(a->leading), start = chunk * size;                  \
     const int64_t stop = start + size < a->leading ? start + size : a->leading
 
 /* Leading rows of the coupling, each divided by the root of its diagonal entry, and copied into panels where H is wide. */
@@ -114,7 +111,7 @@ static int V(factor)(Work *w, const State *at, double T, double damping, double 
         for (int64_t h = g & ~(int64_t)7; h < ld; h += LANES)
             V(store)(w->S + g * ld + h, V(load)(w->S + g * ld + h) * w->keep[g] * V(load)(w->keep + h));
     for (int64_t g = 0; g < rest; g++) w->S[g * ld + g] = diagonal[g];
-    share(w->team, V(chunks_of)(first), V(scale_part), &pass);
+    share(w->team, chunks_of(first), V(scale_part), &pass);
     Product schur = {w->S, ld, 0, first, {coupling, ld, 8}, -1.0};
     if (w->panels) schur.P = (Panels){w->panels, 8, 8 * first};
     V(multiply)(w->team, &schur);
@@ -155,12 +152,12 @@ static void V(solve)(Work *w, const double *rhs, double *to) {
     Pass pass = {.w = w, .from = to, .to = to};
     memset(y, 0, ld * sizeof(double));
     if (first) {
-        share(w->team, V(chunks_of)(first), V(reduce_part), &pass);
-        V(add_up)(w, V(chunks_of)(first), y, ld);
+        share(w->team, chunks_of(first), V(reduce_part), &pass);
+        V(add_up)(w, chunks_of(first), y, ld);
     }
     for (int64_t g = 0; g < rest; g++) y[g] = to[first + g] - y[g];
     V(solve_forward)(w->S, ld, rest, w->inverse, y);
     V(solve_back)(w->S, ld, rest, w->inverse, y);
-    share(w->team, V(chunks_of)(first), V(extend_part), &pass);
+    share(w->team, chunks_of(first), V(extend_part), &pass);
     memcpy(to + first, y, rest * sizeof(double));
 }

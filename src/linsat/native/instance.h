@@ -1,6 +1,4 @@
 /* One instance: its numbers as stated, checked, and its standard form A x + S z = B (see linsat/compile/box.py).
- *
- * Included by core.c once per instruction set.
  */
 
 /* Rows, variables and coefficients in the order of the pattern; everything in double. */
@@ -15,13 +13,26 @@ typedef struct {
     double *range;                                 /* room for presolve */
     const int8_t *senses;
     int infeasible, forbids, zeros, broken; /* zeros: some numbers of the objective are 0; forbids: some variables are held at their lower bound; broken: the last instance had numbers that cannot be */
-} V(Instance);
-#define Instance V(Instance)
+} Instance;
 
-INLINE int64_t V(decided_size)(const Layout *a) { return 2 * (a->variables + a->rows); }
+/* Blocks of memory are cut into arrays, each at a multiple of eight numbers. */
+INLINE double *take(double **from, int64_t count) {
+    double *taken = *from;
+    *from += rounded_up(count);
+    return taken;
+}
+
+static void take_each(double **from, int64_t count, double **const *arrays) {
+    for (; *arrays; arrays++) **arrays = take(from, count);
+}
+
+/* Arrays of `count` numbers each, at the addresses given. */
+#define TAKE(from, count, ...) take_each(from, count, (double **const[]){__VA_ARGS__, NULL})
+
+INLINE int64_t decided_size(const Layout *a) { return 2 * (a->variables + a->rows); }
 
 /* Numbers of instance n. */
-INLINE void V(read_numbers)(double *restrict to, Numbers from, int64_t n, int64_t count) {
+INLINE void read_numbers(double *restrict to, Numbers from, int64_t n, int64_t count) {
     if (!count) return; /* a set without rows has no numbers to point to */
     const int64_t at = n * from.step;
     if (from.single)
@@ -31,25 +42,35 @@ INLINE void V(read_numbers)(double *restrict to, Numbers from, int64_t n, int64_
         for (int64_t j = 0; j < count; j++) to[j] = ((const double *)from.at)[at + j * from.stride];
 }
 
-INLINE int V(is_soft)(const Instance *it, int64_t i) { return isfinite(it->price[i]); }
-INLINE int V(is_absent)(const Instance *it, int64_t i) { return it->dual_lower[i] == 0.0 && it->dual_upper[i] == 0.0; }
+/* A number of an array of a call, which is float or double. */
+INLINE double score_at(const void *scores, int single, int64_t at) {
+    return single ? ((const float *)scores)[at] : ((const double *)scores)[at];
+}
+
+INLINE double number_at(Numbers from, int64_t n, int64_t j) {
+    const int64_t at = n * from.step + j * from.stride;
+    return score_at(from.at, (int)from.single, at);
+}
+
+INLINE int is_soft(const Instance *it, int64_t i) { return isfinite(it->price[i]); }
+INLINE int is_absent(const Instance *it, int64_t i) { return it->dual_lower[i] == 0.0 && it->dual_upper[i] == 0.0; }
 
 /* Whether a score of -inf, or a number of zero, holds variable j at its lower bound. */
-INLINE int V(is_held)(const Instance *it, const Objective *objective, const double *scores, int64_t j) {
+INLINE int is_held(const Instance *it, const Objective *objective, const double *scores, int64_t j) {
     return scores[j] == -INFINITY || (objective->zero[1] && it->parameters[1][j] == 0.0);
 }
 
 /* Coefficients and the box, and what follows from them alone; 0, or the status that they ask for. */
-static int V(state_box)(Instance *it, const Layout *a, const Statement *s, const double *scores, int64_t n) {
+static int state_box(Instance *it, const Layout *a, const Statement *s, const double *scores, int64_t n) {
     const Objective *objective = OBJECTIVES + s->objective;
     const int wide = s->objective == ENTROPY, plain = s->objective == EUCLIDEAN; /* what a coefficient's size is */
-    V(read_numbers)(it->values, s->values, n, a->entries);
-    V(read_numbers)(it->lower, s->lower, n, a->variables);
-    V(read_numbers)(it->upper, s->upper, n, a->variables);
+    read_numbers(it->values, s->values, n, a->entries);
+    read_numbers(it->lower, s->lower, n, a->variables);
+    read_numbers(it->upper, s->upper, n, a->variables);
     int usable = 1, empty = 0;
     for (int64_t j = 0; j < a->variables; j++) {
         const double low = it->lower[j], high = it->upper[j];
-        const int held = it->forbids && V(is_held)(it, objective, scores, j);
+        const int held = it->forbids && is_held(it, objective, scores, j);
         if (held) it->upper[j] = low;
         empty |= low > high;
         usable &= low < INFINITY && high > -INFINITY;
@@ -85,7 +106,7 @@ static int V(state_box)(Instance *it, const Layout *a, const Statement *s, const
 
 /* Where x has no unit of its own: what rows of non-negative coefficients leave of each variable, and s, the mean size of what
  * rows ask for, to a power of two, so that scales change without rounding. */
-static void V(state_unit)(Instance *it, const Layout *a) {
+static void state_unit(Instance *it, const Layout *a) {
     double *asked = it->range;
     int64_t sum = 0, count = 0;
     for (int64_t i = 0; i < a->rows; i++) asked[i] = it->side[i];
@@ -96,11 +117,11 @@ static void V(state_unit)(Instance *it, const Layout *a) {
     for (int64_t j = 0; j < a->variables; j++) it->room[j] = INFINITY;
     for (int64_t i = 0; i < a->rows; i++) {
         it->scale[i] /= it->unit;
-        const double size = V(is_absent)(it, i) ? 0.0 : fabs(asked[i]) / it->scale[i];
+        const double size = is_absent(it, i) ? 0.0 : fabs(asked[i]) / it->scale[i];
         int power;
         frexp(size, &power);
         if (size > 0 && size < INFINITY) sum += power - 1, count++;
-        if (V(is_soft)(it, i) || V(is_absent)(it, i) || it->senses[i] == GREATER || it->negative[i]) asked[i] = INFINITY;
+        if (is_soft(it, i) || is_absent(it, i) || it->senses[i] == GREATER || it->negative[i]) asked[i] = INFINITY;
     }
     for (int64_t e = 0; e < a->entries; e++) {
         const double value = it->values[a->entry[e]], room = asked[a->order[a->entry_row[e]]] / value;
@@ -114,15 +135,15 @@ static void V(state_unit)(Instance *it, const Layout *a) {
 }
 
 /* Slack of c x >= d with c >= 0 in units of what d needs beyond the least: the multiplier of the paper. */
-INLINE double V(multiple_of)(double need, double total, double shift) {
+INLINE double multiple_of(double need, double total, double shift) {
     return floor(total / ((need > 0 ? need : 1.0) + shift) * (1 + 1e-12));
 }
 
 /* Right-hand sides and prices; 0, or the status that they ask for. */
-static int V(state_rows)(Instance *it, const Layout *a, const Statement *s, int64_t n) {
+static int state_rows(Instance *it, const Layout *a, const Statement *s, int64_t n) {
     int usable = 1, impossible = 0;
-    V(read_numbers)(it->side, s->side, n, a->rows);
-    if (s->price.at) V(read_numbers)(it->price, s->price, n, a->rows);
+    read_numbers(it->side, s->side, n, a->rows);
+    if (s->price.at) read_numbers(it->price, s->price, n, a->rows);
     else
         for (int64_t i = 0; i < a->rows; i++) it->price[i] = INFINITY;
     for (int64_t i = 0; i < a->rows; i++) {
@@ -136,7 +157,7 @@ static int V(state_rows)(Instance *it, const Layout *a, const Statement *s, int6
         it->multiple[i] = 0.0;
         double slack = 0.0;
         if (s->entropic_slack && !isfinite(price) && sense != EQUAL) {
-            if (sense == GREATER && !it->negative[i]) it->multiple[i] = V(multiple_of)(need, it->most[i] - it->least[i], s->gamma_shift);
+            if (sense == GREATER && !it->negative[i]) it->multiple[i] = multiple_of(need, it->most[i] - it->least[i], s->gamma_shift);
             slack = sense == LESS ? need : it->negative[i] ? it->most[i] - side : it->multiple[i] * need;
         }
         it->slack[i] = slack;
@@ -145,12 +166,12 @@ static int V(state_rows)(Instance *it, const Layout *a, const Statement *s, int6
         it->dual_lower[i] = absent || (one_sided && sense == GREATER) ? 0.0 : -price;
         it->dual_upper[i] = absent || (one_sided && sense == LESS) ? 0.0 : price;
     }
-    if (usable && !impossible && has_unit((int)s->objective)) V(state_unit)(it, a);
+    if (usable && !impossible && has_unit((int)s->objective)) state_unit(it, a);
     return !usable ? NOT_FINITE : impossible ? INFEASIBLE : 0;
 }
 
 /* The numbers of the objective; 0, or the status that they ask for. */
-static int V(state_parameters)(Instance *it, const Layout *a, const Statement *s, int64_t n) {
+static int state_parameters(Instance *it, const Layout *a, const Statement *s, int64_t n) {
     const Objective *objective = OBJECTIVES + s->objective;
     int usable = 1;
     it->zeros = 0;
@@ -158,15 +179,13 @@ static int V(state_parameters)(Instance *it, const Layout *a, const Statement *s
         double *own = it->parameters[p];
         const double above = objective->above[p];
         const int64_t count = size_of_parameter(a, s, p);
-        if (s->parameters[p].at) V(read_numbers)(own, s->parameters[p], n, count);
+        if (s->parameters[p].at) read_numbers(own, s->parameters[p], n, count);
         else
             for (int64_t j = 0; j < count; j++) own[j] = 1.0;
         if (above == -INFINITY) { /* any number, of which there may be many */
-            vec nothing = {0};
-            int64_t j = 0;
-            for (; j + LANES <= count; j += LANES) nothing += 0.0 * V(load_at)(own + j);
-            for (; j < count; j++) nothing[0] += 0.0 * own[j];
-            usable &= V(sum_of)(nothing) == 0.0;
+            double nothing[8] = {0.0}; /* sums that do not wait for each other */
+            for (int64_t j = 0; j < count; j++) nothing[j & 7] += 0.0 * own[j];
+            for (int n = 0; n < 8; n++) usable &= nothing[n] == 0.0;
             continue;
         }
         for (int64_t j = 0; j < count; j++) {
@@ -178,7 +197,7 @@ static int V(state_parameters)(Instance *it, const Layout *a, const Statement *s
 }
 
 /* Variable j, with its numbers or those of the instance. */
-INLINE Variable V(variable_of)(const Instance *it, int o, int64_t j) {
+INLINE Variable variable_of(const Instance *it, int o, int64_t j) {
     Variable of = {it->lower[j], it->upper[j], {1.0, 1.0}};
     for (int p = 0; p < PARAMETERS; p++)
         if (OBJECTIVES[o].sizes[p]) of.numbers[p] = it->parameters[p][OBJECTIVES[o].sizes[p] == EACH ? j : 0];
@@ -186,19 +205,17 @@ INLINE Variable V(variable_of)(const Instance *it, int o, int64_t j) {
 }
 
 /* Nothing fixed, every row active that there is. */
-static void V(decide_nothing)(Instance *it, const Layout *a) {
+static void decide_nothing(Instance *it, const Layout *a) {
     memset(it->free, 1, a->variables);
     memset(it->at_upper, 0, a->variables);
-    for (int64_t i = 0; i < a->rows; i++) it->active[i] = !V(is_absent)(it, i);
+    for (int64_t i = 0; i < a->rows; i++) it->active[i] = !is_absent(it, i);
 }
 
 /* The two ends of a row as written, and its prices: what each unit beyond the upper or short of the lower end costs, or
  * infinity. An absent row has no ends; one that holds with equality anyway has two equal ones. */
 typedef struct {
     double lower, upper, over, under;
-} V(Ends);
-#define Ends V(Ends)
-#define ends_of V(ends_of)
+} Ends;
 
 INLINE Ends ends_of(const Instance *a, int64_t i) {
     const double low = a->dual_lower[i], high = a->dual_upper[i];

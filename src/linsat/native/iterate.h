@@ -1,6 +1,6 @@
 /* The iteration of linsat/solvers/newton.py.
  *
- * Included by core.c once per instruction set.
+ * Compiled once per instruction set (kernel.h).
  */
 
 #ifndef LINSAT_ITERATE
@@ -136,7 +136,7 @@ static void V(answers)(Work *w) {
 }
 
 /* Whether the duals, as weights of the rows, prove that nothing in the box satisfies them. */
-static int V(proves_infeasible)(Work *w) {
+COLD static int V(proves_infeasible)(Work *w) {
     const Layout *a = w->layout;
     double target = 0.0, best = 0.0, size = 0.0;
     memset(w->scratch, 0, w->k * sizeof(double));
@@ -158,6 +158,27 @@ static int V(proves_infeasible)(Work *w) {
         size += fabs(most);
     }
     return target - best - 1e-9 * size > 0.0;
+}
+
+/* The sum of |a x|, row by row in the kernel's order. */
+static void V(row_sizes)(const Work *w, const double *x, double *to) {
+    const Layout *a = w->layout;
+    memset(to, 0, w->k * sizeof(double));
+    for (int64_t e = 0; e < a->entries; e++) to[a->entry_row[e]] += fabs(w->values[e] * x[a->entry_col[e]]);
+}
+
+/* Whether x, the point that the duals mu ask for, and these are an answer. */
+static int V(holds)(Work *w, const double *x, const double *mu, double tol) {
+    const Layout *a = w->layout;
+    double objective = 0.0;
+    V(apply)(w, w->values, x, NULL, w->scratch);
+    const int quick = judge(a, &w->it, w->entropic, w->tau, w->scratch, mu, NULL, 0.0, tol);
+    if (quick >= 0) return quick;
+    V(row_sizes)(w, x, w->again);
+    for (int64_t j = 0; j < a->variables; j++) {
+        if (w->unit[j] > 0) objective += fabs(w->linear[j] / w->unit[j] * x[j]);
+    }
+    return judge(a, &w->it, w->entropic, w->tau, w->scratch, mu, w->again, objective, tol);
 }
 
 /* Whether the error has not fallen for more than `patience` steps, all at one temperature. */

@@ -1,6 +1,6 @@
 /* Many tiny instances: Newton's method and its gradient for LANES instances at once, one in each lane of every vector.
  *
- * Included by core.c once per instruction set. The method is that of iterate.h and pull_back.h, with these differences:
+ * Compiled once per instruction set (kernel.h). The method is that of iterate.h and pull_back.h, with these differences:
  *
  *   - A step is taken without a look at theta where the slope at its end says enough: theta is convex, so a slope that
  *     still falls proves that theta has fallen; one that rises a little (WOLFE of the slope at the start) is near the
@@ -15,8 +15,6 @@
  * i of all LANES instances, then number i + 1.
  */
 
-#define Group V(Group)
-#define LanePoint V(LanePoint)
 #define WOLFE 0.1
 
 /* Everything at some duals, as State. */
@@ -130,7 +128,7 @@ INLINE void V(read_lanes)(vec *restrict to, const void *const *from, int single,
         }
 #endif
     for (; j < count; j++)
-        for (int n = 0; n < LANES; n++) to[j][n] = CORE(score)(from[n], single, j);
+        for (int n = 0; n < LANES; n++) to[j][n] = score_at(from[n], single, j);
 }
 
 /* Numbers to the lanes whose bits are set. */

@@ -1,41 +1,17 @@
 /* Dense symmetric matrices: products, Cholesky factors and triangular solves, in tiles that a team can share.
  *
- * Included by core.c once per instruction set. A matrix has rows of `ld` numbers, a multiple of eight, at aligned
+ * Compiled once per instruction set (kernel.h). A matrix has rows of `ld` numbers, a multiple of eight, at aligned
  * addresses; of a symmetric one the blocks of eight on and above the diagonal are used.
  */
 
-#define TILE 64  /* rows and columns of a tile */
-#define DEPTH 128 /* terms of a sum in one go: two panels of so many rows fit the first cache */
-#define PACKED 128 /* from this width on a factor is copied into panels before it is multiplied */
-
-#define Panels V(Panels)
-#define Product V(Product)
-#define Elimination V(Elimination)
-
+#ifndef LINSAT_MATRIX
+#define LINSAT_MATRIX
 /* A matrix whose column g begins at `at + g / 8 * panel + g % 8` and goes on every `stride` numbers: as it is (stride
  * ld, panel 8), or copied into panels of eight columns (stride 8), which a long sum reads in order. */
 typedef struct {
     const double *at;
     int64_t stride, panel;
 } Panels;
-
-/* S[g .. g + 4, h .. h + 8] += sign * left' right */
-INLINE void V(small_product)(double *S, int64_t ld, const double *left, const double *right, int64_t stride, int64_t count,
-                             double sign) {
-    vec total[4][BLOCK] = {{{0}}};
-    for (int64_t i = 0; i < count; i++) {
-        const double *l = left + i * stride, *r = right + i * stride;
-        for (int b = 0; b < BLOCK; b++) {
-            const vec value = V(load)(r + b * LANES);
-            for (int a = 0; a < 4; a++) total[a][b] += l[a] * value;
-        }
-    }
-    for (int a = 0; a < 4; a++)
-        for (int b = 0; b < BLOCK; b++) {
-            double *to = S + a * ld + b * LANES;
-            V(store)(to, V(load)(to) + sign * total[a][b]);
-        }
-}
 
 /* S += sign * P' P from row and column `from` on, over `count` rows of P. */
 typedef struct {
@@ -44,6 +20,36 @@ typedef struct {
     Panels P;
     double sign;
 } Product;
+
+/* One step of the elimination: the rows of a block have been factored up to its diagonal tile. */
+typedef struct {
+    double *S, *packed;
+    const double *inverse;
+    int64_t ld, from, end; /* rows of the block */
+} Elimination;
+#endif
+
+/* S[g .. g + 4, h .. h + 8] += sign * left' right */
+INLINE void V(small_product)(double *S, int64_t ld, const double *left, const double *right, int64_t stride, int64_t count,
+                             double sign) {
+    vec total[4][BLOCK] = {{{0}}};
+    for (int64_t i = 0; i < count; i++) {
+        const double *l = left + i * stride, *r = right + i * stride;
+        UNROLL
+        for (int b = 0; b < BLOCK; b++) {
+            const vec value = V(load)(r + b * LANES);
+            UNROLL
+            for (int a = 0; a < 4; a++) total[a][b] += l[a] * value;
+        }
+    }
+    UNROLL
+    for (int a = 0; a < 4; a++)
+        UNROLL
+        for (int b = 0; b < BLOCK; b++) {
+            double *to = S + a * ld + b * LANES;
+            V(store)(to, V(load)(to) + sign * total[a][b]);
+        }
+}
 
 INLINE const double *V(column)(const Panels *P, int64_t g) { return P->at + (g >> 3) * P->panel + (g & 7); }
 
@@ -71,13 +77,6 @@ static void V(multiply)(Team *team, const Product *a) {
     const int64_t tiles = (a->ld - a->from + TILE - 1) / TILE;
     share(team, tiles * (tiles + 1) / 2, V(multiply_part), (void *)a);
 }
-
-/* One step of the elimination: the rows of a block have been factored up to its diagonal tile. */
-typedef struct {
-    double *S, *packed;
-    const double *inverse;
-    int64_t ld, from, end; /* rows of the block */
-} Elimination;
 
 /* The upper Cholesky factor of rows `from` to `end` within columns `from` to `stop`, in place; a pivot that is nothing
  * beside size[g] is dropped: its row depends on earlier ones and its dual stays where it is. Returns whether one was. */
@@ -121,12 +120,12 @@ static void V(eliminate_part)(void *argument, int64_t index) {
                 V(small_product)(S + g * ld + h, ld, S + from * ld + g, S + from * ld + h, ld, panel - from, -1.0);
         for (int64_t h = start; h < stop && last - panel == 8; h += LANES) { /* eight rows stay in registers */
             vec rows[8];
-#pragma GCC unroll 8
+            UNROLL
             for (int g = 0; g < 8; g++) rows[g] = V(load)(S + (panel + g) * ld + h);
-#pragma GCC unroll 8
+            UNROLL
             for (int g = 0; g < 8; g++) {
                 rows[g] *= a->inverse[panel + g];
-#pragma GCC unroll 8
+                UNROLL
                 for (int e = g + 1; e < 8; e++) rows[e] -= S[(panel + g) * ld + panel + e] * rows[g];
                 V(store)(S + (panel + g) * ld + h, rows[g]);
             }

@@ -18,15 +18,12 @@
  * `most` is what the box leaves, or LOOSE times what rows of non-negative coefficients leave, which changes no answer: it
  * keeps exponentials from overflowing on the way.
  *
- * The functions work on vectors, whatever their lanes are: variables of one instance (evaluate.h), or instances (lanes.h).
- * `o` is a constant wherever they are compiled. A new objective takes a row of OBJECTIVES, a line each in FOR_OBJECTIVES and
- * BY_OBJECTIVE, and its case in the functions below.
- *
- * Included by core.c once per instruction set.
+ * Here is what is asked of one variable; shares.h has p, psi and d of vectors of them. A new objective takes a row of
+ * OBJECTIVES, a line each in FOR_OBJECTIVES and BY_OBJECTIVE, and its case in the functions of both files.
  */
 
-#ifndef LINSAT_OBJECTIVE
-#define LINSAT_OBJECTIVE
+enum { PARAMETERS = 2, GRADIENTS = 5 + PARAMETERS }; /* of an objective; that a call may ask for, but for that of the scores */
+enum { LARGEST_INTERIOR = 250000, MOST_INTERIOR = 1000 }; /* rows times variables, and their sum */
 enum { NONE, ONE, EACH, SQUARE }; /* numbers of a parameter: for the instance, for each variable, or for each pair of them */
 
 typedef struct {
@@ -51,6 +48,11 @@ static const Objective OBJECTIVES[] = {
 #define LOOSE 1e10     /* times what rows leave of a variable */
 #define FARTHEST 1e150 /* what x may reach where nothing holds it */
 
+/* Whether a set is small enough for the dense factors of the interior-point method. */
+static int interior_takes(const Layout *a) {
+    return a->rows + a->variables <= MOST_INTERIOR && a->rows * a->variables <= LARGEST_INTERIOR;
+}
+
 /* Whether variables have no terms of their own: quadratic.h solves it. */
 static int is_full(const Statement *s) { return s->objective == QUADRATIC || s->objective == METRIC; }
 
@@ -74,24 +76,6 @@ static inline double most_of(double width, double room) {
 
 /* Whether instances have a unit of their own, s. */
 static inline int has_unit(int o) { return o == KL || o == TSALLIS; }
-
-/* FOR_OBJECTIVES makes of an inline function one function per objective, in which that is a constant; BY_OBJECTIVE calls the
- * one that is asked for. They are not merged into their caller: it would be so large that compilers keep numbers of the hot
- * loops in memory. */
-#define FOR_OBJECTIVE(name, o, parameters, ...) \
-    static __attribute__((noinline)) void V(name##_##o) parameters { V(name)(o, __VA_ARGS__); }
-#define FOR_OBJECTIVES(name, parameters, ...)             \
-    FOR_OBJECTIVE(name, ENTROPY, parameters, __VA_ARGS__)   \
-    FOR_OBJECTIVE(name, EUCLIDEAN, parameters, __VA_ARGS__) \
-    FOR_OBJECTIVE(name, KL, parameters, __VA_ARGS__)        \
-    FOR_OBJECTIVE(name, TSALLIS, parameters, __VA_ARGS__)
-#define BY_OBJECTIVE(which, name, ...)                     \
-    switch (which) {                                       \
-    case ENTROPY: V(name##_ENTROPY)(__VA_ARGS__); break;     \
-    case EUCLIDEAN: V(name##_EUCLIDEAN)(__VA_ARGS__); break; \
-    case KL: V(name##_KL)(__VA_ARGS__); break;               \
-    default: V(name##_TSALLIS)(__VA_ARGS__);                 \
-    }
 
 /* ---- one variable in the user's units: for the interior-point method, and for the verdict on its answer ---- */
 
@@ -196,113 +180,4 @@ static double gap_of(int o, const Variable *of, double score, long double u, dou
     }
     const double pushed = nearest != away ? fabs((double)(u - slope) * (t - a)) : 0.0;
     return (curve > 0.0 ? curve : 0.0) + pushed - steepness(o, of, nearest) * error * error / 2;
-}
-#endif
-
-#define Own V(Own)
-#define Heat V(Heat)
-#define Terms V(Terms)
-
-/* The numbers of a variable: bounds of p; q, or log(s most) and s most to the power of alpha - 1. */
-typedef struct {
-    vec least, most, first, second;
-} Own;
-
-/* The numbers of an instance: T, 1 / T, alpha, 1 / (alpha - 1); and whether variables have weights. */
-typedef struct {
-    vec T, inverse, alpha, power;
-    int weighted;
-} Heat;
-
-/* Terms of theta: their sum (Entropy: over T, and less the logarithm of the product), and the sum of their sizes. */
-typedef struct {
-    vec value, size, product;
-} Terms;
-
-INLINE Terms V(no_terms)(void) { return (Terms){{0}, {0}, V(all)(1.0)}; }
-
-/* ---- p, psi, d ---- */
-
-/* v of TSALLIS */
-INLINE vec V(power_base)(vec u, const Heat *at) { return (at->alpha - 1.0) * (u * at->inverse) + 1.0 / at->alpha; }
-
-/* log of p over `most` of KL and TSALLIS, above 0 where p is cut. */
-INLINE vec V(log_share)(const int o, vec u, const Own *own, const Heat *at) {
-    if (o == KL) return u * at->inverse - own->first;
-    const vec v = V(power_base)(u, at); /* 0 and below, p is nothing, also where a small power would leave something of it */
-    return V(pick)(v > 0.0, at->power * V(log_of)(V(larger)(v, V(all)(1e-300))) - own->first, V(all)(-INFINITY));
-}
-
-/* psi of some variables at u, where p is their share. */
-INLINE void V(add_terms)(const int o, vec u, vec p, const Own *own, const Heat *at, Terms *to) {
-    vec term;
-    if (o == ENTROPY) { /* T softplus(u / T) is the larger of u and 0, less T log of the larger of p and 1 - p */
-        to->value += V(larger)(u * at->inverse, (vec){0});
-        to->product *= V(larger)(p, 1.0 - p);
-        return;
-    }
-    if (o == EUCLIDEAN) {
-        vec pull = p;
-        if (at->weighted) pull = own->first * p;
-        term = p * (u - 0.5 * pull);
-    } else if (o == KL) term = at->T * (p + own->most * V(larger)(V(log_share)(o, u, own, at), (vec){0}));
-    else {
-        const vec v = V(larger)(V(power_base)(u, at), (vec){0}), inside = V(smaller)(v, own->second);
-        const vec beyond = V(where)(v > own->second, own->most * at->power * (v - own->second));
-        term = at->T * (p * inside / at->alpha + beyond);
-    }
-    to->value += term;
-    to->size += V(size_of)(term);
-}
-
-/* p, and where asked for its terms. */
-INLINE vec V(share_of)(const int o, vec u, const Own *own, const Heat *at, Terms *to) {
-    if (o == ENTROPY) {
-        const vec t = u * at->inverse, e = V(exp_of)(V(minus_size_of)(t)), tail = 1.0 + e, share = 1.0 / tail;
-        const mask up = t >= 0.0;
-        if (to) {
-            to->value += V(where)(up, t);
-            to->product *= share;
-        }
-        return V(pick)(up, share, e * share);
-    }
-    vec p = u;
-    if (o == EUCLIDEAN) {
-        if (at->weighted) p = u / own->first;
-        p = V(pick)(p <= own->least, own->least, V(pick)(p >= own->most, own->most, p));
-    } else {
-        const vec e = V(log_share)(o, u, own, at);
-        p = own->most * V(where)(e > -700.0, V(exp_of)(V(smaller)(e, (vec){0})));
-    }
-    if (to) V(add_terms)(o, u, p, own, at, to);
-    return p;
-}
-
-/* d */
-INLINE vec V(slope_of)(const int o, vec u, vec p, const Own *own, const Heat *at) {
-    if (o == ENTROPY) return p * (1.0 - p) * at->inverse;
-    const mask inside = (p > own->least) & (p < own->most);
-    vec slope = p * at->inverse;
-    if (o == TSALLIS) slope = slope / V(larger)(V(power_base)(u, at), V(all)(1e-300));
-    if (o == EUCLIDEAN) slope = V(all)(1.0);
-    if (o == EUCLIDEAN && at->weighted) slope = slope / own->first;
-    return V(where)(inside, slope);
-}
-
-/* x, exactly at its upper bound where p says so. */
-INLINE vec V(point_at)(int o, vec p, vec base, vec unit, vec upper) {
-    const vec x = V(smaller)(base + unit * p, upper);
-    if (!has_unit(o)) return x;
-    return V(pick)(p >= (upper - base) / unit, upper, x);
-}
-
-/* dp by the parameter that is no temperature, where u moves with it as the scores let it: the weights, prior, alpha.
- * `number` is the variable's own, `linear` is gain y + offset. */
-INLINE vec V(by_parameter)(const int o, vec u, vec p, vec d, vec linear, vec number, const Own *own, const Heat *at) {
-    if (o == EUCLIDEAN) return d * (linear - u) / number;
-    if (o == KL) return V(where)(d > 0.0, d * at->T / number);
-    if (o != TSALLIS) return (vec){0};
-    const vec v = V(larger)(V(power_base)(u, at), V(all)(1e-300));
-    const vec moved = (u * at->inverse - 1.0 / (at->alpha * at->alpha)) / v - at->power * V(log_of)(v);
-    return V(where)((p > own->least) & (p < own->most), p * at->power * moved);
 }

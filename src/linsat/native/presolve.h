@@ -1,15 +1,12 @@
 /* Presolve by bounds: linsat/compile/presolve.py, instance by instance.
- *
- * Included by core.c once per instruction set.
  */
 
 /* The least and the largest activity of each row, and the size of the terms that add up to each. */
 typedef struct {
     double *least, *most, *size_low, *size_high;
-} V(Range);
-#define Range V(Range)
+} Range;
 
-static void V(activity)(const Layout *a, const double *values, const double *lower, const double *upper,
+static void activity(const Layout *a, const double *values, const double *lower, const double *upper,
                         const uint8_t *free_, const uint8_t *at_upper, Range at) {
     memset(at.least, 0, 4 * a->rows * sizeof(double)); /* the four follow each other */
     for (int64_t e = 0; e < a->entries; e++) {
@@ -27,18 +24,18 @@ static void V(activity)(const Layout *a, const double *values, const double *low
 }
 
 /* Rounding of the distance of a side from an end of its row's range. */
-INLINE double V(rounding)(const Constants *c, double size, double side) {
+INLINE double rounding(const Constants *c, double size, double side) {
     return isfinite(size) ? c->row_rounding * (size + fabs(side)) : 0.0; /* else out of reach */
 }
 
 /* A share of a row at an end of its range, or of its reach, beyond rounding. */
-INLINE double V(slight)(const Constants *c, double share, double reach, double size, double side) {
+INLINE double slight(const Constants *c, double share, double reach, double size, double side) {
     const double unit = size > 1.0 ? size : 1.0;
-    return isfinite(size) ? share * (reach < unit ? reach : unit) + V(rounding)(c, size, side) : 0.0;
+    return isfinite(size) ? share * (reach < unit ? reach : unit) + rounding(c, size, side) : 0.0;
 }
 
 /* What single rows force until nothing changes: free, at_upper, active and infeasible of an instance. */
-static void V(presolve)(Instance *it, const Layout *a) {
+static void presolve(Instance *it, const Layout *a) {
     const Constants *c = &CONSTANTS;
     const int64_t k = a->rows, l = a->variables;
     const double *values = it->values, *lower = it->lower, *upper = it->upper, *side = it->side;
@@ -60,18 +57,18 @@ static void V(presolve)(Instance *it, const Layout *a) {
         const double unnoticed = c->unnoticed / (slightest[j] > 1e-30 ? slightest[j] : 1e-30);
         slightest[j] = share < unnoticed ? share : unnoticed;
     }
-    V(activity)(a, values, lower, upper, free_, at_upper, box);
+    activity(a, values, lower, upper, free_, at_upper, box);
     memcpy(at.least, box.least, 4 * k * sizeof(double));
     int changed = 1;
     while (changed) {
         for (int64_t i = 0; i < k; i++) {
             const double above = side[i] - at.least[i], below = at.most[i] - side[i], reach = box.most[i] - box.least[i];
-            const int hard = !V(is_soft)(it, i) && !V(is_absent)(it, i); /* others force nothing */
+            const int hard = !is_soft(it, i) && !is_absent(it, i); /* others force nothing */
             const int caps = hard && it->senses[i] != GREATER, floors = hard && it->senses[i] != LESS;
-            it->infeasible |= caps && above < -V(slight)(c, c->contradiction, reach, at.size_low[i], side[i]);
-            it->infeasible |= floors && below < -V(slight)(c, c->contradiction, reach, at.size_high[i], side[i]);
-            room_above[i] = caps ? above - V(rounding)(c, at.size_low[i], side[i]) : INFINITY;
-            room_below[i] = floors ? below - V(rounding)(c, at.size_high[i], side[i]) : INFINITY;
+            it->infeasible |= caps && above < -slight(c, c->contradiction, reach, at.size_low[i], side[i]);
+            it->infeasible |= floors && below < -slight(c, c->contradiction, reach, at.size_high[i], side[i]);
+            room_above[i] = caps ? above - rounding(c, at.size_low[i], side[i]) : INFINITY;
+            room_below[i] = floors ? below - rounding(c, at.size_high[i], side[i]) : INFINITY;
         }
         memset(down, 0, 2 * l);
         for (int64_t e = 0; e < a->entries; e++) {
@@ -93,57 +90,78 @@ static void V(presolve)(Instance *it, const Layout *a) {
             at_upper[j] = !down[j];
             changed = 1;
         }
-        if (changed) V(activity)(a, values, lower, upper, free_, at_upper, at);
+        if (changed) activity(a, values, lower, upper, free_, at_upper, at);
     }
     memset(active, 0, k);
     for (int64_t e = 0; e < a->entries; e++)
         if (values[a->entry[e]] != 0 && free_[a->entry_col[e]]) active[a->order[a->entry_row[e]]] = 1;
     for (int64_t i = 0; i < k; i++) {
         const double reach = box.most[i] - box.least[i];
-        const double at_least = V(slight)(c, c->vacuous, reach, box.size_low[i], side[i]);
-        const double at_most = V(slight)(c, c->vacuous, reach, box.size_high[i], side[i]);
+        const double at_least = slight(c, c->vacuous, reach, box.size_low[i], side[i]);
+        const double at_most = slight(c, c->vacuous, reach, box.size_high[i], side[i]);
         if ((it->senses[i] == LESS && side[i] - box.most[i] >= -at_most) ||
             (it->senses[i] == GREATER && box.least[i] - side[i] >= -at_least))
             active[i] = 0;
     }
 }
 
-INLINE int64_t V(presolve_room)(const Layout *a) { return 10 * a->rows + a->variables + a->variables / 4 + 8; }
+INLINE int64_t presolve_room(const Layout *a) { return 10 * a->rows + a->variables + a->variables / 4 + 8; }
 
 /* What is decided about an instance before it is solved; returns whether that differs from the last one's. */
-static int V(decide)(Instance *it, const Layout *a, const Statement *s, const uint8_t *known) {
-    memcpy(it->before, it->decided, V(decided_size)(a));
+static int decide(Instance *it, const Layout *a, const Statement *s, const uint8_t *known) {
+    memcpy(it->before, it->decided, decided_size(a));
     it->infeasible = 0;
-    if (known && !it->forbids) memcpy(it->decided, known, V(decided_size)(a));
+    if (known && !it->forbids) memcpy(it->decided, known, decided_size(a));
     else {
         memset(it->tight, 0, a->rows);
-        if (OBJECTIVES[s->objective].interior) V(presolve)(it, a);
-        else V(decide_nothing)(it, a);
+        if (OBJECTIVES[s->objective].interior) presolve(it, a);
+        else decide_nothing(it, a);
     }
     for (int64_t i = 0; i < a->rows; i++) it->tight_share[i] = it->tight[i] && it->senses[i] == GREATER;
-    return memcmp(it->before, it->decided, V(decided_size)(a)) != 0;
+    return memcmp(it->before, it->decided, decided_size(a)) != 0;
 }
 
 /* What an instance differs in from the one before it, and the status of one with numbers that cannot be. */
 typedef struct {
     int status, box, sides, parameter, decided;
-} V(Changes);
-#define Changes V(Changes)
+} Changes;
 
 /* The numbers of instance n, those that the last one had left alone. */
-static Changes V(state_instance)(Instance *it, const Layout *a, const Statement *s, const double *scores, const uint8_t *known,
+static Changes state_instance(Instance *it, const Layout *a, const Statement *s, const double *scores, const uint8_t *known,
                                  int known_own, int64_t n, int first) {
     const int forbade = it->forbids;
     it->forbids = 0;
     Changes of = {.parameter = first || it->broken || s->parameters[0].step || s->parameters[1].step};
-    if (of.parameter) of.status = V(state_parameters)(it, a, s, n);
+    if (of.parameter) of.status = state_parameters(it, a, s, n);
     for (int64_t j = 0; j < a->variables; j++) it->forbids |= scores[j] == -INFINITY;
     it->forbids |= it->zeros;
     of.box = first || it->forbids || forbade || it->broken || s->values.step || s->lower.step || s->upper.step;
     of.sides = of.box || s->side.step || s->price.step;
-    if (of.box && !of.status) of.status = V(state_box)(it, a, s, scores, n);
-    if (of.sides && !of.status) of.status = V(state_rows)(it, a, s, n);
+    if (of.box && !of.status) of.status = state_box(it, a, s, scores, n);
+    if (of.sides && !of.status) of.status = state_rows(it, a, s, n);
     it->broken = of.status != 0; /* then nothing of it serves the next */
-    if (!of.status) of.decided = (of.sides || known_own) && V(decide)(it, a, s, known);
+    if (!of.status) of.decided = (of.sides || known_own) && decide(it, a, s, known);
     return of;
+}
+
+/* Point to the arrays of an instance, one after another from `at` on; returns where they end. */
+static double *arrange_instance(Instance *it, const Layout *a, double *at) {
+    const int64_t k = a->rows, l = a->variables;
+    TAKE(&at, l + 1, &it->lower, &it->upper, &it->room, &it->parameters[0], &it->parameters[1]);
+    it->values = take(&at, a->entries);
+    it->least = take(&at, 4 * k); /* together, see state_box */
+    it->most = it->least + k;
+    it->wide = it->most + k;
+    it->scale = it->wide + k;
+    TAKE(&at, k, &it->side, &it->price, &it->rhs, &it->slack, &it->dual_lower, &it->dual_upper, &it->tight_share, &it->multiple);
+    it->range = take(&at, presolve_room(a));
+    it->negative = (uint8_t *)take(&at, k / 8 + 1);
+    it->before = (uint8_t *)take(&at, decided_size(a) / 8 + 1);
+    it->decided = (uint8_t *)take(&at, decided_size(a) / 8 + 1);
+    it->free = it->decided;
+    it->at_upper = it->free + l;
+    it->active = it->at_upper + l;
+    it->tight = it->active + k;
+    it->senses = a->senses;
+    return at;
 }

@@ -1,7 +1,66 @@
 /* The instances of a call, each solved by Newton's method or, where that does not arrive, by the interior-point method.
  *
- * Included by core.c once per instruction set.
+ * Compiled once per instruction set (kernel.h).
  */
+
+/* log(s most) and s most to the power of alpha - 1, as Own has them, and the offsets. */
+static void V(fold_edges)(Work *w) {
+    for (int64_t j = 0; has_unit(w->objective) && j < w->l; j += LANES) {
+        const vec edge = V(log_of)(V(larger)(V(load)(w->most + j), V(all)(1e-200)) * w->it.unit);
+        const vec prior = V(larger)(V(load)(w->it.parameters[1] + j), V(all)(1e-300));
+        V(store)(w->first + j, edge);
+        if (w->objective == TSALLIS) V(store)(w->second + j, V(exp_of)(V(smaller)(edge * (w->alpha - 1.0), V(all)(700.0))));
+        if (w->offset) V(store)(w->offset + j, w->tau * V(log_of)(prior));
+    }
+}
+
+/* The numbers of instance n that do not depend on scores and temperature, those that the last one had left alone; 0, or the
+ * status of an instance with numbers that cannot be. The scores are in w->linear. */
+static int V(state)(Work *w, const Statement *s, const uint8_t *known, int known_own, int64_t n, int first) {
+    const Changes changed = state_instance(&w->it, w->layout, s, w->linear, known, known_own, n, first);
+    if (changed.status) return changed.status;
+    const int o = w->objective, of_variables = w->weights || w->offset || o == TSALLIS;
+    if (OBJECTIVES[o].temperature) w->tau = w->it.parameters[0][0] * w->it.unit;
+    if (o == TSALLIS) w->alpha = w->it.parameters[1][0];
+    const int stale = changed.box || changed.decided || (changed.sides && has_unit(o)) || (changed.parameter && of_variables);
+    if (stale) {
+        fold_variables(w);
+        V(fold_edges)(w);
+    }
+    if (changed.box || changed.decided) fold_coefficients(w);
+    if (changed.sides || changed.decided) fold_rows(w);
+    w->dense.ready &= !(changed.sides && s->price.step) && !changed.decided && !(changed.parameter && w->weights);
+    for (int64_t j = 0; w->it.forbids && j < w->layout->variables; j++)
+        if (w->linear[j] == -INFINITY) w->linear[j] = 0.0;
+    return 0;
+}
+
+/* The linear term and the reach of the scores, which are in w->linear; returns whether everything is finite. */
+static int V(read_scores)(Work *w) {
+    const int64_t l = w->layout->variables;
+    const int wide = w->objective == ENTROPY, scaled = w->objective != EUCLIDEAN || w->weights;
+    const int heats = OBJECTIVES[w->objective].temperature;
+    const double *lower = w->it.lower, *upper = w->it.upper;
+    int overflows = 0; /* the scores of fixed variables, too, must fit their box as it was given */
+    for (int64_t j = 0; wide && w->fixed && j < l; j++) overflows |= !isfinite((upper[j] - lower[j]) * w->linear[j]);
+    vec reach = {0};
+    mask finite = ~(mask){0};
+    for (int64_t j = 0; j < w->l; j += LANES) {
+        const vec y = V(load)(w->linear + j);
+        vec term = y;
+        if (scaled) term = V(load)(w->gain + j) * y;
+        finite &= (V(size_of)(y) < INFINITY) & (V(size_of)(term) < INFINITY);
+        if (w->offset) term += V(load)(w->offset + j);
+        if (w->fixed) term = V(pick)(V(load)(w->unit + j) > 0.0, term, V(all)(-1e200)); /* it has a share of nothing */
+        if (heats) reach = V(larger)(V(where)(term > -1e200, V(size_of)(term)), reach);
+        V(store)(w->linear + j, term);
+    }
+    for (int64_t j = l; j < w->l; j++) w->linear[j] = -1e200; /* what lies behind the last variable has none either */
+    w->reach = V(largest_of)(reach);
+    finite[0] &= overflows ? 0 : ~(int64_t)0;
+    for (int i = 1; i < LANES; i++) finite[0] &= finite[i];
+    return finite[0] != 0;
+}
 
 /* After how many steps without progress the interior-point method is to take over, if it can. */
 static int64_t V(patience)(const Work *w) {
@@ -43,7 +102,7 @@ static void V(forward_one)(Work *w, const Statement *s, const Solve *call, int64
         if (!usable) *dual = 0.0;
         else *dual = mu <= w->low[i] ? w->it.dual_lower[to] : mu >= w->high[i] ? w->it.dual_upper[to] : mu / w->it.scale[to];
     }
-    if (call->decided) memcpy(call->decided + n * V(decided_size)(a), w->it.decided, V(decided_size)(a));
+    if (call->decided) memcpy(call->decided + n * decided_size(a), w->it.decided, decided_size(a));
     call->status[n] = status;
     if (status != CONVERGED) __atomic_fetch_add(call->unsolved, 1, __ATOMIC_RELAXED);
     call->steps[n] = steps;
@@ -54,7 +113,7 @@ static int V(forward)(const Layout *a, const Statement *s, const Solve *call, Te
     Work w;
     int64_t n = enter(team, call->count);
     if (n >= call->count) return 0;
-    void *block = V(begin)(&w, a, s, team);
+    void *block = begin_work(&w, a, s, team);
     w.dense.ridge = CONSTANTS.first_ridge;
     for (int first = 1; block && n < call->count; n = after(team, n), first = 0)
         V(forward_one)(&w, s, call, n, first, 0);

@@ -7,10 +7,9 @@
  *
  * solved here by Newton's method within the ends between which the root is known to lie, for far less than a step.
  *
- * Included by core.c once per instruction set.
+ * Compiled once per instruction set (kernel.h).
  */
 
-#define RowView V(RowView)
 
 /* One row by itself: its coefficients, and u and the numbers of its variables, filled up with variables that take nothing. */
 typedef struct {

@@ -14,47 +14,8 @@
  * then an orthogonal factorisation of [D^-1/2 A'; E^1/2] takes over, which resolves angles down to 1e-15. This is
  * what linsat/solvers/sparse_system.py does with sparse factors.
  *
- * Included by core.c once per instruction set.
+ * Compiled once per instruction set (kernel.h).
  */
-
-#define System V(System)
-
-#ifndef LINSAT_STEP_SYSTEM
-#define LINSAT_STEP_SYSTEM
-enum { BY_VARIABLES, BY_ROWS, ORTHOGONAL };
-enum { LEVELS = 5, FIRST_LEVEL = 2, REFINEMENTS = 8 };
-/* Regularisation of the rows, relative to the diagonal of A D^-1 A' + E. */
-static const double regularisation[LEVELS] = {1e-13, 1e-11, 1e-9, 1e-7, 1e-5};
-#define SMALLEST 1e-300
-#define REFINED 1e-12                /* relative residual that is not refined */
-#define LEAST_RANK 1e-14             /* beside the largest column of a triangular factor: rows that depend on others */
-#define ACCURATE 1e-9                /* relative residual with which less regularisation is tried */
-#define INACCURATE 1e-6              /* relative residual with which another factor is */
-#define MOSTLY_FILLED 0.25           /* share of coefficients from which on the matrix is kept with its zeros */
-#define LARGEST_ORTHOGONAL 500000    /* numbers of the matrix that is factored so */
-#endif
-
-typedef struct {
-    Team *team;
-    int64_t rows, variables, columns; /* columns: the variables, then those with one coefficient */
-    int64_t row_room, variable_room;  /* rounded up to multiples of eight */
-    int filled;                       /* the matrix is kept with its zeros */
-    int32_t *start, *index;           /* (variables + 1) where the coefficients of each begin, and their rows */
-    double *value, *matrix;           /* the coefficients; (variables, row_room) all of them, zeros too */
-    int32_t *single_row;              /* (columns - variables) */
-    double *sign;                     /* of the only coefficient of each of these */
-    double *curvature;                /* (columns) D */
-    double *slack;                    /* (rows) E */
-    double *gram, *row_weight;        /* (rows) the diagonal of A D^-1 A' + E, and one over its root */
-    double *column_weight;            /* (variables) D^-1/2 */
-    double *factor, *inverse, *panels, *packed; /* Cholesky factor, its inverse diagonal, and what is multiplied */
-    double *reflectors, *diagonal, *turned;     /* of the orthogonal factor, in columns; of R; two vectors */
-    int32_t *pivots, *place;          /* the row of each column of the orthogonal factor; where each row of it is */
-    int64_t rank, height, height_room;
-    double *first, *second, *found_x, *found_v, *rest_x, *rest_v, *next_x, *next_v;
-    int method, level, may_be_orthogonal;
-    double quality;                   /* relative residual of the last solution */
-} System;
 
 /* to = A x, or |A| |x| */
 INLINE void V(rows_of)(const System *s, const double *x, int sizes, double *restrict to) {
@@ -145,24 +106,6 @@ static void V(factor_by_variables)(System *s) {
     V(cholesky)(s->team, S, ld, s->variables, s->first, s->inverse, s->packed);
 }
 
-/* Places 0, 1, ... of the rows of the orthogonal factor, the largest of `sizes` first. */
-static void V(sort_places)(System *s, const double *sizes) {
-    int32_t *order = s->pivots; /* free as yet, and as long */
-    for (int64_t r = 0; r < s->height; r++) order[r] = (int32_t)r;
-    for (int64_t gap = s->height / 2; gap > 0; gap /= 2)
-        for (int64_t r = gap; r < s->height; r++) {
-            const int32_t moved = order[r];
-            int64_t to = r;
-            for (; to >= gap; to -= gap) {
-                const int32_t other = order[to - gap];
-                if (sizes[other] > sizes[moved] || (sizes[other] == sizes[moved] && other < moved)) break;
-                order[to] = other;
-            }
-            order[to] = moved;
-        }
-    for (int64_t r = 0; r < s->height; r++) s->place[order[r]] = (int32_t)r;
-}
-
 /* [D^-1/2 A'; E^1/2] in columns of norm one, its largest rows first: their sizes differ by decades. */
 static void V(fill_orthogonal)(System *s) {
     const int64_t l = s->variables, ld = s->height_room;
@@ -174,7 +117,7 @@ static void V(fill_orthogonal)(System *s) {
             sizes[j] = size > sizes[j] ? size : sizes[j];
         }
     for (int64_t i = 0; i < s->rows; i++) sizes[l + i] = sqrt(s->slack[i]) * s->row_weight[i];
-    V(sort_places)(s, sizes);
+    sort_places(s, sizes);
     memset(s->reflectors, 0, s->rows * ld * sizeof(double));
     for (int64_t j = 0; j < l; j++)
         for (int32_t e = s->start[j]; e < s->start[j + 1]; e++) {
@@ -281,35 +224,13 @@ static void V(solve_once)(System *s, const double *e, const double *g, double *r
     for (int64_t j = 0; j < s->variables; j++) dx[j] = (e[j] - dx[j]) / s->curvature[j];
 }
 
-/* The larger of the weighted residuals; NaN where one is. */
-static double V(weighted)(const System *s, const double *e, const double *g) {
-    double largest = 0.0, sum = 0.0;
-    for (int64_t j = 0; j < s->variables; j++) {
-        const double size = fabs(e[j]) * s->column_weight[j];
-        largest = size > largest ? size : largest;
-        sum += size;
-    }
-    for (int64_t i = 0; i < s->rows; i++) {
-        const double size = fabs(g[i]) * s->row_weight[i];
-        largest = size > largest ? size : largest;
-        sum += size;
-    }
-    return isfinite(sum) ? largest : NAN;
-}
-
 /* What the system leaves of its right-hand sides at a solution; returns its size. */
 static double V(leaves)(System *s, const double *dx, const double *v, double *restrict e, double *restrict g) {
     V(variables_of)(s, v, 0, e);
     for (int64_t j = 0; j < s->variables; j++) e[j] = s->first[j] - s->curvature[j] * dx[j] - e[j];
     V(rows_of)(s, dx, 0, g);
     for (int64_t i = 0; i < s->rows; i++) g[i] = s->second[i] - g[i] + s->slack[i] * v[i];
-    return V(weighted)(s, e, g);
-}
-
-INLINE void V(exchange)(double **one, double **other) {
-    double *kept = *one;
-    *one = *other;
-    *other = kept;
+    return weighted(s, e, g);
 }
 
 /* dx (columns) and dmu (rows), refined while that helps. */
@@ -319,7 +240,7 @@ static void V(solve_system)(System *s, const double *pull, const double *primal,
     memcpy(s->second, primal, s->rows * sizeof(double));
     for (int64_t c = l; c < s->columns; c++)
         s->second[s->single_row[c - l]] -= s->sign[c - l] * pull[c] / s->curvature[c];
-    double whole = V(weighted)(s, s->first, s->second);
+    double whole = weighted(s, s->first, s->second);
     whole = whole > SMALLEST ? whole : SMALLEST;
     V(solve_once)(s, s->first, s->second, s->found_x, s->found_v);
     double size = V(leaves)(s, s->found_x, s->found_v, s->rest_x, s->rest_v);
@@ -329,8 +250,8 @@ static void V(solve_system)(System *s, const double *pull, const double *primal,
         for (int64_t i = 0; i < s->rows; i++) s->next_v[i] += s->found_v[i];
         const double next = V(leaves)(s, s->next_x, s->next_v, s->rest_x, s->rest_v);
         if (!(next < size)) break;
-        V(exchange)(&s->found_x, &s->next_x);
-        V(exchange)(&s->found_v, &s->next_v);
+        exchange(&s->found_x, &s->next_x);
+        exchange(&s->found_v, &s->next_v);
         const int slow = next > 0.7 * size;
         size = next;
         if (slow) break;
@@ -348,30 +269,11 @@ static void V(factor_system)(System *s) {
     else V(factor_orthogonal)(s);
 }
 
-/* Whether the side of the variables is that of fewer operations, were every row to have a slack. */
-static int V(fewer_variables)(const System *s) {
-    const double k = (double)s->rows, l = (double)s->variables;
-    if (l >= k) return 0;
-    double pairs = 0.0;
-    for (int64_t j = 0; j < s->variables; j++) {
-        const double count = (double)(s->start[j + 1] - s->start[j]);
-        pairs += 4.0 * count * count; /* one by one, not in vectors */
-    }
-    return k * l * l + l * l * l / 3.0 < (s->filled ? l * k * k : pairs) + k * k * k / 3.0;
-}
-
-/* Whether every row has a slack. */
-static int V(all_slack)(const System *s) {
-    for (int64_t i = 0; i < s->rows; i++)
-        if (!(s->slack[i] > 0.0)) return 0;
-    return 1;
-}
-
 /* Factor with as little regularisation as leaves the solution of this first system accurate, and solve it. Too little
  * loses digits to rounding, too much keeps refinement from converging: then the other levels are tried. */
 static void V(solve_accurately)(System *s, const double *pull, const double *primal, double *dx, double *dmu) {
     V(weigh)(s);
-    if (s->method == BY_VARIABLES && !V(all_slack)(s)) s->method = BY_ROWS;
+    if (s->method == BY_VARIABLES && !all_slack(s)) s->method = BY_ROWS;
     if (s->method == BY_ROWS && s->quality < ACCURATE && s->level > 0) s->level--;
     V(factor_system)(s);
     V(solve_system)(s, pull, primal, dx, dmu);

@@ -1,6 +1,6 @@
 /* The instances of a call over a tiny set, LANES at a time (lanes.h).
  *
- * Included by core.c once per instruction set.
+ * Compiled once per instruction set (kernel.h).
  */
 
 /* LANES instances as stated; where all share their numbers, the first of them serves all. */
@@ -14,8 +14,8 @@ typedef struct {
 
 /* Arrays for them, one after another from `at` on; returns where they end. */
 static double *V(arrange_stated)(V(Stated) *to, const Layout *a, double *at) {
-    for (int n = 0; n < (to->own ? LANES : 1); n++) at = CORE(arrange_instance)(&to->room[n], a, at);
-    to->scores = CORE(take)(&at, a->variables);
+    for (int n = 0; n < (to->own ? LANES : 1); n++) at = arrange_instance(&to->room[n], a, at);
+    to->scores = take(&at, a->variables);
     return at;
 }
 
@@ -41,7 +41,7 @@ static int V(state_lanes)(Group *w, V(Stated) *to, const Statement *s, const uin
         const int from = i < different && i < to->count ? i : 0;
         if (i == from && (to->own || first)) {
             const uint8_t *own = known ? known + (n + i) * known_step : NULL;
-            const Changes of = CORE(state_instance)(&to->room[i], w->layout, s, to->scores, own, known_step != 0, n + i, first);
+            const Changes of = state_instance(&to->room[i], w->layout, s, to->scores, own, known_step != 0, n + i, first);
             if (of.box || of.decided) changed = NEW_NUMBERS;
             if (of.sides) changed |= NEW_ROWS | (has_unit(w->objective) ? NEW_VARIABLES : 0);
             if (of.parameter) changed |= NEW_HEAT | (w->weighted || w->offset || w->objective == TSALLIS ? NEW_VARIABLES : 0);
@@ -71,7 +71,7 @@ typedef struct {
     int single, busy;          /* busy: bits of the lanes with an instance */
 } V(LaneSolve);
 
-/* The lanes in which x passes V(judge) whatever the sizes of rows and objective are, as most do. */
+/* The lanes in which x passes judge whatever the sizes of rows and objective are, as most do. */
 static mask V(lanes_hold)(const Group *w, const vec *restrict x, double tol) {
     const Layout *a = w->layout;
     const vec *restrict given = w->given;
@@ -97,7 +97,7 @@ static mask V(lanes_hold)(const Group *w, const vec *restrict x, double tol) {
 }
 
 /* Whether the answer in lane n is one, by the verdict that all answers need. */
-static int V(lane_holds)(const Group *w, const V(LaneSolve) *lanes, const vec *x, int n, double tol) {
+COLD static int V(lane_holds)(const Group *w, const V(LaneSolve) *lanes, const vec *x, int n, double tol) {
     const Layout *a = w->layout;
     const Instance *it = lanes->of[n];
     double values[LANE_ROWS] = {0}, sizes[LANE_ROWS] = {0}, mu[LANE_ROWS], objective = 0.0;
@@ -108,15 +108,15 @@ static int V(lane_holds)(const Group *w, const V(LaneSolve) *lanes, const vec *x
         sizes[a->entry_row[e]] += fabs(term);
     }
     for (int64_t j = 0; j < a->variables; j++) {
-        const double y = CORE(score)(lanes->scores[n], lanes->single, j);
+        const double y = score_at(lanes->scores[n], lanes->single, j);
         objective += fabs((w->objective == EUCLIDEAN ? it->parameters[0][j] * y : y) * x[j][n]);
     }
-    return CORE(judge)(a, it, w->entropic, w->tau[n], values, mu, sizes, objective, tol);
+    return judge(a, it, w->entropic, w->tau[n], values, mu, sizes, objective, tol);
 }
 
 /* x of lane n moved so that the rows which its duals hold tight hold to the last digit: where duals are 1e6, the rounding of
  * y + A' mu, of which x is made, breaks rows by more than their price forgives. Leaves x in `x`. */
-static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) {
+COLD static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) {
     const Layout *a = w->layout;
     double G[LANE_ROWS][LANE_ROWS], r[LANE_ROWS], D[LANE_VARIABLES];
     int place[LANE_ROWS], tight[LANE_ROWS], count = 0;
@@ -126,7 +126,7 @@ static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) 
         if (place[i] >= 0) tight[count++] = (int)i;
     }
     for (int64_t j = 0; j < a->variables; j++) {
-        const Variable of = CORE(variable_of)(it, w->objective, j);
+        const Variable of = variable_of(it, w->objective, j);
         D[j] = it->free[j] ? steepness(w->objective, &of, x[j]) : 0.0;
     }
     memset(G, 0, sizeof(G));
@@ -166,7 +166,7 @@ static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) 
 }
 
 /* Whether that makes an answer of lane n; x is written then. */
-static int V(lane_holds_tight)(const Group *w, const V(LaneSolve) *lanes, const vec *found, int n, double tol) {
+COLD static int V(lane_holds_tight)(const Group *w, const V(LaneSolve) *lanes, const vec *found, int n, double tol) {
     const Layout *a = w->layout;
     const Instance *it = lanes->of[n];
     double x[LANE_VARIABLES], scores[LANE_VARIABLES], lost[LANE_VARIABLES], values[LANE_ROWS], sizes[LANE_ROWS];
@@ -174,10 +174,10 @@ static int V(lane_holds_tight)(const Group *w, const V(LaneSolve) *lanes, const 
     if (w->entropic) return 0; /* the paper's slack is not held tight */
     for (int64_t j = 0; j < a->variables; j++) {
         x[j] = found[j][n];
-        scores[j] = CORE(score)(lanes->scores[n], lanes->single, j);
+        scores[j] = score_at(lanes->scores[n], lanes->single, j);
     }
     V(hold_tight)(w, it, n, x);
-    if (!CORE(proves_optimal)(a, it, w->objective, scores, x, lanes->duals[n], tol, u, lost, values, sizes)) return 0;
+    if (!proves_optimal(a, it, w->objective, scores, x, lanes->duals[n], tol, u, lost, values, sizes)) return 0;
     CORE(write)(lanes->x[n], x, lanes->single, 0, a->variables);
     return 1;
 }
@@ -202,7 +202,7 @@ static int V(harvest)(Group *w, const V(LaneSolve) *lanes, const Solve *call, in
     V(write_lanes)((void *const *)lanes->duals, duals, 0, a->rows, arrived);
     for (int i = 0; i < LANES; i++) {
         if (!(arrived >> i & 1)) continue;
-        const int64_t n = lanes->at[i], size = CORE(decided_size)(a);
+        const int64_t n = lanes->at[i], size = decided_size(a);
         if (!(fit >> i & 1) || !(hold >> i & 1 || V(lane_holds)(w, lanes, x, i, call->tol) ||
                                  V(lane_holds_tight)(w, lanes, x, i, call->tol))) {
             failed |= 1 << i;
@@ -293,7 +293,7 @@ static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve 
         lanes.busy &= ~(ended | lost);
         for (int i = 0; i < LANES && !failed; i++) {
             if (!(lost >> i & 1)) continue;
-            if (!alone) alone = CORE(begin)(&w, a, s, NULL);
+            if (!alone) alone = begin_work(&w, a, s, NULL);
             failed = !alone;
             if (failed) break;
             w.dense.ridge = CONSTANTS.first_ridge;
@@ -348,14 +348,14 @@ static int V(pull_lanes)(Group *group, Work *w, V(Stated) *stated, const Stateme
             memcpy(lanes.parameters[i], lanes.parameters[0], sizeof(lanes.parameters[0]));
             continue;
         }
-        sums[i] = CORE(places)(wanted, team, t, at);
+        sums[i] = places(wanted, team, t, at);
         memcpy(lanes.parameters[i], sums[i].parameters, sizeof(lanes.parameters[i]));
         if (call->status[at] != CONVERGED) {
             if (call->grad_scores) memset(lanes.grad_scores[i], 0, l * wide);
             continue;
         }
         int held = 0;
-        for (int64_t j = 0; j < l; j++) held |= CORE(score)(lanes.scores[i], lanes.single, j) == -INFINITY;
+        for (int64_t j = 0; j < l; j++) held |= score_at(lanes.scores[i], lanes.single, j) == -INFINITY;
         if (held || !(usable >> i & 1)) later |= 1 << i;
         else lanes.bits |= 1 << i;
     }
@@ -380,7 +380,7 @@ static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull 
     int64_t t = claim(&team->counter);
     if (t >= team->blocks) return 0;
     void *block = V(begin_lanes)(&group, a, s);
-    void *rooms = V(begin_stated)(&stated, a, s, call->decided_step != 0), *work = CORE(begin)(&w, a, s, NULL), *alone = NULL;
+    void *rooms = V(begin_stated)(&stated, a, s, call->decided_step != 0), *work = begin_work(&w, a, s, NULL), *alone = NULL;
     const Wanted wanted = list_gradients(a, s, call);
     int failed = !block || !rooms || !work;
     for (; !failed && t < team->blocks; t = claim(&team->counter)) {
@@ -389,11 +389,11 @@ static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull 
             const int later = V(pull_lanes)(&group, &w, &stated, s, call, &wanted, team, t, n, end);
             for (int i = 0; i < LANES && !failed; i++) {
                 if (!(later >> i & 1)) continue;
-                if (!alone) alone = CORE(begin)(&other, a, s, NULL);
+                if (!alone) alone = begin_work(&other, a, s, NULL);
                 failed = !alone;
                 if (failed) break;
                 other.dense.ridge = CONSTANTS.refined_ridge;
-                CORE(backward_one)(&other, s, call, n + i, CORE(places)(&wanted, team, t, n + i), 1);
+                CORE(backward_one)(&other, s, call, n + i, places(&wanted, team, t, n + i), 1);
             }
         }
     }

@@ -1,6 +1,6 @@
 /* Vectors of LANES numbers, the exponential function, and loops over arrays.
  *
- * Included by core.c once per instruction set.
+ * Compiled once per instruction set (kernel.h).
  */
 
 /* ---- vectors; every array is aligned and padded to a multiple of eight ---- */
@@ -28,11 +28,14 @@ INLINE vec V(smaller)(vec first, vec second) { return V(pick)(first < second, fi
 
 INLINE vec V(where)(mask which, vec value) { return (vec)(which & (mask)value); }
 
-INLINE double V(sum_of)(vec value) {
-    vec sums = value;
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) sums[i] += sums[i + half];
-    return sums[0];
+INLINE double V(sum_of)(vec v) {
+#if LANES == 2
+    return v[0] + v[1];
+#elif LANES == 4
+    return (v[0] + v[2]) + (v[1] + v[3]);
+#else
+    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+#endif
 }
 
 INLINE double V(product_of)(vec value) {
@@ -47,19 +50,22 @@ INLINE double V(largest_of)(vec value) {
     return found;
 }
 
+#ifndef LINSAT_VECTORS
+#define LINSAT_VECTORS
 /* Constants of exp_of, as vectors in memory: a compiler that knows them makes them anew before every short loop. */
 #define EIGHT(value) {value, value, value, value, value, value, value, value}
-#define TERMS V(terms)
-HIDDEN __attribute__((aligned(64))) double TERMS[16][8] = {
+HIDDEN __attribute__((aligned(64))) double exp_terms[16][8] = {
     EIGHT(1.0 / 2), EIGHT(1.0 / 6), EIGHT(1.0 / 24), EIGHT(1.0 / 120),
     EIGHT(1.0 / 720), EIGHT(1.0 / 5040), EIGHT(1.0 / 40320), EIGHT(1.0 / 362880),
     EIGHT(1.0 / 3628800), EIGHT(1.0 / 39916800), EIGHT(1.0 / 479001600), EIGHT(-700.0),
     EIGHT(1.4426950408889634), EIGHT(6755399441055744.0), EIGHT(0.6931471803691238), EIGHT(1.9082149292705877e-10),
 };
+#undef EIGHT
+#endif
 
 /* exp(x) for x <= 700: full precision down to exp(-700), constant below. */
 INLINE vec V(exp_of)(vec x) {
-#define TERM(n) V(load)(TERMS[n])
+#define TERM(n) V(load)(exp_terms[n])
     const vec magic = TERM(13); /* 1.5 * 2^52: adding it rounds to a whole number, kept in the low bits */
     x = V(larger)(x, TERM(11));
     const vec shifted = x * TERM(12) + magic, whole = shifted - magic;
@@ -96,7 +102,6 @@ INLINE vec V(log_of)(vec x) {
 
 /* ---- loops over arrays at any address; what is left of a vector is done number by number ---- */
 
-#define loose V(loose)
 typedef double loose __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
 
 INLINE vec V(load_at)(const double *from) { return (vec)(*(const loose *)from); }
@@ -107,10 +112,12 @@ INLINE double V(dot)(const double *a, const double *b, int64_t count) {
     vec total[BLOCK] = {{0}};
     int64_t i = 0;
     for (; i + 8 <= count; i += 8)
+        UNROLL
         for (int h = 0; h < BLOCK; h++) total[h] += V(load_at)(a + i + h * LANES) * V(load_at)(b + i + h * LANES);
     for (; i + LANES <= count; i += LANES) total[0] += V(load_at)(a + i) * V(load_at)(b + i);
     double rest = 0.0;
     for (; i < count; i++) rest += a[i] * b[i];
+    UNROLL
     for (int h = 1; h < BLOCK; h++) total[0] += total[h];
     return rest + V(sum_of)(total[0]);
 }
@@ -128,4 +135,30 @@ INLINE void V(add_products)(double *to, const double *from, const double *values
     for (; i + LANES <= count; i += LANES)
         V(store_at)(to + i, V(load_at)(from + i) + V(load_at)(values + i) * V(load_at)(factors + i));
     for (; i < count; i++) to[i] = from[i] + values[i] * factors[i];
+}
+
+/* ---- numbers from and to the arrays of a call, which are float or double ---- */
+
+typedef float V(narrow) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+INLINE void V(read)(double *restrict to, const void *restrict from, int single, int64_t at, int64_t count) {
+    const float *numbers = (const float *)from + at;
+    int64_t j = 0;
+    if (!single) {
+        memcpy(to, (const double *)from + at, count * sizeof(double));
+        return;
+    }
+    for (; j + LANES <= count; j += LANES) V(store_at)(to + j, __builtin_convertvector(*(const V(narrow) *)(numbers + j), vec));
+    for (; j < count; j++) to[j] = numbers[j];
+}
+
+INLINE void V(write)(void *restrict to, const double *restrict from, int single, int64_t at, int64_t count) {
+    float *numbers = (float *)to + at;
+    int64_t j = 0;
+    if (!single) {
+        memcpy((double *)to + at, from, count * sizeof(double));
+        return;
+    }
+    for (; j + LANES <= count; j += LANES) *(V(narrow) *)(numbers + j) = __builtin_convertvector(V(load_at)(from + j), V(narrow));
+    for (; j < count; j++) numbers[j] = (float)from[j];
 }

@@ -7,45 +7,33 @@
  * what its multiplier lacks to the price, times how far; a row with the paper's slack adds its multiplier times what is
  * missing in A x + S z = B. Columns add nothing where x is the point that the duals ask for; what they add elsewhere is
  * psi(u) + omega(x) - u x, written so that nothing cancels. Formulas as in linsat/solvers/verdict.py, which serves arrays.
- *
- * Included by core.c once per instruction set.
  */
 
-#ifndef LINSAT_VERDICT
-#define LINSAT_VERDICT
 #define INTERIOR_GAP 5.0   /* duality gap allowed, in units of tol (1 + the terms of the objective) */
 #define HOLDS 1e-9         /* a right-hand side within this of the row's own is the row's */
 #define ROW_ROUNDING (64 * DBL_EPSILON)
 #define SUM_LOST ((LDBL_EPSILON < DBL_EPSILON ? 4 : 64) * DBL_EPSILON) /* of u, relative to its terms */
 #define RUNS_OFF 1e6       /* times what scores and right-hand sides ask for */
-#endif
 
 /* ---- a point that the duals ask for: Newton's method ---- */
 
-/* The sum of |a x|, row by row in the kernel's order. */
-static void V(row_sizes)(const Work *w, const double *x, double *to) {
-    const Layout *a = w->layout;
-    memset(to, 0, w->k * sizeof(double));
-    for (int64_t e = 0; e < a->entries; e++) to[a->entry_row[e]] += fabs(w->values[e] * x[a->entry_col[e]]);
-}
-
 /* By how much row i, whose a x is `value`, is broken. */
-INLINE double V(violation)(const Instance *it, int64_t i, double value) {
+INLINE double violation(const Instance *it, int64_t i, double value) {
     const double excess = value - it->side[i];
     return it->senses[i] == LESS ? excess : it->senses[i] == GREATER ? -excess : fabs(excess);
 }
 
 /* What row i adds to the gap; `lost` is what rounding may hide of its value. */
-INLINE double V(row_gap)(const Instance *it, int entropic, double tau, int64_t i, double value, double dual, double lost) {
-    if (!it->active[i] || V(is_absent)(it, i)) return 0.0;
-    if (entropic && !V(is_soft)(it, i)) {
+INLINE double row_gap(const Instance *it, int entropic, double tau, int64_t i, double value, double dual, double lost) {
+    if (!it->active[i] || is_absent(it, i)) return 0.0;
+    if (entropic && !is_soft(it, i)) {
         double slack = it->slack[i] * it->tight_share[i];
         if (!it->tight[i] && it->slack[i] != 0.0) slack = it->slack[i] / (1.0 + exp(-dual * it->scale[i] / tau));
         return fabs(dual) * fabs(value + slack - it->rhs[i]);
     }
     const double excess = value - it->side[i];
     double off = fabs(excess);
-    if (!V(is_soft)(it, i)) return fabs(dual) * off;
+    if (!is_soft(it, i)) return fabs(dual) * off;
     off = off > lost ? off - lost : 0.0;
     const double bound = excess > 0 ? it->dual_lower[i] : it->dual_upper[i];
     return fabs(dual - bound) * off;
@@ -53,7 +41,7 @@ INLINE double V(row_gap)(const Instance *it, int entropic, double tau, int64_t i
 
 /* Whether the values of the rows and the duals mu, scaled, in the kernel's order, are those of an answer: 1, 0, or -1 where
  * that takes the `sizes` of the rows and of the objective. */
-static int V(judge)(const Layout *a, const Instance *it, int entropic, double tau, const double *values, const double *mu,
+static int judge(const Layout *a, const Instance *it, int entropic, double tau, const double *values, const double *mu,
                     const double *sizes, double objective, double tol) {
     double gap = 0.0;
     int holds = 1;
@@ -61,31 +49,17 @@ static int V(judge)(const Layout *a, const Instance *it, int entropic, double ta
         const int64_t i = a->order[n];
         const double size = sizes && sizes[n] > 1.0 ? sizes[n] : 1.0;
         const double lost = sizes ? CONSTANTS.sum_rounding * DBL_EPSILON * (size + fabs(it->rhs[i])) : 0.0;
-        if (!V(is_soft)(it, i) && !V(is_absent)(it, i)) holds &= V(violation)(it, i, values[n]) <= tol * size;
-        gap += V(row_gap)(it, entropic, tau, i, values[n], mu[n] / it->scale[i], lost);
+        if (!is_soft(it, i) && !is_absent(it, i)) holds &= violation(it, i, values[n]) <= tol * size;
+        gap += row_gap(it, entropic, tau, i, values[n], mu[n] / it->scale[i], lost);
     }
     if (holds && gap <= CONSTANTS.gap * tol * (1.0 + objective)) return 1; /* whatever the sizes are */
     return sizes ? 0 : -1;
 }
 
-/* Whether x, the point that the duals mu ask for, and these are an answer. */
-static int V(holds)(Work *w, const double *x, const double *mu, double tol) {
-    const Layout *a = w->layout;
-    double objective = 0.0;
-    V(apply)(w, w->values, x, NULL, w->scratch);
-    const int quick = V(judge)(a, &w->it, w->entropic, w->tau, w->scratch, mu, NULL, 0.0, tol);
-    if (quick >= 0) return quick;
-    V(row_sizes)(w, x, w->again);
-    for (int64_t j = 0; j < a->variables; j++) {
-        if (w->unit[j] > 0) objective += fabs(w->linear[j] / w->unit[j] * x[j]);
-    }
-    return V(judge)(a, &w->it, w->entropic, w->tau, w->scratch, mu, w->again, objective, tol);
-}
-
 /* ---- any point: the interior-point method ---- */
 
 /* Values of the rows at x and the sums of the sizes of their terms, of no x beyond `most`, in the user's order. */
-static void V(values_at)(const Layout *a, const Instance *p, const double *x, double most, double *values, double *sizes) {
+static void values_at(const Layout *a, const Instance *p, const double *x, double most, double *values, double *sizes) {
     memset(values, 0, a->rows * sizeof(double));
     memset(sizes, 0, a->rows * sizeof(double));
     for (int64_t e = 0; e < a->entries; e++) {
@@ -96,7 +70,7 @@ static void V(values_at)(const Layout *a, const Instance *p, const double *x, do
 }
 
 /* How far scores and right-hand sides may ask x to go: rounding of an x that has run off further excuses no row. */
-static double V(farthest)(const Layout *a, const Instance *p, const double *scores) {
+static double farthest(const Layout *a, const Instance *p, const double *scores) {
     double asked = 1.0;
     for (int64_t j = 0; j < a->variables; j++) asked = fabs(scores[j]) > asked ? fabs(scores[j]) : asked;
     for (int64_t i = 0; i < a->rows; i++) {
@@ -107,29 +81,29 @@ static double V(farthest)(const Layout *a, const Instance *p, const double *scor
 }
 
 /* By how much a row is violated, in its units. */
-INLINE double V(outside)(const Ends *ends, double value) {
+INLINE double outside(const Ends *ends, double value) {
     const double below = ends->lower - value, above = value - ends->upper, worst = below > above ? below : above;
     return worst > 0.0 ? worst : 0.0;
 }
 
 /* The worst violation of a hard row, relative to max(1, the size of its terms). */
-static double V(hard_violation)(const Layout *a, const Instance *p, const double *x, double *values, double *sizes) {
+static double hard_violation(const Layout *a, const Instance *p, const double *x, double *values, double *sizes) {
     double worst = 0.0;
-    V(values_at)(a, p, x, INFINITY, values, sizes);
+    values_at(a, p, x, INFINITY, values, sizes);
     for (int64_t i = 0; i < a->rows; i++) {
         const Ends ends = ends_of(p, i);
         if (ends.over < INFINITY) continue;
-        const double off = V(outside)(&ends, values[i]) / (sizes[i] > 1.0 ? sizes[i] : 1.0);
+        const double off = outside(&ends, values[i]) / (sizes[i] > 1.0 ? sizes[i] : 1.0);
         worst = off > worst ? off : worst;
     }
     return worst;
 }
 
 /* u = linear(y) + A' duals, and the sums of the sizes of its terms. */
-static void V(adjusted)(const Layout *a, const Instance *p, int objective, const double *scores, const double *duals,
+static void adjusted(const Layout *a, const Instance *p, int objective, const double *scores, const double *duals,
                         long double *restrict u, double *restrict sizes) {
     for (int64_t j = 0; j < a->variables; j++) {
-        const Variable of = V(variable_of)(p, objective, j);
+        const Variable of = variable_of(p, objective, j);
         u[j] = linear_term(objective, &of, scores[j]);
         sizes[j] = fabs((double)u[j]);
     }
@@ -141,25 +115,25 @@ static void V(adjusted)(const Layout *a, const Instance *p, int objective, const
 }
 
 /* Whether x and the duals are optimal, to tolerance, and every hard row holds: linsat/solvers/duality_gap.py. */
-static int V(proves_optimal)(const Layout *a, const Instance *p, int objective, const double *scores, const double *x,
+static int proves_optimal(const Layout *a, const Instance *p, int objective, const double *scores, const double *x,
                              const double *duals, double tol, long double *u, double *lost, double *values,
                              double *sizes) {
     const double tau = p->parameters[0][0];
     double gap = 0.0, value = 1.0, rows = 0.0, entropy, size;
-    V(adjusted)(a, p, objective, scores, duals, u, lost);
+    adjusted(a, p, objective, scores, duals, u, lost);
     for (int64_t j = 0; j < a->variables; j++) {
         const double error = SUM_LOST * lost[j];
         if (!p->free[j] || !(p->upper[j] > p->lower[j])) continue;
-        const Variable of = V(variable_of)(p, objective, j);
+        const Variable of = variable_of(p, objective, j);
         const double part = gap_of(objective, &of, scores[j], u[j], x[j], error, &size);
         value += size;
         gap += part - fabs(x[j]) * error;
     }
-    V(values_at)(a, p, x, V(farthest)(a, p, scores), values, sizes);
+    values_at(a, p, x, farthest(a, p, scores), values, sizes);
     for (int64_t i = 0; i < a->rows; i++) {
         const Ends ends = ends_of(p, i);
         const int soft = ends.over < INFINITY, inert = !p->active[i] && !soft;
-        const double weight = sizes[i] > 1.0 ? sizes[i] : 1.0, off = V(outside)(&ends, values[i]);
+        const double weight = sizes[i] > 1.0 ? sizes[i] : 1.0, off = outside(&ends, values[i]);
         const double rounding = ROW_ROUNDING * (sizes[i] + (p->slack[i] > 0 ? fabs(p->rhs[i]) + p->slack[i] : 0.0));
         if (!soft && !(off - rounding <= tol * (p->scale[i] < 1.0 ? p->scale[i] : 1.0))) return 0;
         if (soft) { /* what the price is paid for, and what the dual says it is, must be the same amount */
