@@ -761,12 +761,12 @@ static void V(balance_lanes)(Group *w, int64_t group, mask which, vec *const *fa
 /* Duals of fresh lanes by a few sweeps for KL, whose shares a row with equal coefficients multiplies all by one number, and
  * which half the temperature squares: without exponentials but the first, and with one logarithm a row in the end. Each sweep
  * but the last ones halves the temperature, if a lane has to; lanes join in when it is their turn. Other rows and upper bounds
- * of x are not seen; where there are any, theta decides about the outcome. */
+ * of x are not seen; where there are any, or bounds of duals, theta decides about the outcome. */
 static void V(multiply_lanes)(Group *w, mask fresh, mask running) {
     const int64_t k = w->layout->rows, l = w->layout->variables, groups = w->layout->groups;
     vec *p = w->next.p, *factor = w->q, *low = w->rhs, *high = w->scratch, *const factors[] = {factor, low, high}, hottest;
     const int bounded = V(any)(w->bounded);
-    mask plain = ~w->topped;
+    mask plain = ~(w->topped | w->bounded);
     for (int64_t i = 0; i < k; i++) plain &= w->even[i] | ~w->active[i];
     const vec halvings = V(heat_lanes)(w, fresh, plain, &hottest), T = w->at.T, inverse = 1.0 / hottest;
     V(add_columns)(w, w->linear, w->now.mu, w->next.u);
