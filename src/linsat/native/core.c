@@ -82,8 +82,8 @@ END_BRIEFLY
 
 /* What lanes.h takes, and the steps and passes before it leaves an instance to iterate.h. Larger sets gain little in large
  * batches, and lose in batches of one, which take the same code so as to give the same bits. */
-enum { LANE_ROWS = 12, LANE_VARIABLES = 36, LANE_ENTRIES = 96, LANE_STEPS = 30, LANE_PASSES = 60, LANE_SWEEPS = 1, LANE_TURNS = 8, LANE_HALVINGS = 6 };
-#define LANE_HOT 0.2 /* of the largest score: the temperature at which shares are of one size */
+enum { LANE_ROWS = 12, LANE_VARIABLES = 36, LANE_ENTRIES = 96, LANE_STEPS = 30, LANE_PASSES = 60, LANE_SWEEPS = 1, LANE_TURNS = 4, LANE_HALVINGS = 6 };
+#define LANE_HOT 0.5 /* of the largest score: the temperature from which KL's sweeps halve it, LANE_HALVINGS times at most */
 enum { MOST_LANES = 8, CLAIMED = 64 }; /* instances that a thread takes at a time */
 enum { NEW_COEFFICIENTS = 1, NEW_ROWS = 2, NEW_VARIABLES = 4, NEW_HEAT = 8, NEW_NUMBERS = 15 }; /* what a group's numbers differ in */
 

@@ -36,6 +36,7 @@ typedef struct {
     int32_t *column, *row, *place;                      /* entries by variable: where each begins, row, Layout's entry */
     int32_t *row_start, *row_entry, *row_column;        /* by row: where each begins, entry, variable */
     int two;                                            /* every variable is in two rows */
+    int32_t *member;                                    /* (groups, variables) the row of each, or `rows` */
     int32_t *list, count, lead;                         /* rows that move in some lane, and how many of them lead */
     V(Progress) at;
     vec tau, reach, alpha;
@@ -47,6 +48,7 @@ typedef struct {
     mask *fixed, *active, *moving, *negative, *even;    /* moving: rows that take part in a step; even: all coefficients are 1 */
     LanePoint now, next;
     vec *d, *curvature, *direction, *rhs, *scratch, *q; /* curvature: the diagonal that slacks add to H */
+    vec *ratios, *sums;                                 /* (rows + 1) of sweeps that multiply */
     vec *H, *diagonal, *U, *inverse;                    /* U of the list, in rows of `rows` numbers; 1 / D */
     vec damping, ridge;                                 /* what H was factored with */
 } Group;
@@ -738,69 +740,61 @@ static vec V(heat_lanes)(Group *w, mask fresh, mask plain, vec *hottest) {
     return halvings;
 }
 
-/* Shares, and what multiplied those of each row, at half the temperature: their squares. */
-static void V(halve_lanes)(const Group *w, mask which, vec *restrict p, vec *const *factors, int count) {
-    for (int64_t j = 0; j < w->layout->variables; j++) /* no less than what has a square */
-        p[j] = V(pick)(which, V(larger)(p[j] * p[j] * w->unit[j], V(all)(1e-140)), p[j]);
-    for (int n = 0; n < count; n++)
-        for (int64_t i = 0; i < w->layout->rows; i++) {
-            const vec factor = factors[n][i];
-            factors[n][i] = V(pick)(which, factor * factor, factor);
-        }
-}
-
-/* One sweep over shares p by what multiplies them to make a row hold; `change` is room for a number per row. */
-static void V(multiply_once)(const Group *w, vec *restrict p, vec *const *factors, int bounded, vec *restrict change) {
+/* What multiplies the shares in each row of a group to make it hold, where `which` says so, from the sums of these shares;
+ * and all that has multiplied them: factors[0], between [1] and [2]. Leaves zero sums. */
+static void V(balance_lanes)(Group *w, int64_t group, mask which, vec *const *factors, int bounded) {
     const Layout *a = w->layout;
-    const int32_t *restrict start = w->row_start, *restrict column = w->row_column;
-    vec *restrict factor = factors[0];
-    for (int64_t g = 0; g < a->groups; g++) {
-        const int32_t *rows = a->group_rows + a->group_start[g], *end = a->group_rows + a->group_start[g + 1];
-        for (const int32_t *row = rows; row < end; row++) { /* apart from what follows: divisions are slow, and overlap */
-            const int32_t i = *row, last = start[i + 1];
-            vec total = {0}, other = {0};
-            int32_t n = start[i];
-            for (; n + 2 <= last; n += 2) {
-                total += V(at)(p, column[n]);
-                other += V(at)(p, column[n + 1]);
-            }
-            if (n < last) total += V(at)(p, column[n]);
-            total += other;
-            const mask possible = w->even[i] & (w->b[i] > 0.0) & (total > 1e-100);
-            vec ratio = V(pick)(possible, w->b[i] / total, V(all)(1.0));
-            if (bounded) ratio = V(limited)(factor[i] * ratio, factors[1][i], factors[2][i]) / factor[i];
-            factor[i] *= ratio;
-            change[i] = ratio;
-        }
-        for (const int32_t *row = rows; row < end; row++) {
-            const vec ratio = change[*row];
-            for (int32_t n = start[*row]; n < start[*row + 1]; n++) *(vec *)((char *)p + column[n]) *= ratio;
-        }
+    for (int32_t e = a->group_start[group]; e < a->group_start[group + 1]; e++) {
+        const int32_t i = a->group_rows[e];
+        const vec total = w->sums[i], wanted = w->b[i], factor = factors[0][i];
+        const mask possible = which & w->even[i] & (wanted > 0.0) & (total > 1e-100);
+        vec ratio = V(pick)(possible, wanted / total, V(all)(1.0));
+        if (bounded) ratio = V(pick)(possible, V(limited)(factor * ratio, factors[1][i], factors[2][i]) / factor, ratio);
+        factors[0][i] = factor * ratio;
+        w->ratios[i] = ratio;
+        w->sums[i] = (vec){0};
     }
 }
 
-/* Duals of fresh lanes by several sweeps for KL, whose shares a row with equal coefficients multiplies all by one number:
- * without exponentials but the first, and with one logarithm a row in the end. Other rows and upper bounds of x are not seen;
- * where there are any, theta decides about the outcome. */
+/* Duals of fresh lanes by a few sweeps for KL, whose shares a row with equal coefficients multiplies all by one number, and
+ * which half the temperature squares: without exponentials but the first, and with one logarithm a row in the end. Each sweep
+ * but the last ones halves the temperature, if a lane has to; lanes join in when it is their turn. Other rows and upper bounds
+ * of x are not seen; where there are any, or bounds of duals, theta decides about the outcome. */
 static void V(multiply_lanes)(Group *w, mask fresh, mask running) {
-    const int64_t k = w->layout->rows;
-    vec *factor = w->q, *low = w->rhs, *high = w->scratch, *const factors[] = {factor, low, high}, hottest;
+    const int64_t k = w->layout->rows, l = w->layout->variables, groups = w->layout->groups;
+    vec *p = w->next.p, *factor = w->q, *low = w->rhs, *high = w->scratch, *const factors[] = {factor, low, high}, hottest;
     const int bounded = V(any)(w->bounded);
-    mask plain = ~w->topped;
+    mask plain = ~(w->topped | w->bounded);
     for (int64_t i = 0; i < k; i++) plain &= w->even[i] | ~w->active[i];
     const vec halvings = V(heat_lanes)(w, fresh, plain, &hottest), T = w->at.T, inverse = 1.0 / hottest;
     V(add_columns)(w, w->linear, w->now.mu, w->next.u);
-    BY_OBJECTIVE(w->objective, lane_shares, w, w->next.u, hottest, w->next.p)
+    BY_OBJECTIVE(w->objective, lane_shares, w, w->next.u, hottest, p)
     for (int64_t i = 0; i < k; i++) {
-        factor[i] = V(all)(1.0);
+        factor[i] = w->ratios[i] = V(all)(1.0);
+        w->sums[i] = (vec){0};
         if (!bounded) continue;
         low[i] = V(where)(w->low[i] > -INFINITY, V(exp_of)((w->low[i] - w->now.mu[i]) * inverse));
         high[i] = V(exp_of)(V(smaller)((w->high[i] - w->now.mu[i]) * inverse, V(all)(700.0)));
     }
-    for (int turn = 0; turn < LANE_TURNS; turn++) {
-        const mask colder = halvings >= (double)(LANE_TURNS - turn);
-        if (V(any)(colder)) V(halve_lanes)(w, colder, w->next.p, factors, bounded ? 3 : 1);
-        V(multiply_once)(w, w->next.p, factors, bounded, w->next.r);
+    w->ratios[k] = V(all)(1.0);
+    const int32_t *before = w->member;
+    for (int left = LANE_HALVINGS; left > -LANE_TURNS; left--) {
+        const mask which = halvings >= (double)left, colder = halvings > (double)left;
+        const int halves = left >= 0 && V(any)(colder);
+        if (!V(any)(which)) continue;
+        for (int n = 0; halves && n < (bounded ? 3 : 1); n++)
+            for (int64_t i = 0; i < k; i++) factors[n][i] *= V(pick)(colder, factors[n][i], V(all)(1.0));
+        for (int64_t g = 0; g < groups; g++) {
+            const int32_t *restrict of = before, *restrict to = before = w->member + g * l;
+            for (int64_t j = 0; j < l; j++) {
+                vec share = p[j] * V(at)(w->ratios, of[j]);
+                if (halves && g == 0) /* no less than what has a square */
+                    share = V(pick)(colder, V(larger)(share * share * w->unit[j], V(all)(1e-140)), share);
+                p[j] = share;
+                *(vec *)((char *)w->sums + to[j]) += share;
+            }
+            V(balance_lanes)(w, g, which, factors, bounded);
+        }
     }
     for (int64_t i = 0; i < k; i++) {
         const mask moved = running & (factor[i] > 0.0) & (factor[i] < INFINITY);
@@ -810,8 +804,8 @@ static void V(multiply_lanes)(Group *w, mask fresh, mask running) {
     V(evaluate_lanes)(w, &w->next, T, 1);
     if (V(any)(running & ~plain)) {
         V(evaluate_lanes)(w, &w->now, T, 1);
-        vec before, after = V(slope_after)(w, &before);
-        plain |= V(falls)(w, T, running, before, after);
+        vec start, end = V(slope_after)(w, &start);
+        plain |= V(falls)(w, T, running, start, end);
     }
     V(take_lanes)(w, plain & running, running);
 }
@@ -1185,9 +1179,11 @@ static vec *V(arrange_lanes)(Group *w, const Layout *a, vec *at) {
     w->coefficients = V(take_vectors)(&at, a->entries);
     w->row_values = V(take_vectors)(&at, a->entries);
     w->given = V(take_vectors)(&at, a->entries);
+    w->ratios = V(take_vectors)(&at, k + 1);
+    w->sums = V(take_vectors)(&at, k + 1);
     w->H = V(take_vectors)(&at, k * k);
     w->U = V(take_vectors)(&at, k * k);
-    const int64_t room = l + 1 + 4 * a->entries + 2 * k + 1;
+    const int64_t room = l + 1 + 4 * a->entries + 2 * k + 1 + a->groups * l;
     w->column = (int32_t *)V(take_vectors)(&at, (room * (int64_t)sizeof(int32_t)) / (int64_t)sizeof(vec) + 1);
     w->row = w->column + l + 1;
     w->place = w->row + a->entries;
@@ -1195,6 +1191,7 @@ static vec *V(arrange_lanes)(Group *w, const Layout *a, vec *at) {
     w->row_start = w->list + k;
     w->row_entry = w->row_start + k + 1;
     w->row_column = w->row_entry + a->entries;
+    w->member = w->row_column + a->entries;
     return at;
 }
 
@@ -1231,6 +1228,11 @@ static void *V(begin_lanes)(Group *w, const Layout *a, const Statement *s) {
         }
     for (int64_t i = a->rows; i > 0; i--) w->row_start[i] = w->row_start[i - 1];
     w->row_start[0] = 0;
+    for (int64_t n = 0; n < a->groups * a->variables; n++) w->member[n] = (int32_t)a->rows * V(WIDE);
+    for (int64_t g = 0; g < a->groups; g++)
+        for (int32_t e = a->group_start[g]; e < a->group_start[g + 1]; e++)
+            for (int32_t i = a->group_rows[e], n = w->row_start[i]; n < w->row_start[i + 1]; n++)
+                w->member[g * a->variables + w->row_column[n] / V(WIDE)] = i * V(WIDE);
     w->two = 1;
     for (int64_t j = 0; j < a->variables; j++) w->two &= w->column[j + 1] - w->column[j] == 2;
     return block;
