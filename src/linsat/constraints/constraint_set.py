@@ -172,7 +172,7 @@ class Constraints:
     @property
     def rhs(self) -> Tensor:
         """All right-hand sides stacked, (batch..., rows), in float64."""
-        return values_on(self).rhs
+        return values_on(self).side
 
     @property
     def right_sides(self) -> dict[str, Tensor]:
@@ -203,8 +203,7 @@ class Constraints:
     @property
     def price(self) -> Tensor:
         """What breaking each row costs per unit, (batch..., rows) in float64; infinite where a row is hard."""
-        price = values_on(self).price
-        return arrays.to_tensor(np.full(len(self), np.inf)) if price is None else price
+        return values_on(self).price
 
     def statement(self) -> Statement:
         """All numbers as plain numpy arrays, copies of those of the set.
