@@ -249,7 +249,7 @@ class Plan:
             return presolved
         if self._well_inside(form, presolved):
             return presolved
-        decided = presolve_by_program(form, senses, presolved, 0)
+        decided = presolve_by_program(form, senses, presolved)
         if bool(decided.infeasible.any()):
             reject_infeasible(self.owner())
             return presolved

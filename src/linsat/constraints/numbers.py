@@ -48,17 +48,11 @@ class Statement:
 
 def values_on(constraints: Constraints, device: torch.device | str | None = None) -> structure.Numbers:
     """The numbers in float64 on a device, by default that of the coefficients, with gradients where asked for."""
-    import torch
-
     values = arrays.to_tensor(_slot(constraints, "values"), device)
     lower, upper = (_bound_on(constraints, name, device) for name in ("lower", "upper"))
     at = values.device if constraints._matrices else lower.device
-    price = full_price(constraints._soft, len(constraints))
-    hard = torch.full((len(constraints),), torch.inf, dtype=torch.float64, device=at)
-    side, price = (
-        arrays.to_tensor(_slot(constraints, "side"), at),
-        hard if price is None else arrays.to_tensor(price, at),
-    )
+    side, price = arrays.to_tensor(_slot(constraints, "side"), at), full_price(constraints._soft, len(constraints))
+    price = lower.new_full((len(constraints),), np.inf, device=at) if price is None else arrays.to_tensor(price, at)
     return structure.Numbers(values.to(at), side, lower.to(at), upper.to(at), price)
 
 

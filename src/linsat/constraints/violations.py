@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,16 +21,9 @@ if TYPE_CHECKING:
     Tensor = torch.Tensor
 
 
-class RowGaps(NamedTuple):
-    """What each row misses at a point."""
-
-    gap: Numbers  # (batch..., rows) violation in the units of the row, at least 0
-    size: Numbers  # (batch..., rows) sum_j |a_ij x_j|
-
-
 def row_violation(constraints: Constraints, x: Any) -> Any:
     """See `Constraints.row_violation`."""
-    return _row_gaps(constraints, read_point(constraints, x)).gap
+    return _row_gaps(constraints, read_point(constraints, x))[0]
 
 
 def violation(constraints: Constraints, x: Any) -> Any:
@@ -80,7 +73,8 @@ def _numbers(constraints: Constraints, point: Numbers) -> tuple[Numbers, Numbers
     return stated.values, stated.rhs, stated.lower, stated.upper
 
 
-def _row_gaps(constraints: Constraints, point: Numbers) -> RowGaps:
+def _row_gaps(constraints: Constraints, point: Numbers) -> tuple[Numbers, Numbers]:
+    """(batch..., rows): what each row misses at a point, in its units, at least 0; and its size, sum_j |a_ij x_j|."""
     values, side, *_ = _numbers(constraints, point)
     pattern, xp = constraints._structure, namespace(point)
     row, col, senses = pattern.on(point.device) if is_tensor(point) else (pattern.row, pattern.col, pattern.senses)
@@ -92,4 +86,4 @@ def _row_gaps(constraints: Constraints, point: Numbers) -> RowGaps:
         activity, size = activity + added, size + more
     excess = activity - side
     gap = xp.where(senses == GREATER, -excess, xp.where(senses == EQUAL, abs(excess), excess))
-    return RowGaps(xp.clip(gap, 0.0, None), size)
+    return xp.clip(gap, 0.0, None), size
