@@ -137,8 +137,8 @@ def read_terms(T: Any, t: Any, names: Any, pieces: np.ndarray, rows: np.ndarray,
     ordered = ((steps == 0) | (steps == 1)).all() and of[0] == 0 and of[-1] == len(rows) - 1
     if not inside or not ordered or not (np.abs(sign) == 1).all():
         raise ConstraintError(
-            "pieces or rows of the maxima name a base, a maximum or an inequality that there is none of, or are out of "
-            "order; expected pieces in the order of their maxima, signs 1 or -1."
+            "pieces or rows of the maxima refer to a base, a maximum or an inequality that does not exist, or are "
+            "out of order; expected pieces in the order of their maxima, signs 1 or -1."
         )
     wrong = np.flatnonzero(np.where(row < counts[0], weight, -weight) <= 0)
     if len(wrong):
