@@ -71,11 +71,11 @@ def _keep_on(pattern: SparsityPattern, device: torch.device | str) -> str:
 class Numbers(NamedTuple):
     """What a set states: (.) or (1, .) where all instances share it, else (batch..., .) or (N, .); of any library."""
 
-    values: Array  # (., nnz) coefficients in the order of the pattern
-    side: Array  # (., k) right-hand sides
-    lower: Array  # (., l)
-    upper: Array  # (., l)
-    price: Array  # (., k) of breaking a row, infinite where it is hard
+    values: Any  # (., nnz) coefficients in the order of the pattern
+    side: Any  # (., k) right-hand sides
+    lower: Any  # (., l)
+    upper: Any  # (., l)
+    price: Any  # (., k) of breaking a row, infinite where it is hard
 
     def select(self, index: Any) -> Numbers:
         """Those of some of N instances."""
