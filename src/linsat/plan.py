@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from linsat.compile.problem import Presolved, Problem, StandardForm
 from linsat.compile.rows import RowMatrix, RowPattern
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.numbers import slots_of
+from linsat.constraints.structure import Numbers as Numbers
 from linsat.constraints.structure import SparsityPattern
 from linsat.errors import ConstraintError
 from linsat.native import batch as native
@@ -48,19 +49,6 @@ else:  # Sinkhorn needs torch
 
 # A set whose every share lies this far inside (0, 1) at scores 0 has an interior: nothing is forced.
 _WELL_INSIDE = 1e-5
-
-
-class Numbers(NamedTuple):
-    """What a set states: (1, .) where all instances share it, else (N, .)."""
-
-    values: Array  # (., nnz) coefficients in the order of the pattern
-    side: Array  # (., k) right-hand sides
-    lower: Array  # (., l)
-    upper: Array  # (., l)
-    price: Array  # (., k) of breaking a row, infinite where it is hard
-
-    def select(self, index: Any) -> Numbers:
-        return Numbers(*(array if array.shape[0] == 1 else array[index] for array in self))
 
 
 def numbers_of(constraints: Constraints, width: int, batch_shape: Sequence[int]) -> Numbers:
@@ -261,7 +249,7 @@ class Plan:
             return presolved
         if self._well_inside(form, presolved):
             return presolved
-        decided = presolve_by_program(form, senses, presolved, 0)
+        decided = presolve_by_program(form, senses, presolved)
         if bool(decided.infeasible.any()):
             reject_infeasible(self.owner())
             return presolved

@@ -220,7 +220,7 @@ def test_what_a_set_hands_out_does_not_change_it(kind):
     given = [cons.lower, cons.upper, cons.rhs, cons.price, cons.matrix.values(), cons.soft]
     given += [*cons.right_sides.values(), *cons.coefficients.values()]
     numbers, stated_numbers = values_on(cons), cons.statement()
-    given += [numbers.values, numbers.rhs, numbers.lower, numbers.upper, numbers.price]
+    given += [numbers.values, numbers.side, numbers.lower, numbers.upper, numbers.price]
     for tensor in given:
         tensor.fill_(0.5)
     for name in ("row", "col", "senses", "values", "rhs", "lower", "upper", "price"):

@@ -1,4 +1,4 @@
-"""Diagnosis of constraint sets: can the rows hold, which of them conflict, and a proof. Plain numpy, no framework."""
+"""What follows from a set: standard form and presolve on arrays of any library; in numpy, whether its rows can hold."""
 
 from linsat.compile.certificate import Certificate, exact_gap
 from linsat.compile.conflicts import Conflict, minimal_conflict, other_conflicts

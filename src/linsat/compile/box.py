@@ -71,15 +71,15 @@ class Box:
         Without it, and for soft rows always, S = 0 and the sense of a row is a bound on its dual; the price of a soft
         row is a second bound. Rows are scaled by the mean |coefficient * width| of their non-zeros in a finite box (the
         paper's slack temperature is in these units), the mean |coefficient| where duals multiply shares, else by the
-        norm of the row. ``gamma_shift`` is added to d in the
-        paper's multiplier, as the published package does with 1e-4.
+        norm of the row. ``gamma_shift`` is added to d in the paper's multiplier, as the published package does with
+        1e-4.
 
         Rows with an infinite side hold for every x: their duals are 0, and `StandardForm.absent` knows them by that.
         """
         xp = namespace(rhs)
         absent = ((senses == LESS) & xp.isposinf(rhs)) | ((senses == GREATER) & xp.isneginf(rhs))
         some_absent = not xp.known_false(absent)
-        if some_absent:  # a finite side that says nothing in its place, which arithmetic can bear
+        if some_absent:  # an infinite side would spoil the arithmetic: a finite one that says nothing takes its place
             rhs = xp.where(absent, xp.where(senses == LESS, self.most, self.least), rhs)
         if entropic:
             covering = _covering_slack(rhs - self.least, self.most - self.least, gamma_shift)

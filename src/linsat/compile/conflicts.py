@@ -13,7 +13,7 @@ from linsat.compile.networks import minimal_cut
 from linsat.compile.programs import least_violation
 from linsat.compile.system import Array, Deadline, LinearSystem
 
-_HOLDS = 1e-13  # relative violation of a point that needs no second look
+_HOLDS = 1e-13  # relative violation at which a point counts as one, without a closer check
 _CLEAR = 1e-6  # violation of scaled rows from which a conflict is beyond doubt while rows are being tried
 _INSIDE = 1e-9  # distance from its bounds, relative to its size, of a variable that may move either way
 _LARGEST = 400_000  # entries of the dense matrix that is inverted for points without one row each

@@ -220,7 +220,7 @@ def error_from(
     subject = "The row cannot hold" if one else "These rows cannot hold together"
     lines = [f"{subject} within the bounds{where}:", *explained(constraints, diagnosis, instance)]
     if diagnosis.others:
-        # Counted, rows of two conflicts may read alike; what reads like the one just shown says nothing.
+        # Where rows are only counted, conflicts may read alike; one that reads like the one just shown is left out.
         texts = dict.fromkeys(listed_names(constraints, rows) for rows in diagnosis.others)
         texts.pop(listed_names(constraints, diagnosis.rows), None)
         lines.append(

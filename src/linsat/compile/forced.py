@@ -61,15 +61,14 @@ class _Implied:
     tight: Array  # (k,) bool: inequality rows that always hold with equality
 
 
-def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved, instance: int) -> Presolved:
-    """What is decided (1, .) for one instance after a linear program has looked for everything that is forced.
+def presolve_by_program(form: StandardForm, senses: Tensor, here: Presolved) -> Presolved:
+    """What is decided (1, .) for numbers that all share, after a linear program has looked for all that is forced.
 
     Unchanged where the program would be too large or took too long, all rows are soft, or a row whose variables would
     all be fixed does not hold then: what is small to the program is not nothing to that row.
     """
     xp = namespace(form.rhs)
-    here = presolved.select([min(instance, presolved.free.shape[0] - 1)])
-    system = _system(form, senses, here, instance)
+    system = _system(form, senses, here)
     hard = ~to_numpy(form.soft)[0]
     rows = _unit_rows(system.take(np.flatnonzero(hard)), to_numpy(senses)[hard])
     if rows.size > _LARGEST_PROGRAM or not len(rows.side):
@@ -98,12 +97,12 @@ def presolve_by_program(form: StandardForm, senses: Tensor, presolved: Presolved
     )
 
 
-def _system(form: StandardForm, senses: Tensor, here: Presolved, instance: int) -> LinearSystem:
-    """The rows of one instance in the box that presolve has left, which is a point where a variable is fixed."""
-    rows, sense, side = form.rows, to_numpy(senses), one(row_sides(form, senses), instance)
-    matrix = sp.csr_array((one(rows.values, instance), (to_numpy(rows.row), to_numpy(rows.col))), shape=rows.shape)
+def _system(form: StandardForm, senses: Tensor, here: Presolved) -> LinearSystem:
+    """The rows in the box that presolve has left, which is a point where a variable is fixed."""
+    rows, sense, side = form.rows, to_numpy(senses), one(row_sides(form, senses), 0)
+    matrix = sp.csr_array((one(rows.values, 0), (to_numpy(rows.row), to_numpy(rows.col))), shape=rows.shape)
     matrix.eliminate_zeros()
-    lower, upper = one(form.lower, instance), one(form.upper, instance)
+    lower, upper = one(form.lower, 0), one(form.upper, 0)
     free, at_upper = to_numpy(here.free)[0], to_numpy(here.at_upper)[0]
     return LinearSystem(
         matrix,

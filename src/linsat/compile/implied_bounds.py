@@ -19,7 +19,7 @@ from linsat.compile.system import Array, Deadline, LinearSystem
 
 _MOST_VISITS = 5  # of each coefficient, on average
 _LEAST_GAIN = 1e-3  # share of its range, or of its size, by which a bound must improve to count
-_SLIGHT = 1e-9  # relative: contradictions below this are left to closer looks
+_SLIGHT = 1e-9  # relative: smaller contradictions are left to linear programs
 _INF = float("inf")
 
 

@@ -110,7 +110,7 @@ class Network:
         return system.clip(x)
 
     def reversed(self) -> Network:
-        """The same rows with every flow turned round: what was lacking has piled up."""
+        """The same rows with every flow reversed: what was lacking has piled up."""
         return replace(self, factor=-self.factor, unit=-self.unit, low=-self.high, high=-self.low, flow=-self.flow)
 
     # ------------------------------------------------------------------ sending

@@ -1,7 +1,7 @@
 """Presolve by bounds: variables that a row at the edge of its range fixes, rows that cannot bind, plain contradictions.
 
 Batched: every instance of a batch has its own right-hand sides and bounds and gets its own verdict. What bounds alone
-cannot see (two rows that fix a variable together) is left to the linear program in `linsat.compile.feasibility`.
+cannot see (two rows that fix a variable together) is left to the linear program in `linsat.compile.forced`.
 Objectives that reach their bounds need none of this (`everything_free`). Soft rows force and contradict nothing.
 """
 
@@ -72,7 +72,7 @@ def propagate(form: StandardForm, senses: Tensor) -> Presolved:
     free = xp.broadcast_to(width > 0, (batch, width.shape[1]))
     box_least, box_most, *sizes = _activity_range(form, free, ~free & free)
     reach = box_most - box_least
-    # Not the largest coefficient of a variable but their sum, which is no less and is at hand.
+    # The largest coefficient of a variable, bounded by their sum, which takes no further pass.
     heaviest = form.rows.column_sums(abs(form.rows.values))
     slightest = _no_less(FORCED, side) * xp.at_most(width, 1.0)
     slightest = xp.minimum(slightest, _no_less(UNNOTICED, side) / xp.at_least(heaviest, _SMALLEST))

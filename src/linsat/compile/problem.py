@@ -14,7 +14,7 @@ scale rho, and a slack share z of mass S where an inequality has the paper's ent
 psi is the conjugate of the objective (`linsat.objectives`). With entropic slacks and rows whose non-zero coefficients
 are equal, the minimum is the fixed point of the multi-set Sinkhorn algorithm of Wang et al., LinSATNet, ICML 2023.
 
-Arrays are those of torch or of JAX; a field called a tensor may be either.
+Arrays are those of torch, JAX or numpy; a field called a tensor may be any of them.
 """
 
 from __future__ import annotations

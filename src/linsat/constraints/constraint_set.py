@@ -73,7 +73,7 @@ class Constraints:
     """
 
     def __new__(cls, *unnamed: Any, **given: Any) -> Self:
-        """Reject arguments that there are none of, before Python does so in the name of this class."""
+        """Reject unnamed and unknown arguments, and say which there are."""
         unknown = [name for name in given if name not in (*_ARGUMENTS, "terms")]
         if unnamed or unknown:
             what = f"an argument {unknown[0]!r}" if unknown else f"{type(unnamed[0]).__name__} without a name"
@@ -172,7 +172,7 @@ class Constraints:
     @property
     def rhs(self) -> Tensor:
         """All right-hand sides stacked, (batch..., rows), in float64."""
-        return values_on(self).rhs
+        return values_on(self).side
 
     @property
     def right_sides(self) -> dict[str, Tensor]:
@@ -203,8 +203,7 @@ class Constraints:
     @property
     def price(self) -> Tensor:
         """What breaking each row costs per unit, (batch..., rows) in float64; infinite where a row is hard."""
-        price = values_on(self).price
-        return arrays.to_tensor(np.full(len(self), np.inf)) if price is None else price
+        return values_on(self).price
 
     def statement(self) -> Statement:
         """All numbers as plain numpy arrays, copies of those of the set.
@@ -582,7 +581,7 @@ class Constraints:
             live = live or self._terms.matrix.live
         shapes |= {name: tuple(n.shape[:-1]) for name, n in numbers.items() if n.ndim > 1}
         self._batch_shape = joint_batch_shape(shapes)
-        # What calls have made ready, by kind (linsat.plan) and by everything but numbers (linsat.projection); plain
+        # What calls have made ready, by kind (linsat.plan) and by everything but numbers (linsat.call); plain
         # dicts, because filling them twice is harmless.
         self._plans: dict[Any, Any] = {}
         self._calls: dict[Any, Any] = {}

@@ -11,12 +11,12 @@ import numpy as np
 
 from linsat._optional import is_tensor
 from linsat._transforms import plain_tensors, tracing
-from linsat.constraints import arrays
+from linsat.constraints import arrays, structure
 from linsat.constraints.arrays import Array, Numbers
 from linsat.constraints.coefficients import Matrix
 from linsat.constraints.rounded import keep_dependencies, rounding_of
 from linsat.constraints.soft import full_price
-from linsat.constraints.structure import BLOCKS, SparsityPattern, Values
+from linsat.constraints.structure import BLOCKS, SparsityPattern
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -46,15 +46,14 @@ class Statement:
     batch_shape: tuple[int, ...]
 
 
-def values_on(constraints: Constraints, device: torch.device | str | None = None) -> Values:
-    """The numbers on a device, by default that of the coefficients, with gradients where asked for."""
+def values_on(constraints: Constraints, device: torch.device | str | None = None) -> structure.Numbers:
+    """The numbers in float64 on a device, by default that of the coefficients, with gradients where asked for."""
     values = arrays.to_tensor(_slot(constraints, "values"), device)
     lower, upper = (_bound_on(constraints, name, device) for name in ("lower", "upper"))
     at = values.device if constraints._matrices else lower.device
-    price = full_price(constraints._soft, len(constraints))
-    rhs = arrays.to_tensor(_slot(constraints, "side"), at)
-    price = None if price is None else arrays.to_tensor(price, at)
-    return Values(values.to(at), rhs, lower.to(at), upper.to(at), price)
+    side, price = arrays.to_tensor(_slot(constraints, "side"), at), full_price(constraints._soft, len(constraints))
+    price = lower.new_full((len(constraints),), np.inf, device=at) if price is None else arrays.to_tensor(price, at)
+    return structure.Numbers(values.to(at), side, lower.to(at), upper.to(at), price)
 
 
 def slots_of(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from linsat._senses import EQUAL
-from linsat.constraints import arrays
+from linsat.constraints import arrays, structure
 from linsat.constraints.arrays import Array, Numbers
 from linsat.constraints.coefficients import Matrix
 from linsat.constraints.structure import BLOCKS
@@ -61,16 +61,6 @@ class Stated(NamedTuple):
     price: Numbers  # infinite where a row is hard
     T: Numbers
     t: Numbers
-
-
-class Plain(NamedTuple):
-    """The numbers of the linear rows, (batch..., .) each."""
-
-    values: Numbers
-    side: Numbers
-    lower: Numbers
-    upper: Numbers
-    price: Numbers
 
 
 @dataclass(frozen=True)
@@ -150,7 +140,7 @@ class PlainRows:
             taken[:, column] += once[:, repeat]
         return Selection(*(part.reshape(*batch, part.shape[-1]) for part in (masks, once, taken)))
 
-    def numbers(self, terms: Terms, stated: Stated, selection: Selection | None) -> Plain:
+    def numbers(self, terms: Terms, stated: Stated, selection: Selection | None) -> structure.Numbers:
         """The numbers of the linear rows; (batch..., .) where there is a selection."""
         values, T = arrays.alike([stated.values, stated.T])
         side, t = arrays.alike([stated.side, stated.t])
@@ -163,7 +153,7 @@ class PlainRows:
         lower, upper = stated.lower, stated.upper
         if selection is not None and self.by_bounds:
             lower, upper = (self.put(terms, stated, selection, bound) for bound in (lower, upper))
-        return Plain(
+        return structure.Numbers(
             self.coefficients.of(arrays.side_by_side([values, T]), masks),
             self.sides.of(arrays.side_by_side([side, t]), masks),
             lower,
@@ -236,7 +226,7 @@ class PlainRows:
             made = made._with_full_price(price[self._priced()])
         return made
 
-    def given(self, plain: Plain) -> dict[str, Numbers]:
+    def given(self, plain: structure.Numbers) -> dict[str, Numbers]:
         """The numbers by the names of the arguments that take them."""
         numbers: dict[str, Numbers] = {"lower": plain.lower, "upper": plain.upper}
         side_of = {name: side for name, side, _ in BLOCKS}

@@ -6,13 +6,13 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from linsat._senses import EQUAL, GREATER, LESS
 from linsat._transforms import Kept, constant_in_graphs, plain_tensors
-from linsat.constraints.arrays import Array, Numbers
+from linsat.constraints.arrays import Array
 from linsat.constraints.coefficients import Matrix
 from linsat.errors import ConstraintError
 
@@ -68,18 +68,21 @@ def _keep_on(pattern: SparsityPattern, device: torch.device | str) -> str:
     return pattern.in_graphs.put(str(device), pattern._tensors(device))
 
 
-@dataclass(frozen=True)
-class Values:
-    """The numbers of a constraint set in float64 on one device, connected to the user's tensors for gradients."""
+class Numbers(NamedTuple):
+    """What a set states: (.) or (1, .) where all instances share it, else (batch..., .) or (N, .); of any library."""
 
-    values: Tensor  # (batch..., nnz)
-    rhs: Tensor  # (batch..., rows)
-    lower: Tensor  # (batch..., variables) or a scalar
-    upper: Tensor
-    price: Tensor | None = None  # (batch..., rows) of breaking a row, infinite where it is hard; None: all are
+    values: Any  # (., nnz) coefficients in the order of the pattern
+    side: Any  # (., k) right-hand sides
+    lower: Any  # (., l)
+    upper: Any  # (., l)
+    price: Any  # (., k) of breaking a row, infinite where it is hard
+
+    def select(self, index: Any) -> Numbers:
+        """Those of some of N instances."""
+        return Numbers(*(array if array.shape[0] == 1 else array[index] for array in self))
 
 
-def joint_width(matrices: Mapping[str, Matrix], bounds: Mapping[str, Numbers], named: int | None = None) -> int | None:
+def joint_width(matrices: Mapping[str, Matrix], bounds: Mapping[str, Any], named: int | None = None) -> int | None:
     """The number of variables, after a check that blocks, bounds and names agree on it; None where nothing says."""
     widths = {name: matrix.shape[1] for name, matrix in matrices.items()}
     widths |= {name: int(b.shape[-1]) for name, b in bounds.items() if b.ndim > 0 and b.shape[-1] != 1}

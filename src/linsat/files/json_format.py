@@ -90,10 +90,7 @@ def write_json(path: Path, constraints: Constraints) -> None:
         raise ConstraintError("two variables have the same name. Fix: other names or labels, or save as .npz.")
     content: dict[str, Any] = {"version": VERSION, "variables": count if layout is None else described(layout)}
     numbers = present(constraints)
-    rows: list[dict[str, float]] = [{} for _ in range(len(constraints))]
-    entries = zip(numbers.row.tolist(), numbers.col.tolist(), numbers.values.tolist(), strict=True)
-    for row, column, value in entries:
-        rows[row][keys[column]] = value
+    rows = _as_objects(numbers.row, numbers.col, numbers.values, len(constraints), keys)
     for block, sense in (("A", "<="), ("C", ">="), ("E", "==")):
         here = [row for row, own in zip(rows, constraints.senses, strict=True) if own == sense]
         if here:
@@ -104,13 +101,10 @@ def write_json(path: Path, constraints: Constraints) -> None:
     if numbers.price is not None:
         content["price"] = _without_infinity(numbers.price)
     if terms is not None:
-        bases: list[dict[str, float]] = [{} for _ in range(terms.matrix.shape[0])]
-        values = as_array(terms.matrix.values()).tolist()
-        for row, column, value in zip(terms.matrix.row.tolist(), terms.matrix.col.tolist(), values, strict=True):
-            bases[row][keys[column]] = value
+        T = terms.matrix
         pieces = zip(terms.base.tolist(), terms.sign.tolist(), terms.of.tolist(), strict=True)
         content["maxima"] = {
-            "T": bases,
+            "T": _as_objects(T.row, T.col, as_array(T.values()), T.shape[0], keys),
             "t": as_array(terms.sides()).tolist(),
             "names": list(terms.names),
             "pieces": [list(piece) for piece in pieces],
@@ -119,18 +113,27 @@ def write_json(path: Path, constraints: Constraints) -> None:
     path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
+def _as_objects(
+    row: np.ndarray, col: np.ndarray, values: np.ndarray, count: int, keys: list[str]
+) -> list[dict[str, float]]:
+    """Coefficients as an object {variable: coefficient} for each of ``count`` rows."""
+    rows: list[dict[str, float]] = [{} for _ in range(count)]
+    for i, column, value in zip(row.tolist(), col.tolist(), values.tolist(), strict=True):
+        rows[i][keys[column]] = value
+    return rows
+
+
 def _maxima(value: Any, positions: dict[str, int], arguments: dict[str, Any]) -> Any:
     """The maxima in the rows of a set."""
     if not isinstance(value, dict) or sorted(value) != sorted(_MAXIMA) or not isinstance(value["names"], list):
         raise ConstraintError(f"maxima is {_kind(value)}; expected an object with {', '.join(_MAXIMA)}.")
-    rows = [arguments[name].shape[0] if name in arguments else 0 for name in MATRICES]
     return read_terms(
         _matrix("maxima.T", value["T"], positions),
         _numbers("maxima.t", value["t"]),
         value["names"],
         _numbers("maxima.pieces", value["pieces"]),
         _numbers("maxima.rows", value["rows"]),
-        rows,
+        arguments,
     )
 
 

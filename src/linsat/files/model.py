@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from linsat.constraints.coefficients import read_matrix
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Layout
 from linsat.constraints.terms import Terms
@@ -114,8 +115,8 @@ def with_prices(constraints: Constraints, price: np.ndarray) -> Constraints:
     )
 
 
-def read_terms(T: Any, t: Any, names: Any, pieces: np.ndarray, rows: np.ndarray, counts: list[int]) -> Terms:
-    """The maxima of a file: pieces (base, sign, maximum) and rows (row, weight); ``counts`` rows of A, C, E.
+def read_terms(T: Any, t: Any, names: Any, pieces: np.ndarray, rows: np.ndarray, arguments: Mapping[str, Any]) -> Terms:
+    """The maxima of a file: pieces (base, sign, maximum) and rows (row, weight), in rows of the matrices in arguments.
 
     Raises:
         ConstraintError: they do not fit together, or the rows would not be convex.
@@ -129,14 +130,15 @@ def read_terms(T: Any, t: Any, names: Any, pieces: np.ndarray, rows: np.ndarray,
     base, sign, of = pieces.T
     row, weight = rows.T
     height = len(names)
+    counts = [read_matrix(name, arguments[name]).shape[0] if name in arguments else 0 for name in MATRICES]
     whole = all((part == np.floor(part)).all() for part in (base, of, row))
     inside = whole and ((base >= 0) & (base < height)).all() and ((row >= 0) & (row < counts[0] + counts[1])).all()
     steps = np.diff(of, prepend=-1.0)
     ordered = ((steps == 0) | (steps == 1)).all() and of[0] == 0 and of[-1] == len(rows) - 1
     if not inside or not ordered or not (np.abs(sign) == 1).all():
         raise ConstraintError(
-            "pieces or rows of the maxima name a base, a maximum or an inequality that there is none of, or are out of "
-            "order; expected pieces in the order of their maxima, signs 1 or -1."
+            "pieces or rows of the maxima refer to a base, a maximum or an inequality that does not exist, or are "
+            "out of order; expected pieces in the order of their maxima, signs 1 or -1."
         )
     wrong = np.flatnonzero(np.where(row < counts[0], weight, -weight) <= 0)
     if len(wrong):

@@ -76,9 +76,8 @@ def _maxima(arrays: dict[str, np.ndarray], arguments: dict[str, Any]) -> Any:
     missing = [key for key in ("t", "pieces", "maxima") if key not in arrays]
     if T is None or bases is None or missing:
         raise ConstraintError(f"the maxima of formulas are not whole; expected T, {', '.join(_MAXIMA)}.")
-    rows = [read_matrix(name, arguments[name]).shape[0] if name in arguments else 0 for name in MATRICES]
     pieces, maxima = (np.asarray(arrays[key], dtype=np.float64) for key in ("pieces", "maxima"))
-    return read_terms(T, arrays["t"], bases, pieces, maxima, rows)
+    return read_terms(T, arrays["t"], bases, pieces, maxima, arguments)
 
 
 def _parsed(text: str) -> Any:

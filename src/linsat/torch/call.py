@@ -230,15 +230,12 @@ def numbers_in_graphs(reading: Reading) -> Numbers:
     if fixed:
         return _constants(constraints, reading.width, device)
     given, pattern = values_on(constraints, device), constraints._structure
-    hard = torch.full((pattern.num_rows,), torch.inf, dtype=torch.float64, device=device)
-    price = hard if given.price is None else given.price
     sizes = len(pattern.row), pattern.num_rows, reading.width, reading.width, pattern.num_rows
     batch = reading.batch_shape if constraints.batch_shape else ()
-    slots = zip((given.values, given.rhs, given.lower, given.upper, price), sizes, strict=True)
     return Numbers(
         *(
             tensor.expand(1, size) if tensor.dim() <= 1 else tensor.expand(*batch, size).reshape(math.prod(batch), size)
-            for tensor, size in slots
+            for tensor, size in zip(given, sizes, strict=True)
         )
     )
 

@@ -176,8 +176,7 @@ def _temperatures(constraints: Constraints, scores: Array | None, stop: float) -
     if scores is not None and float(np.std(scores)) > 0:
         spread, from_objective = float(np.std(scores)), True
         trial = torch.from_numpy(np.array(scores, dtype=np.float64))[None]
-    numbers = constraints._numbers("cpu")
-    width = (numbers.upper - numbers.lower).detach()
+    width = (constraints.upper - constraints.lower).detach()
     middle = solve(torch.zeros(count, dtype=torch.float64), constraints, tau=1.0, on_failure="ignore").x
     moved: dict[float, float] = {}
     failed: list[float] = []
