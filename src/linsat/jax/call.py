@@ -20,7 +20,8 @@ from linsat.constraints.layout import Arrangement, flatten
 from linsat.constraints.modelling import not_a_set
 from linsat.constraints.numbers import slots_given, slots_of
 from linsat.errors import ConstraintError
-from linsat.jax.core import Answers, Kind, Operands, operands_of, solve, unavailable
+from linsat.jax.core import operands_of, solve, unavailable
+from linsat.jax.operands import Answers, Kind, Operands
 from linsat.jax.single import change
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan, plan_of

@@ -18,8 +18,8 @@ from linsat.errors import ConstraintError
 from linsat.failures import settle
 from linsat.jax.arrays import worst_violation
 from linsat.jax.call import Array, TracedCall, check, read
-from linsat.jax.core import Answers
 from linsat.jax.formulas import with_formulas
+from linsat.jax.operands import Answers
 from linsat.native.batch import Answer as HostAnswer
 from linsat.objectives import Objective
 from linsat.plan import Numbers
