@@ -123,7 +123,7 @@ def read_given(numbers: GivenNumbers) -> dict[str, Any]:
 
 
 class Request(NamedTuple):
-    """What a caller of `linsat.project` or `linsat.solve` asks for, beside the scores; the doors read it."""
+    """What a caller of `linsat.project` or `linsat.solve` asks for, beside the scores."""
 
     constraints: Constraints
     given: Given
@@ -151,6 +151,19 @@ def settled(request: Request) -> Request:
     """The same with the numbers that come with the call in its set."""
     constraints, given, *others = request
     return Request(with_numbers(constraints, given), {}, *others) if given else request
+
+
+def key_of(request: Request) -> tuple[Any, ...] | None:
+    """What a request says besides the numbers given and those in the set, where all of that is plain; else None.
+
+    With the same key a call needs no reading and no checks of anything but these numbers.
+    """
+    constraints, solver, numbers = request.constraints, request.solver, request.objective.constant_key
+    if type(constraints) is not Constraints or numbers is None or request.start is not None:
+        return None
+    if type(request.on_failure) is not str or not (solver is None or type(solver) is Newton):
+        return None
+    return numbers, solver, request.on_failure
 
 
 def with_numbers(constraints: Constraints, given: Mapping[str, Any]) -> Constraints:

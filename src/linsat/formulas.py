@@ -614,8 +614,8 @@ def prepare(request: Request, scores: Array) -> Prepared:
     Raises:
         ConstraintError: malformed arguments.
     """
-    constraints, _, objective, solver, on_failure, start = request
-    check_options(solver, on_failure)
+    constraints, objective, solver, start = request.constraints, request.objective, request.solver, request.start
+    check_options(solver, request.on_failure)
     solver = DEFAULT if solver is None else solver
     if not isinstance(solver, Newton):
         raise ConstraintError("formulas with abs, maximum or norms are solved by linsat.Newton. Fix: leave solver out.")

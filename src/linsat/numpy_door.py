@@ -11,7 +11,18 @@ import numpy as np
 from linsat._array_namespace import to_numpy
 from linsat._optional import torch_installed
 from linsat.backends.interior_point import unsupported
-from linsat.call import DEFAULT, Call, Request, check_options, check_range, joint_batch, keep, read_start, with_numbers
+from linsat.call import (
+    DEFAULT,
+    Call,
+    Request,
+    check_options,
+    check_range,
+    joint_batch,
+    keep,
+    key_of,
+    read_start,
+    with_numbers,
+)
 from linsat.constraints.arrays import not_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
@@ -54,14 +65,11 @@ def project(y: Any, request: Request) -> Any:
 
 def _key(y: Any, request: Request) -> Any:
     """What a call depends on besides the numbers in y and those given, where all of that is plain; else None."""
-    constraints, given, objective, solver, on_failure, start = request
-    numbers = objective.constant_key
-    if type(y) is not np.ndarray or type(constraints) is not Constraints or numbers is None or start is not None:
+    key = key_of(request)
+    if key is None or type(y) is not np.ndarray or not y.flags.c_contiguous:
         return None
-    if not y.flags.c_contiguous or not (solver is None or type(solver) is Newton):
-        return None
-    key: tuple[Any, ...] = y.shape, y.dtype, numbers, solver, on_failure
-    for name, value in given.items():
+    key = y.shape, y.dtype, *key
+    for name, value in request.given.items():
         if type(value) is not np.ndarray:
             return None
         key += name, value.shape, value.dtype
@@ -97,10 +105,10 @@ def _flat(scores: Array) -> Array:
 
 def _read(y: Any, request: Request) -> tuple[Call, Array]:
     """The call, and the scores (N, l) in the dtype in which they came."""
-    constraints, given, objective, solver, on_failure, start = request
+    constraints, given, objective, solver = request.constraints, request.given, request.objective, request.solver
     if not isinstance(constraints, Constraints):
         raise not_a_set(constraints)
-    check_options(solver, on_failure)
+    check_options(solver, request.on_failure)
     solver = DEFAULT if solver is None else solver
     if objective.native is None or not isinstance(solver, Newton):
         raise NotHere(f"{type(objective).__name__} with {type(solver).__name__} runs on torch operations")
@@ -127,8 +135,8 @@ def _read(y: Any, request: Request) -> tuple[Call, Array]:
         plan=plan,
         stated=numbers,
         objective=objective,
-        on_failure=on_failure,
-        start=read_start(start, batch, constraints, _floats),
+        on_failure=request.on_failure,
+        start=read_start(request.start, batch, constraints, _floats),
         batch_shape=batch,
         arrangement=arrangement,
         owner=functools.partial(with_numbers, constraints, given if slots else {}),

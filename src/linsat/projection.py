@@ -99,8 +99,12 @@ def solve(
 
     As the status says which instances were not solved, the default is to warn.
     """
-    request = Request.of(constraints, numbers, objective, tau, solver, on_failure, start)
-    if formulas.takes(constraints):
+    return solve_request(y, Request.of(constraints, numbers, objective, tau, solver, on_failure, start))
+
+
+def solve_request(y: Any, request: Request) -> Solution:
+    """`solve`, its arguments read."""
+    if formulas.takes(request.constraints):
         return _with_formulas(y, settled(request))
     if holds_tensors(y):
         from linsat.torch.projection import solve
@@ -116,7 +120,7 @@ def solve(
 def _with_formulas(y: Any, request: Request) -> Solution:
     """A set with maxima in its rows: the linear rows that they come down to, solved as any others."""
     formulas.reject_graphs(y)
-    constraints, _, objective, solver, on_failure, start = request
+    constraints, objective, start = request.constraints, request.objective, request.start
     layout = constraints._layout
     scores, arrangement = flatten("y", y, layout, constraints.num_variables, read_either)
     flat = to_numpy(scores)
@@ -125,18 +129,21 @@ def _with_formulas(y: Any, request: Request) -> Solution:
     if isinstance(start, Mapping) and start:  # rows not named begin at 0: formulas have others beside them
         begun = read_start(start, batch, constraints, lambda value: np.array(to_numpy(value), np.float64))
         start = np.nan_to_num(to_numpy(begun)).reshape(*batch, -1)
-    call = formulas.prepare(Request(constraints, {}, objective, solver, on_failure, start), flat)
+    call = formulas.prepare(request._replace(objective=objective, start=start), flat)
     chosen = call.chosen
     if chosen is None:
         begin = None if start is None else call.rows.start(start)
-        solution = solve(scores, call.plain, objective=objective, solver=solver, on_failure=on_failure, start=begin)
+        solution = solve_request(scores, request._replace(constraints=call.plain, objective=objective, start=begin))
         solution = replace(solution, duals=call.rows.duals(solution.duals), constraints=constraints)
     else:
-        solution = solve(scores, call.plain, objective=objective, solver=solver, on_failure="ignore", start=call.start)
+        plain = request._replace(constraints=call.plain, objective=objective, on_failure="ignore", start=call.start)
+        solution = solve_request(scores, plain)
         codes = to_numpy(solution.codes).reshape(-1)
         codes = np.where(chosen.counts[0] == Status.CONVERGED.code, codes, chosen.counts[0])
         batch, width = tuple(solution.codes.shape), flat.shape[-1]
-        failed = call.report(codes, np.broadcast_to(flat, (*batch, width)).reshape(-1, width), on_failure, batch)
+        failed = call.report(
+            codes, np.broadcast_to(flat, (*batch, width)).reshape(-1, width), request.on_failure, batch
+        )
         solution = call.solution(solution, codes, failed)
     if layout is None or arrangement == "flat":
         return solution

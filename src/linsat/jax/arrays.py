@@ -6,14 +6,14 @@ bound. So, for tangents of the numbers theta,
     H_FF dmu_F = -(dr/dtheta . theta_dot)_F,      x_dot = dx/dtheta . theta_dot + D A' dmu / rho     at mu held.
 
 This is linear in the tangents and made of differentiable operations: JAX transposes it for reverse mode, maps it, and
-differentiates it again. Operands are those of `linsat.jax.core`.
+differentiates it again. Operands are those of `linsat.jax.operands`.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from linsat._senses import EQUAL, GREATER, LESS
 from linsat.compile.problem import Problem
 from linsat.compile.rows import RowMatrix
 from linsat.errors import ConstraintError
+from linsat.jax.operands import MOVING, Kind, Operands, Solved, work_dtype
 from linsat.jax.single import refine, residuals
 from linsat.objectives import Objective
 from linsat.objectives.quadratic import Matrix
@@ -38,12 +39,9 @@ from linsat.solvers.step import Setting, State, first_state, polish, step
 from linsat.solvers.verdict import decide, optimal
 from linsat.status import Status
 
-if TYPE_CHECKING:
-    from linsat.jax.core import Kind
-
 Array = Any
 
-_LINEAR_OPERANDS = 15  # of push: what comes before the tangents
+_OWN = len(Solved._fields)  # operands of push that come before the tangents
 jax.tree_util.register_dataclass(State, [f.name for f in fields(State)], [])
 
 
@@ -64,12 +62,12 @@ def solve(*operands: Array, kind: Kind) -> list[Array]:
             f"the set has {plan.pattern.num_rows} rows; inside jit, where the native core cannot be used, linsat.jax "
             f"solves with up to {MOST_DENSE_ROWS}. Fix: call it outside of jit, or linsat.project."
         )
-    given, start, known, rest = operands[0], *operands[-3:]
-    numbers, objective = kind.numbers(operands), kind.objective(operands)
-    if rest.size:
-        numbers = numbers._replace(side=numbers.side + rest)
-    numbers, objective, scores, asked = repaired(plan, numbers, objective, given.astype(_work_dtype()))
-    problem = plan.problem(numbers, scores, objective, known if known.size else None)
+    given = Operands(*operands)
+    numbers, objective, start = kind.numbers(operands), kind.objective(operands), given.start
+    if given.rest.size:
+        numbers = numbers._replace(side=numbers.side + given.rest)
+    numbers, objective, scores, asked = repaired(plan, numbers, objective, given.scores.astype(work_dtype()))
+    problem = plan.problem(numbers, scores, objective, given.known if given.known.size else None)
     rests = asked != Status.CONVERGED.code  # nothing of such an instance is worth a step
     claim, holds = newton(problem, solver, start * problem.scale if start.size else None, rests), None
     if precision_of(scores).residual:
@@ -80,16 +78,15 @@ def solve(*operands: Array, kind: Kind) -> list[Array]:
     duals, p = problem.multipliers(result.mu), problem.presolved
     flags = [jnp.broadcast_to(part, (len(x), part.shape[1])) for part in (p.free, p.at_upper, p.active, p.tight)]
     counts = jnp.stack([codes, *result.counts[1:]], -1).astype(np.int32)
-    return [x.astype(given.dtype), duals, _bits(duals), counts, jnp.concatenate(flags, -1).astype(np.uint8)]
+    return [x.astype(given.scores.dtype), duals, _bits(duals), counts, jnp.concatenate(flags, -1).astype(np.uint8)]
 
 
 def push(*operands: Array, kind: Kind, moving: tuple[int, ...]) -> list[Array]:
     """Tangents of x and of the duals."""
-    own, tangents = operands[:_LINEAR_OPERANDS], operands[_LINEAR_OPERANDS:]
-    duals, _, counts, decided = own[-4:]
+    own, tangents = Solved(*operands[:_OWN]), operands[_OWN:]
     # An instance that was not solved has no derivative; at duals of zero nothing about it is infinite.
-    solved = counts[:, :1] == Status.CONVERGED.code
-    duals = jnp.where(solved, duals, 0.0)
+    solved = own.counts[:, :1] == Status.CONVERGED.code
+    duals = jnp.where(solved, own.duals, 0.0)
     primals = [own[n] for n in moving]
     if isinstance(kind.plan.objective, Matrix):
         return _push_matrix(own, tangents, kind, moving, duals, solved)
@@ -102,7 +99,7 @@ def push(*operands: Array, kind: Kind, moving: tuple[int, ...]) -> list[Array]:
             kind.plan, kind.numbers(given), kind.objective(given), given[0].astype(duals.dtype)
         )
         scores = jnp.where(solved, scores, 0.0)
-        return kind.plan.problem(numbers, scores, objective, decided, own=True)
+        return kind.plan.problem(numbers, scores, objective, own.decided, own=True)
 
     def explicit(*some: Array) -> tuple[Array, Array, Array]:
         """x, residual and duals as functions of everything but the duals strictly inside their bounds."""
@@ -120,11 +117,11 @@ def push(*operands: Array, kind: Kind, moving: tuple[int, ...]) -> list[Array]:
     change = jnp.where(rows, solve_exactly(curvature.dense(), jnp.where(rows, -r_dot, 0.0)), 0.0) / problem.scale
     x_dot = jnp.where(solved, x_dot + curvature.weights * problem.rows.rmatvec(change), 0.0)
     duals_dot = jnp.where(solved, jnp.where(rows, change, duals_dot), 0.0)
-    return [x_dot.astype(own[0].dtype), duals_dot]
+    return [x_dot.astype(own.scores.dtype), duals_dot]
 
 
 def _push_matrix(
-    own: Any, tangents: Any, kind: Kind, moving: tuple[int, ...], duals: Array, solved: Array
+    own: Solved, tangents: Any, kind: Kind, moving: tuple[int, ...], duals: Array, solved: Array
 ) -> list[Array]:
     def solution(*some: Array) -> tuple[Array, Array]:
         given = list(own)
@@ -132,16 +129,16 @@ def _push_matrix(
             given[n] = array
         objective = kind.objective(given)
         assert isinstance(objective, Matrix)
-        return explicit(kind.plan, objective, given[0], kind.numbers(given), duals, own[-1], solved)
+        return explicit(kind.plan, objective, given[0], kind.numbers(given), duals, own.decided, solved)
 
     _, (x_dot, duals_dot) = jax.jvp(solution, [own[n] for n in moving], list(tangents))
-    return [x_dot.astype(own[0].dtype), duals_dot]
+    return [x_dot.astype(own.scores.dtype), duals_dot]
 
 
 def pull_back(*operands: Array, kind: Kind, wanted: tuple[int, ...]) -> list[Array]:
     """Gradients to the scores and to the numbers wanted: `push`, transposed."""
-    own, (to_x, to_duals) = operands[:_LINEAR_OPERANDS], operands[_LINEAR_OPERANDS:]
-    to_duals = to_duals if to_duals.shape == own[-4].shape else jnp.zeros_like(own[-4])
+    own, (to_x, to_duals) = Solved(*operands[:_OWN]), operands[_OWN:]
+    to_duals = to_duals if to_duals.shape == own.duals.shape else jnp.zeros_like(own.duals)
     moving = (0, *(n for n in wanted if n))
 
     def pushed(*tangents: Array) -> Any:
@@ -149,7 +146,7 @@ def pull_back(*operands: Array, kind: Kind, wanted: tuple[int, ...]) -> list[Arr
 
     pulled = dict(zip(moving, jax.linear_transpose(pushed, *(own[n] for n in moving))([to_x, to_duals]), strict=True))
     none = jnp.zeros((0, 0), np.float32)
-    return [pulled[0], *(pulled.get(n, none) for n in range(4, 11))]
+    return [pulled[0], *(pulled.get(n, none) for n in MOVING[1:])]
 
 
 def _bits(duals: Array) -> Array:
@@ -158,10 +155,6 @@ def _bits(duals: Array) -> Array:
     if duals.dtype != np.float64:
         return jnp.zeros((count, 8 * rows), np.uint8)
     return jax.lax.bitcast_convert_type(duals, np.uint8).reshape(count, 8 * rows)
-
-
-def _work_dtype() -> Any:
-    return jax.dtypes.canonicalize_dtype(np.float64)
 
 
 # ------------------------------------------------------------------ numbers that cannot be

@@ -20,7 +20,8 @@ from linsat.constraints.layout import Arrangement, flatten
 from linsat.constraints.modelling import not_a_set
 from linsat.constraints.numbers import slots_given, slots_of
 from linsat.errors import ConstraintError
-from linsat.jax.core import Answers, Kind, Operands, operands_of, solve, unavailable
+from linsat.jax.core import operands_of, solve, unavailable
+from linsat.jax.operands import Answers, Kind, Operands
 from linsat.jax.single import change
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan, plan_of
@@ -70,8 +71,8 @@ def check(constraints: Any, solver: Any, on_failure: Any) -> None:
 
 def read(y: Any, request: Request) -> TracedCall:
     """Everything a call says, or a `ConstraintError` that names the argument."""
-    constraints, given, objective, solver, on_failure, start = request
-    check(constraints, solver, on_failure)
+    constraints, given, objective, solver = request.constraints, request.given, request.objective, request.solver
+    check(constraints, solver, request.on_failure)
     scores, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, _scores)
     numbers = {name: _floating(name, value) for name, value in given.items()}
     adjusted, freed = constraints._adjustment(), None
@@ -96,12 +97,12 @@ def read(y: Any, request: Request) -> TracedCall:
     count, work = math.prod(batch), jax.dtypes.canonicalize_dtype(np.float64)
     flat = jnp.broadcast_to(scores, (*batch, width)).reshape(count, width)
     flat = flat if flat.dtype in (np.float32, np.float64) else flat.astype(np.float32)
-    begin = read_start(start, batch, constraints, lambda s: _floating("start", s), look=False)
+    begin = read_start(request.start, batch, constraints, lambda s: _floating("start", s), look=False)
     begin = None if begin is None else jax.lax.stop_gradient(begin)
     rest = _rest_of_sides(constraints, numbers, freed, batch) if "side" in slots else None
     operands = operands_of(kind, flat, mine, [jnp.asarray(number, work) for number in parameters], begin, rest)
     adjusted = jnp.broadcast_to(adjusted, batch)
-    return TracedCall(kind, operands, adjusted, batch, scores.dtype, arrangement, constraints, on_failure)
+    return TracedCall(kind, operands, adjusted, batch, scores.dtype, arrangement, constraints, request.on_failure)
 
 
 def _rest_of_sides(

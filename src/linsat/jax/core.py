@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,83 +25,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from linsat.errors import ConstraintError
 from linsat.jax import arrays
-from linsat.native.binding import OBJECTIVES, PARAMETERS, Core, load
-from linsat.objectives import Objective
-from linsat.objectives.base import Kind as ObjectiveKind
-from linsat.objectives.base import of_kind
-from linsat.plan import Numbers, Plan
+from linsat.jax.operands import MOVING, NUMBERS, Answers, Kind, Operands, Solved, work_dtype
+from linsat.native.binding import PARAMETERS, Core, load
+from linsat.plan import Numbers
 from linsat.solvers.newton import Newton
 
 Array = Any
 _NUMBERS = len(Numbers._fields)
-_FIRST = 4  # of the numbers among the operands
-_LAST = _FIRST + _NUMBERS + PARAMETERS
 _NONE = np.zeros((0, 0), np.float32)
 _SOLVE, _PULL_BACK = "linsat_xla_solve", "linsat_xla_pull_back"  # functions of native/xla.h
-
-
-class Operands(NamedTuple):
-    """Of `solve`; those of the other primitives begin with all of these but the last three."""
-
-    scores: Array  # (N, l)
-    row: Array  # (nnz,) int32
-    col: Array  # (nnz,) int32
-    senses: Array  # (k,) int8
-    values: Array  # (1 or N, .) floating where they came with the call, else the bytes of doubles
-    side: Array
-    lower: Array
-    upper: Array
-    price: Array
-    first: Array  # numbers of the objective, (0, 0) where it has none
-    second: Array
-    start: Array  # (N, k), or (0, 0)
-    known: Array  # (1, .) what is decided for all instances, or (0, 0)
-    rest: Array  # (1 or N, k) of the sides, what the precision of JAX does not hold, or (0, 0)
-
-
-class Answers(NamedTuple):
-    """Of `solve`."""
-
-    x: Array  # (N, l)
-    duals: Array  # (N, k) in the precision of JAX
-    bits: Array  # (N, 8 k) uint8: the duals as they are
-    counts: Array  # (N, 3) int32: positions in Status, steps, positions in SOLVERS
-    decided: Array  # (N, .) uint8
-
-
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """What is static in a computation; hashed by identity, so that one is kept for each kind of call."""
-
-    plan: Plan
-    stated: ObjectiveKind  # the objective without its numbers
-    constants: tuple[np.ndarray | None, ...]  # numbers of the set that do not come with the call
-    native: bool
-
-    @property
-    def options(self) -> np.ndarray:
-        """As native/xla.h reads them."""
-        plan, solver = self.plan, self.plan.solver
-        assert isinstance(solver, Newton)
-        kind = OBJECTIVES.index(plan.objective.native or OBJECTIVES[0])
-        slack, shift = plan.objective.entropic_slack, solver.gamma_shift
-        return np.array([kind, slack, shift, solver.tol, solver.max_steps], np.float64)
-
-    def numbers(self, operands: Sequence[Array]) -> Numbers:
-        """As arrays of JAX."""
-        dtype = _work_dtype()
-        given = operands[_FIRST : _FIRST + _NUMBERS]
-        pairs = zip(self.constants, given, strict=True)
-        return Numbers(*(array if kept is None else jnp.asarray(kept, dtype) for kept, array in pairs))
-
-    def objective(self, operands: Sequence[Array]) -> Objective:
-        """With the numbers of the call."""
-        count = len(self.stated[2])
-        return of_kind(self.stated, operands[_FIRST + _NUMBERS :][:count])
-
-
-def _work_dtype() -> Any:
-    return jax.dtypes.canonicalize_dtype(np.float64)
 
 
 # ------------------------------------------------------------------ the native core
@@ -214,25 +145,22 @@ def _solve_shapes(*operands: Any, kind: Kind) -> list[Any]:
     (count, width), rows = operands[0].shape, kind.plan.pattern.num_rows
     return [
         _shape((count, width), operands[0].dtype),
-        _shape((count, rows), _work_dtype()),
+        _shape((count, rows), work_dtype()),
         _shape((count, 8 * rows), np.uint8),
         _shape((count, 3), np.int32),
         _shape((count, 2 * (width + rows)), np.uint8),
     ]
 
 
-# Operands of push and pull_back: what comes behind those they share with solve.
-_SHARED = _LAST
-_DUALS, _BITS, _COUNTS, _DECIDED, _OWN = range(_SHARED, _SHARED + 5)
-_MOVING = (0, *range(_FIRST, _LAST))  # operands that may have a tangent
+_SHARED, _OWN = Solved._fields.index("duals"), len(Solved._fields)  # with `solve`; before what is linear
 
 
 def _push_shapes(*operands: Any, kind: Kind, moving: tuple[int, ...]) -> list[Any]:
-    return [_shape(operands[0].shape, operands[0].dtype), _shape(operands[_DUALS].shape, operands[_DUALS].dtype)]
+    return [_shape(operands[0].shape, operands[0].dtype), _shape(operands[_SHARED].shape, operands[_SHARED].dtype)]
 
 
 def _pull_shapes(*operands: Any, kind: Kind, wanted: tuple[int, ...]) -> list[Any]:
-    like = [operands[n] if n == 0 or n in wanted else _shape((0, 0), np.float32) for n in _MOVING]
+    like = [operands[n] if n == 0 or n in wanted else _shape((0, 0), np.float32) for n in MOVING]
     return [_shape(one.shape, one.dtype) for one in like]
 
 
@@ -247,7 +175,7 @@ def _lowering(target: str, by_lax: Any) -> tuple[Any, Any]:
 
     def called(*operands: Array, kind: Kind, **params: Any) -> Any:
         # The core reads the bits of the duals, and has no use for the duals as JAX has them.
-        own = [operand for n, operand in enumerate(operands) if n != _DUALS or not params]
+        own = [operand for n, operand in enumerate(operands) if n != _SHARED or not params]
         shapes = (_pull_shapes if params else _solve_shapes)(*operands, kind=kind, **params)
         return jax.ffi.ffi_call(target, [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in shapes])(
             *own, options=kind.options
@@ -324,7 +252,7 @@ def _apart(run: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
 
 def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, kind: Kind) -> tuple[Any, Any]:
     answers = Answers(*_solve_p.bind(*primals, kind=kind))
-    moving = tuple(n for n in _MOVING if type(tangents[n]) is not ad.Zero)
+    moving = tuple(n for n in MOVING if type(tangents[n]) is not ad.Zero)
     still = [ad.Zero(jax.typeof(part).to_tangent_aval()) for part in answers]
     if not moving:
         return list(answers), still
@@ -338,7 +266,7 @@ def _push_transpose(cotangents: Sequence[Any], *operands: Any, kind: Kind, movin
     to_x = ad.instantiate_zeros(cotangents[0])
     to_duals = jnp.asarray(_NONE) if type(cotangents[1]) is ad.Zero else cotangents[1]
     pulled = _pull_p.bind(*operands[:_OWN], to_x, to_duals, kind=kind, wanted=moving)
-    gradients = dict(zip(_MOVING, pulled, strict=True))
+    gradients = dict(zip(MOVING, pulled, strict=True))
     linear = zip(moving, operands[_OWN:], strict=True)
     return [None] * _OWN + [gradients[n] if ad.is_undefined_primal(operand) else None for n, operand in linear]
 
@@ -378,7 +306,7 @@ def _mapped(primitive: Primitive) -> Any:
         size = operands[first].shape[dims[first]]
         parts = [jnp.moveaxis(o, d, 0) if m else o for o, d, m in zip(operands, dims, moved, strict=True)]
         count = parts[0].shape[-2]
-        shared = {n for n in range(_FIRST, _LAST) if len(parts[n]) == 1 and not moved[n]}
+        shared = {n for n in MOVING[1:] if len(parts[n]) == 1 and not moved[n]}
         if primitive is _solve_p:
             shared.add(Operands._fields.index("known"))
         # Numbers with a gradient for each mapped instance, and numbers whose tangent is mapped, are no longer shared.
@@ -389,7 +317,7 @@ def _mapped(primitive: Primitive) -> Any:
 
         def joined(n: int) -> Array:
             part = parts[n]
-            if 1 <= n < _FIRST or n in shared or (part.shape == _NONE.shape and not moved[n]):
+            if 1 <= n < NUMBERS.start or n in shared or (part.shape == _NONE.shape and not moved[n]):
                 return part
             whole = part if moved[n] else part[None]
             whole = jnp.broadcast_to(whole, (size, count, *whole.shape[2:]))
@@ -402,7 +330,7 @@ def _mapped(primitive: Primitive) -> Any:
             else answer.reshape(size, count, *answer.shape[1:])
             for answer in answers
         ]
-        for n, position in enumerate(_MOVING if primitive is _pull_p else ()):
+        for n, position in enumerate(MOVING if primitive is _pull_p else ()):
             if position and position in params["wanted"] and parts[position].shape[-2] == 1:
                 split[n] = split[n].sum(1, keepdims=True)  # over those that share it
         return split, [0] * len(split)

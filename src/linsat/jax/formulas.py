@@ -24,14 +24,19 @@ def with_formulas(y: Any, request: Request) -> Any:
     the linear rows that they come down to are solved as any others."""
     from linsat.jax.projection import solve
 
-    constraints, given, objective, solver, on_failure, _ = request
+    constraints, objective, solver, on_failure = (
+        request.constraints,
+        request.objective,
+        request.solver,
+        request.on_failure,
+    )
     check(constraints, solver, on_failure)
     rows, terms = PlainRows.of(constraints, objective.entropic_slack), constraints._terms
     width, layout = constraints.num_variables, constraints._layout
     assert terms is not None
     assert width is not None
     scores, arrangement = flatten("y", y, layout, width, lambda _, part: jnp.asarray(part))
-    stated = _stated(constraints, given, width)
+    stated = _stated(constraints, request.given, width)
     batch = np.broadcast_shapes(scores.shape[:-1], constraints.batch_shape, *(n.shape[:-1] for n in stated))
     objective = objective.read(layout, batch, width)
     codes, selection = None, None

@@ -18,8 +18,8 @@ from linsat.errors import ConstraintError
 from linsat.failures import settle
 from linsat.jax.arrays import worst_violation
 from linsat.jax.call import Array, TracedCall, check, read
-from linsat.jax.core import Answers
 from linsat.jax.formulas import with_formulas
+from linsat.jax.operands import Answers
 from linsat.native.batch import Answer as HostAnswer
 from linsat.objectives import Objective
 from linsat.plan import Numbers
@@ -189,9 +189,8 @@ def _on_host(y: Any, request: Request) -> _Host | None:
 
     Rows, bounds and prices of the call are in the precision of JAX, as they are when it traces.
     """
-    constraints, given, objective, solver, on_failure, start = request
-    device = None
-    for leaf in jax.tree.leaves((y, given, tuple(objective.parameters().values()), start)):
+    objective, solver, device = request.objective, request.solver, None
+    for leaf in jax.tree.leaves((y, request.given, tuple(objective.parameters().values()), request.start)):
         if isinstance(leaf, jax.core.Tracer):
             return None
         if isinstance(leaf, jax.Array):
@@ -200,13 +199,12 @@ def _on_host(y: Any, request: Request) -> _Host | None:
             if len(devices) > 1 or own.platform != "cpu" or own is not (device or own):
                 return None
             device = own
-    check(constraints, solver, on_failure)
+    check(request.constraints, solver, request.on_failure)
     if objective.native is None or (solver is not None and solver.backend == "arrays"):
         return None
-    scores, start = (part if part is None else jax.tree.map(_to_numpy, part) for part in (y, start))
-    numbers = {name: np.asarray(value) for name, value in given.items()}
-    request = Request(constraints, numbers, objective.changed(_to_numpy), solver, on_failure, start)
-    return _Host(scores, request, device)
+    scores, start = (part if part is None else jax.tree.map(_to_numpy, part) for part in (y, request.start))
+    numbers = {name: np.asarray(value) for name, value in request.given.items()}
+    return _Host(scores, request._replace(given=numbers, objective=objective.changed(_to_numpy), start=start), device)
 
 
 def _by_core(scores: Any, request: Request) -> Solution:
@@ -230,11 +228,8 @@ def _by_core(scores: Any, request: Request) -> Solution:
 
 def _by_torch(scores: Any, request: Request) -> Solution | None:
     """By the methods for many rows; None without torch."""
-    constraints, _, objective, solver, on_failure, start = settled(request)
     try:
-        solution = projection.solve(
-            scores, constraints, objective=objective, solver=solver, on_failure=on_failure, start=start
-        )
+        solution = projection.solve_request(scores, settled(request))
     except ImportError:
         return None
     fields = (solution.codes, solution.violation, solution.steps, solution.duals, solution.adjusted)

@@ -53,10 +53,10 @@ class Reading:
     @classmethod
     def of(cls, y: Any, request: Request, slots: Mapping[str, Any] | None = None) -> Reading:
         """``slots``: the numbers given, as `slots_given` reads them."""
-        constraints, given, objective, solver, on_failure, start = request
+        constraints, objective, solver = request.constraints, request.objective, request.solver
         if not isinstance(constraints, Constraints):
             raise not_a_set(constraints)
-        check_options(solver, on_failure)
+        check_options(solver, request.on_failure)
         _reject_recorders()
         solver = DEFAULT if solver is None else solver
         like, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, read_scores)
@@ -79,9 +79,9 @@ class Reading:
             constraints=constraints,
             objective=spread_objective(objective, batch_shape, width, device),
             solver=solver,
-            on_failure=on_failure,
+            on_failure=request.on_failure,
             start=read_start(
-                start,
+                request.start,
                 tuple(batch_shape),
                 constraints,
                 lambda value: given_tensor(value).detach().to(device, torch.float64),
@@ -92,7 +92,7 @@ class Reading:
             dtype=like.dtype,
             device=like.device,
             arrangement=arrangement,
-            given=given,
+            given=request.given,
             slots=slots,
         )
 

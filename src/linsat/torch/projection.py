@@ -8,14 +8,12 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
-from linsat.call import Request, keep, settled
-from linsat.constraints.constraint_set import Constraints
+from linsat.call import Request, keep, key_of, settled
 from linsat.constraints.numbers import slots_given
 from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
 from linsat.plan import Solver
 from linsat.solution import Solution
-from linsat.solvers import Newton
 from linsat.solvers.sinkhorn import Sinkhorn
 from linsat.torch.arrays import unrolled
 from linsat.torch.call import Reading, numbers_in_graphs
@@ -85,18 +83,12 @@ def arguments_of(reading: Reading) -> Arguments:
 
 
 def _key(y: Any, request: Request) -> Any:
-    """What a call depends on besides the numbers in y and those given, where all of that is plain; else None.
-
-    A call with the key of an earlier one needs no reading and no checks of anything but these numbers.
-    """
-    constraints, given, objective, solver, on_failure, start = request
-    numbers = objective.constant_key
-    if start is not None or numbers is None or type(y) is not torch.Tensor or type(constraints) is not Constraints:
+    """What a call depends on besides the numbers in y and those given, where all of that is plain; else None."""
+    key = key_of(request)
+    if key is None or type(y) is not torch.Tensor:
         return None
-    if type(on_failure) is not str or not (solver is None or type(solver) is Newton):
-        return None
-    key: tuple[Any, ...] = y.shape, y.dtype, y.device, y.layout, numbers, solver, on_failure
-    for name, value in given.items():
+    key = y.shape, y.dtype, y.device, y.layout, *key
+    for name, value in request.given.items():
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_neg():
             return None
         key += name, value.shape, value.dtype, value.device
