@@ -2,7 +2,7 @@
 
     python scripts/c_tests.py                        with the first of gcc, clang, cc, on this machine
 
-``scripts/sanitized.py``, ``scripts/platforms.py`` and ``tests/core/test_native.py`` build them with other options.
+``scripts/sanitized.py``, ``scripts/platforms.py`` and ``tests/native/test_native.py`` build them with other options.
 Exit code 0: all passed; 1: something failed; 2: there is no compiler.
 """
 

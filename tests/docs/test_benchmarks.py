@@ -105,22 +105,24 @@ def test_violation_is_the_worst_row_relative_to_its_size() -> None:
     assert np.isnan(found.violation(np.full((1, 4), np.nan)))
 
 
-def _tried() -> list[tuple[str, problems.Problem]]:
+def _tried(*, applies: bool) -> list[tuple[str, problems.Problem]]:
     return [
         (name, problem)
         for name, method in METHODS.items()
         for problem in TINY_CASES
         if problem.objective in method.objectives and (not name.startswith("pinet") or problem.family in PINET_CASES)
+        if methods.applies(method, problem).ok == applies
     ]
 
 
-@pytest.mark.parametrize(("name", "problem"), _tried(), ids=lambda part: getattr(part, "name", part))
+def test_a_method_that_does_not_apply_says_why() -> None:
+    reasons = {methods.applies(METHODS[name], problem).reason for name, problem in _tried(applies=False)}
+    assert reasons == {"Sinkhorn takes one set of row and column sums"}
+
+
+@pytest.mark.parametrize(("name", "problem"), _tried(applies=True), ids=lambda part: getattr(part, "name", part))
 def test_adapters_return_x_with_a_gradient(name: str, problem: problems.Problem) -> None:
     method = _installed(name)
-    applies = methods.applies(method, problem)
-    if not applies.ok:
-        assert applies.reason
-        pytest.skip(applies.reason)
     y = problem.scores(0).requires_grad_()
     x = method.prepare(problem)(y)
     (gradient,) = torch.autograd.grad(x, y, problem.weights(0).to(x.dtype))
@@ -143,11 +145,15 @@ def test_methods_of_the_entropic_program_agree(name: str, problem: problems.Prob
     torch.testing.assert_close(method.prepare(problem)(y).double(), ours, atol=tolerance, rtol=0)
 
 
-@pytest.mark.parametrize("family", problems.WARM_UPS)
-@pytest.mark.parametrize("name", ["cvxpylayers-euclidean", "moreau-euclidean", "proxqp", "pinet-exact"])
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        (name, family)
+        for name in ("cvxpylayers-euclidean", "moreau-euclidean", "proxqp", "pinet-exact")
+        for family in (PINET_CASES if name == "pinet-exact" else problems.WARM_UPS)
+    ],
+)
 def test_methods_of_the_euclidean_program_agree(name: str, family: str) -> None:
-    if name == "pinet-exact" and family not in PINET_CASES:
-        pytest.skip("compiling takes JAX seconds")
     method, problem = _installed(name), problems.WARM_UPS[family].euclidean()
     y, weights = problem.scores(0).requires_grad_(), problem.weights(0).double()
     ours = linsat.project(y, problem.constraints, objective=linsat.Euclidean())

@@ -29,7 +29,7 @@ class Record:
     """A structure of the core: ``pack`` takes its fields in order, those of structures within it one after another."""
 
     def __init__(self, *groups: tuple[str | Record, str]) -> None:
-        """From groups of fields of one type; tests/core/test_native.py compares them with the header."""
+        """From groups of fields of one type; tests/native/test_native.py compares them with the header."""
         self.fields = [(name, kind) for kind, names in groups for name in names.split()]
         self.format: str = "".join(kind.format if isinstance(kind, Record) else kind for _, kind in self.fields)
         packer = struct.Struct(self.format)

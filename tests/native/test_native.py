@@ -1,4 +1,4 @@
-"""The C core called from C: tests/native, compiled and run."""
+"""The C core called from C: the programs of this folder, compiled and run; C and Python agree on its header."""
 
 from __future__ import annotations
 
