@@ -378,7 +378,7 @@ def _choice(rules: dict[str, Any]) -> str:
     return f"""
 **The rule of linsat** is the same at every size and on every stream: duals at tau {tau:g}, {look}. It was chosen on
 draws of the five kinds of stream that serve for nothing else: worse than Quantile Balancing on the fewest of them, by
-an interval without zero, and of such rules with the least MaxVio relative to Quantile Balancing's, in the geometric mean.
+an interval without zero, and of such rules with the least MaxVio relative to that, in the geometric mean.
 Both figures of every rule that was tried: {tried}. *Changes cut*: those of the bias from batch to batch, at five times
 their median. *Moved ahead*: by the last change times the slope of changes on those before them.
 """
