@@ -152,7 +152,7 @@ def test_a_part_of_the_tokens_and_a_quantile_step_are_near_all_of_them(monkeypat
     scores = torch.randn(480, 6).double() + torch.arange(6.0) / 3
     whole = experts.Duals(480, 6, 2, experts.HARD)(scores, torch.zeros(6))
     monkeypatch.setattr(experts, "MOST_TOKENS", 240)
-    halved = experts.Duals(480, 6, 2)
+    halved = experts.Duals(480, 6, 2, 0.3)
     assert halved.every == 2
     assert (halved(scores, torch.zeros(6)) - whole).abs().max() < 0.2
 
