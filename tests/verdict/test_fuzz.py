@@ -23,6 +23,7 @@ from fuzz import (
     conflicts,
     families,
     formulas,
+    hostile,
     optimality,
     real_systems,
     shrink,
