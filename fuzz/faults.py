@@ -112,8 +112,8 @@ def hostile(arguments: argparse.Namespace) -> bool:
 
     with running_explorer() as port:  # which ends with an error where the explorer wrote one
         replies = program.asked(port, arguments.count, arguments.seed)
-    odd = [asdict(reply) for reply in replies if reply.odd]
-    print(f"{len(replies)} hostile requests, {len(odd)} with an odd answer", *odd, sep="\n")
+        odd = [asdict(reply) for reply in replies if reply.odd]
+        print(f"{len(replies)} hostile requests, {len(odd)} with an odd answer", *odd, sep="\n", flush=True)
     record("hostile", arguments, not odd, {"replies": [asdict(reply) for reply in replies]})
     return not odd
 

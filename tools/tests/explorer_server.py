@@ -28,7 +28,7 @@ def running_explorer() -> Iterator[int]:
         assert found, line + process.stderr.read()
         yield int(found.group(1))
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
         assert (process.returncode, errors) == (0, "")
     finally:
         if process.poll() is None:
