@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from linsat_studies.matching import commands
 from linsat_studies.matching.data import test_pairs as fixed_test_pairs
-from linsat_studies.matching.measurements import ROWS, find_runs, over_seeds
+from linsat_studies.matching.document import longer_table, phi_table, rounding_table, rows_table
+from linsat_studies.matching.measurements import OURS, ROWS, find_runs, over_seeds
 from linsat_studies.matching.report import summary
 from linsat_studies.matching.source import demo_collection
 
@@ -88,8 +89,8 @@ def test_evaluate_writes_the_table_it_prints(study, tmp_path):
         assert row["error"] == pytest.approx(abs(each[0] - each[1]) / 2)
 
 
-def test_report_is_one_page_and_continues(study):
-    words = ("report", "--out", study, "--pairs", 4)
+def test_report_is_one_page_and_continues(study, tmp_path):
+    words = ("report", "--out", study, "--pairs", 4, "--record", tmp_path / "report.json")
     code, text = run(*words)
     assert code == 0, text
     page = (study / "index.html").read_text()
@@ -101,6 +102,19 @@ def test_report_is_one_page_and_continues(study):
     assert len(before) > 20
     assert run(*words)[0] == 0
     assert {path: path.stat().st_mtime_ns for path in (study / "results").glob("*.json")} == before
+    record = json.loads((tmp_path / "report.json").read_text())
+    shown = rows_table(record)
+    for name, row in record["table"].items():
+        assert f"| {100 * row['f1']:.1f} | {100 * row['error']:.1f} | 2 |" in shown
+        for ours, leads in record["paired"].items():
+            if name != ours:
+                lead = record["table"][ours]["f1"] - row["f1"]
+                assert leads[name]["mean"] == pytest.approx(lead, abs=1e-12)
+                assert f"{100 * lead:.1f} (" in (shown if ours == OURS else longer_table(record))
+    given, bound = phi_table(record).splitlines()[2::2]
+    assert given.startswith(f"| given | {100 * record['table'][OURS]['f1']:.1f} |")
+    assert f"| {record['estimated']['bound']['phi_error']:.2f} | 2 |" in bound
+    assert f"{100 * record['rounded']['0.05']['feasible']:.1f} %" in rounding_table(record)
     run("evaluate", "--out", study, "--pairs", 5)  # other pairs: measured again
     changed = [path for path in before if path.stat().st_mtime_ns != before[path]]
     assert len(changed) == 2 * len(ROWS)

@@ -16,6 +16,7 @@ from linsat_studies.page import Page
 from linsat_studies.tsp import measurements, paper
 from linsat_studies.tsp.charts import equal_time_chart, learning_chart
 from linsat_studies.tsp.data import random_instances
+from linsat_studies.tsp.document import tables
 from linsat_studies.tsp.measurements import Measured, Scope
 from linsat_studies.tsp.pictures import tour_grid
 from linsat_studies.tsp.report import build_page, duration, shipped_curves, write_report
@@ -28,6 +29,27 @@ SCOPE = Scope("pri", count=3, trained=2, slow=0, seed=3)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("linsat_studies.tsp.evaluate.available_threads", lambda: 1)
+
+
+def test_the_table_of_the_page_by_hand():
+    one = {"mean_length": 3.7, "seconds": {"total": 44.0, "layer": 2.04}, "threads": 1}
+    rival = {"mean_length": 4.0, "seconds": 0.02}
+    rivals = {"optimum": {"se": 3.6, "pri": 3.65}, "rows": {"nearest neighbour": {"se": rival, "pri": rival}}}
+    lines = tables({"se": one, "pri": one, "rivals": rivals})["results"].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    time = "44 s, of it the layer 2 s (1 thread)"
+    assert cells[0] == ["**LinSAT, beam 2,048**", "3.811", "3.7000", "2.78 %", "3.943", "3.7000", "1.37 %", time, time]
+    assert cells[1] == [
+        "nearest neighbour",
+        "4.367",
+        "4.0000",
+        "11.11 %",
+        "4.674",
+        "4.0000",
+        "9.59 %",
+        "0.02 s",
+        "0.02 s",
+    ]
 
 
 def test_a_part_is_measured_once_for_its_scope(tmp_path, monkeypatch):

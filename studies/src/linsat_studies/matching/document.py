@@ -19,6 +19,7 @@ def tables(records: dict[str, Any]) -> dict[str, str]:
     return {
         "rows": rows_table(found),
         "longer": longer_table(found),
+        "frozen": frozen_table(records["frozen"]),
         "trials": trials_table(records["bbgm_trials"]),
         "rounding": rounding_table(found),
         "phi": phi_table(found),
@@ -64,6 +65,15 @@ def longer_table(found: dict[str, Any]) -> str:
     rows = [[name, percent(found["table"][name]["f1"], 1), _span(leads[name])] for name in leads]
     header = ("", "F1", f"{LONGER} ({percent(found['table'][LONGER]['f1'], 1)}) less this row, 95 % interval")
     return table(header, rows)
+
+
+def frozen_table(found: dict[str, Any]) -> str:
+    """An earlier run on the backbone as ImageNet left it: F1, and what BBGM and the longer layer lead by."""
+    rows = []
+    for name, row in found["table"].items():
+        leads = [_span(found[of][name]) if name in found[of] else "" for of in ("bbgm_less", "layer_less")]
+        rows.append([name, percent(row["f1"], 1), *leads])
+    return table(("", "F1", "BBGM, partial, less this row", "the longer layer less this row"), rows)
 
 
 def trials_table(found: dict[str, Any]) -> str:
