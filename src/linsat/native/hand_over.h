@@ -12,7 +12,7 @@ enum { POLISHING_STEPS = 12, PATIENCE_POLISHING = 2 };
 
 /* Whether Newton's method cannot end at these duals: x follows from y + A' mu, whose rounding, times duals of 1e6, is
  * a gap of its own. `u` and `lost` are left with y + A' mu and the sizes of its terms. */
-COLD static int V(beyond_newton)(const Layout *a, const Instance *p, int objective, const double *scores, const double *x,
+static int V(beyond_newton)(const Layout *a, const Instance *p, int objective, const double *scores, const double *x,
                             const double *duals, double allowed, long double *u, double *lost) {
     double hidden = 0.0, value = 1.0;
     int soft = 0; /* elsewhere such duals are rare, and worth a try */
@@ -28,7 +28,7 @@ COLD static int V(beyond_newton)(const Layout *a, const Instance *p, int objecti
 }
 
 /* Newton's method from these duals; returns whether it converges and the hard rows hold no worse. */
-COLD static int V(polish_interior)(Work *w, double tol, const double *x, const double *duals, double *values, double *sizes,
+static int V(polish_interior)(Work *w, double tol, const double *x, const double *duals, double *values, double *sizes,
                               int64_t *steps) {
     const double off = hard_violation(w->layout, &w->it, x, values, sizes);
     int64_t more = 0;
@@ -53,7 +53,7 @@ static int V(hands_over)(Work *w, const Solve *call, int status) {
 }
 
 /* Leaves x in d and duals in `now`; returns how the instance ended. */
-COLD static int V(hand_over)(Work *w, const Solve *call, int64_t n, int64_t *steps, int status) {
+static int V(hand_over)(Work *w, const Solve *call, int64_t n, int64_t *steps, int status) {
     const Layout *a = w->layout;
     const Instance *p = &w->it;
     double *at = w->interior, *scores = take(&at, a->variables), *x = take(&at, a->variables);

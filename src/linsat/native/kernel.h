@@ -25,11 +25,11 @@ typedef int64_t mask __attribute__((vector_size(8 * LANES), may_alias));
 #include "iterate.h"
 #include "step_system.h"
 #include "interior.h"
+#include "hand_over.h"
 #include "quadratic_factors.h"
 #include "exchange.h"
 BRIEFLY
 #include "fronts.h"
-#include "hand_over.h"
 #include "solve.h"
 #include "pull_back.h"
 #include "quadratic_solve.h"

@@ -97,7 +97,7 @@ static mask V(lanes_hold)(const Group *w, const vec *restrict x, double tol) {
 }
 
 /* Whether the answer in lane n is one, by the verdict that all answers need. */
-COLD static int V(lane_holds)(const Group *w, const V(LaneSolve) *lanes, const vec *x, int n, double tol) {
+static int V(lane_holds)(const Group *w, const V(LaneSolve) *lanes, const vec *x, int n, double tol) {
     const Layout *a = w->layout;
     const Instance *it = lanes->of[n];
     double values[LANE_ROWS] = {0}, sizes[LANE_ROWS] = {0}, mu[LANE_ROWS], objective = 0.0;
@@ -116,7 +116,7 @@ COLD static int V(lane_holds)(const Group *w, const V(LaneSolve) *lanes, const v
 
 /* x of lane n moved so that the rows which its duals hold tight hold to the last digit: where duals are 1e6, the rounding of
  * y + A' mu, of which x is made, breaks rows by more than their price forgives. Leaves x in `x`. */
-COLD static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) {
+static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) {
     const Layout *a = w->layout;
     double G[LANE_ROWS][LANE_ROWS], r[LANE_ROWS], D[LANE_VARIABLES];
     int place[LANE_ROWS], tight[LANE_ROWS], count = 0;
@@ -166,7 +166,7 @@ COLD static void V(hold_tight)(const Group *w, const Instance *it, int n, double
 }
 
 /* Whether that makes an answer of lane n; x is written then. */
-COLD static int V(lane_holds_tight)(const Group *w, const V(LaneSolve) *lanes, const vec *found, int n, double tol) {
+static int V(lane_holds_tight)(const Group *w, const V(LaneSolve) *lanes, const vec *found, int n, double tol) {
     const Layout *a = w->layout;
     const Instance *it = lanes->of[n];
     double x[LANE_VARIABLES], scores[LANE_VARIABLES], lost[LANE_VARIABLES], values[LANE_ROWS], sizes[LANE_ROWS];
