@@ -28,9 +28,9 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from linsat.backends.triton.backend import compiler_options
-from linsat.backends.triton.forward import forward
-from linsat.backends.triton.layout import OBJECTIVES as KNOWN
+from linsat.triton.backend import compiler_options
+from linsat.triton.forward import forward
+from linsat.triton.layout import OBJECTIVES as KNOWN
 
 OUTPUT = Path(__file__).parent.parent / "docs" / "assets" / "gpu" / "codegen.json"
 TARGETS = {

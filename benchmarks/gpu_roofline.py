@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 import linsat
-from linsat.backends.triton.layout import Layout, layout_of
 from linsat.plan import plan_of
+from linsat.triton.layout import Layout, layout_of
 
 CODEGEN = Path(__file__).parent.parent / "docs" / "assets" / "gpu" / "codegen.json"
 BATCH = 1024

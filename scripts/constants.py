@@ -13,8 +13,7 @@ import textwrap
 from pathlib import Path
 from types import ModuleType
 
-from linsat.compile import presolve
-from linsat.solvers import newton
+from linsat.arrays import newton, presolve
 
 HEADER = Path(__file__).parents[1] / "src" / "linsat" / "native" / "constants.h"
 _SHARED: dict[ModuleType, dict[str, list[str]]] = {
@@ -44,7 +43,7 @@ def text() -> str:
         for kind, names in kinds.items()
     ]
     lines = [
-        "/* Written by scripts/constants.py from linsat/solvers/newton.py and linsat/compile/presolve.py, "
+        "/* Written by scripts/constants.py from linsat/arrays/newton.py and linsat/arrays/presolve.py, "
         "which explain them. */",
         "#ifndef LINSAT_CONSTANTS",
         "#define LINSAT_CONSTANTS",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from linsat import constraints, decode
     from linsat import jax as jax
     from linsat import losses as losses
+    from linsat.arrays import Newton, Sinkhorn
     from linsat.constraints import Constraints, Variable, maximum, minimum, norm, subject_to
     from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATWarning
     from linsat.exact import argmax
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from linsat.objectives import KL, Entropy, Euclidean, Objective, Quadratic, Tsallis
     from linsat.projection import project, project_each, solve
     from linsat.solution import Solution
-    from linsat.solvers import Newton, Sinkhorn
 
 __version__ = "0.1.0"
 
@@ -40,7 +40,7 @@ _HOMES = {
     "linsat.objectives": ("KL", "Entropy", "Euclidean", "Objective", "Quadratic", "Tsallis"),
     "linsat.projection": ("project", "project_each", "solve"),
     "linsat.solution": ("Solution",),
-    "linsat.solvers": ("Newton", "Sinkhorn"),
+    "linsat.arrays": ("Newton", "Sinkhorn"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("constraints", "decode", "errors", "exact", "interop", "jax", "losses", "status")

@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 import numpy as np
 
 from linsat._array_namespace import to_numpy
-from linsat.backends import interior_point, quadratic
-from linsat.compile.problem import Problem
+from linsat.arrays import is_solver
+from linsat.arrays.interior import instances as interior_point
+from linsat.arrays.interior import quadratic
+from linsat.arrays.newton import Newton
+from linsat.arrays.problem import Problem
+from linsat.arrays.verdict import decide
 from linsat.constraints.arrays import picked, side_by_side, spread
 from linsat.constraints.by_name import duals_by_name
 from linsat.constraints.constraint_set import Constraints
@@ -25,9 +29,6 @@ from linsat.failures import settle, unusable_scores
 from linsat.objectives import Entropy, Objective
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Answer, Array, Numbers, Plan, pack
-from linsat.solvers import is_solver
-from linsat.solvers.newton import Newton
-from linsat.solvers.verdict import decide
 from linsat.status import Status
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from linsat._array_namespace import namespace, to_numpy
 from linsat._optional import is_tensor
 from linsat._transforms import outside_graphs
 from linsat.call import joint_batch, own_instance
-from linsat.compile.diagnosis import linear_system
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
 from linsat.constraints.modelling import not_a_set
@@ -22,6 +21,7 @@ from linsat.failures import check_lower, reject_instance
 from linsat.numpy_door import read_scores
 from linsat.projection import read_either
 from linsat.solution import Scores
+from linsat.verdict.diagnosis import linear_system
 
 _INFEASIBLE, _UNBOUNDED = 2, 3  # statuses of scipy.optimize.milp
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from linsat._array_namespace import to_numpy
-from linsat.backends.interior_point import JUDGE_SECONDS
-from linsat.compile import Deadline, LinearSystem, judge
-from linsat.compile.diagnosis import reject_infeasible
-from linsat.compile.hard_rows import contradictory
+from linsat.arrays.hard_rows import contradictory
+from linsat.arrays.interior.instances import JUDGE_SECONDS
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError, ConvergenceError, InfeasibleError, LinSATWarning
 from linsat.objectives import Objective
 from linsat.plan import Answer, Numbers
 from linsat.status import Status
+from linsat.verdict import Deadline, LinearSystem, judge
+from linsat.verdict.diagnosis import reject_infeasible
 
 if TYPE_CHECKING:
     from linsat.call import Call

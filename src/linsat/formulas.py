@@ -40,11 +40,11 @@ from linsat._array_namespace import to_numpy
 from linsat._optional import is_tensor
 from linsat._senses import GREATER
 from linsat._transforms import tracing, transforming
-from linsat.backends import interior_point
-from linsat.backends.quadratic import with_matrix
+from linsat.arrays.interior import instances as interior_point
+from linsat.arrays.interior.method import minimise
+from linsat.arrays.interior.quadratic import with_matrix
+from linsat.arrays.newton import Newton
 from linsat.call import DEFAULT, Call, Request, check_options, joint_batch, own_instance
-from linsat.compile import judge
-from linsat.compile.diagnosis import linear_system, reject_infeasible
 from linsat.constraints.arrays import as_array, namespace, positions_on
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.plain_rows import Choice, PlainRows, Selection, Stated, stated_numbers
@@ -56,9 +56,9 @@ from linsat.objectives import Euclidean, Objective
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan, hold, plan_of
 from linsat.solution import Solution
-from linsat.solvers.interior_point import minimise
-from linsat.solvers.newton import Newton
 from linsat.status import Status
+from linsat.verdict import judge
+from linsat.verdict.diagnosis import linear_system, reject_infeasible
 
 Array = np.ndarray
 

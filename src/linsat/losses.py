@@ -25,8 +25,8 @@ from torch import Tensor
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import has_tangent, mapped, outside_graphs
+from linsat.arrays.problem import Problem, StandardForm
 from linsat.call import OnFailure, Request, read_objective
-from linsat.compile.problem import Problem, StandardForm
 from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten, holds_tensors

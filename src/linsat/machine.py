@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from linsat._optional import torch_installed
+from linsat.arrays import Newton
 from linsat.constraints import doubly_stochastic, simplex
 from linsat.errors import ConstraintError, LinSATWarning
 from linsat.native.binding import load
 from linsat.objectives import KL, Euclidean
 from linsat.plan import plan_of
 from linsat.projection import project
-from linsat.solvers import Newton
 
 if TYPE_CHECKING:
     import torch
@@ -41,9 +41,9 @@ def _torch_backends() -> list[tuple[str, str]]:
     """The answer of each to a problem that all can take."""
     import torch
 
-    from linsat.backends.run import every_backend
-    from linsat.backends.triton.backend import unavailable
+    from linsat.backends import every_backend
     from linsat.torch.call import tensors_of
+    from linsat.triton.backend import unavailable
 
     objective, scores, rows = Euclidean(), torch.zeros((1, 2), dtype=torch.float64), simplex(2)
     plan = plan_of(rows, objective, Newton(), 2)

@@ -10,7 +10,9 @@ import numpy as np
 
 from linsat._array_namespace import to_numpy
 from linsat._optional import torch_installed
-from linsat.backends.interior_point import unsupported
+from linsat.arrays.bound_duals import bound_duals
+from linsat.arrays.interior.instances import unsupported
+from linsat.arrays.newton import Newton
 from linsat.call import (
     DEFAULT,
     Call,
@@ -32,8 +34,6 @@ from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
 from linsat.plan import Numbers, Plan, plan_of
 from linsat.solution import Solution
-from linsat.solvers.bound_duals import bound_duals
-from linsat.solvers.newton import Newton
 from linsat.status import Status
 
 Array = np.ndarray

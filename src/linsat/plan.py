@@ -21,12 +21,12 @@ from linsat._array_namespace import namespace
 from linsat._optional import is_tensor
 from linsat._senses import GREATER
 from linsat._transforms import plain_tensors
-from linsat.compile.box import Box
-from linsat.compile.diagnosis import reject_infeasible
-from linsat.compile.forced import presolve_by_program
-from linsat.compile.presolve import everything_free, has_even_interior, propagate
-from linsat.compile.problem import Presolved, Problem, StandardForm
-from linsat.compile.rows import RowMatrix, RowPattern
+from linsat.arrays.box import Box
+from linsat.arrays.forced import presolve_by_program
+from linsat.arrays.newton import STEPS_BEFORE_INTERIOR, Newton
+from linsat.arrays.presolve import everything_free, has_even_interior, propagate
+from linsat.arrays.problem import Presolved, Problem, StandardForm
+from linsat.arrays.rows import RowMatrix, RowPattern
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.numbers import slots_of
 from linsat.constraints.structure import Numbers as Numbers
@@ -37,11 +37,11 @@ from linsat.native.batch import Answer, Array, Statement
 from linsat.native.binding import Core, load
 from linsat.native.layout import NativeLayout, fits_dense, make_layout
 from linsat.objectives import Objective
-from linsat.solvers.newton import STEPS_BEFORE_INTERIOR, Newton
 from linsat.status import Status
+from linsat.verdict.diagnosis import reject_infeasible
 
 if TYPE_CHECKING:
-    from linsat.solvers import Sinkhorn
+    from linsat.arrays import Sinkhorn
 
     Solver = Newton | Sinkhorn
 else:  # Sinkhorn needs torch
@@ -154,7 +154,7 @@ class Plan:
     # ------------------------------------------------------------------ on arrays of any library
 
     def form(self, numbers: Numbers) -> StandardForm:
-        """The standard form (`linsat.compile.box`), differentiable in every number."""
+        """The standard form (`linsat.arrays.box`), differentiable in every number."""
         rows = RowMatrix(self.rows, numbers.values)
         ends = numbers.lower[:, rows.col], numbers.upper[:, rows.col]
         entropic, shift = self.objective.entropic_slack, self.solver.gamma_shift

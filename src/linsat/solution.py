@@ -10,10 +10,10 @@ import numpy as np
 
 from linsat._array_namespace import namespace, to_numpy
 from linsat._optional import is_tensor
+from linsat.arrays.result import SOLVERS
 from linsat.constraints.arrays import to_tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
-from linsat.solvers.result import SOLVERS
 from linsat.status import Status
 
 _HOLDS = 1e-8  # a soft row that is violated by less, relative to its size, is held
@@ -42,7 +42,7 @@ class Solution(Generic[Scores]):
             holds with equality is an equality here, of any sign; so are all rows with the paper's entropic slack).
             Differentiable, and a warm start for a later solve.
         codes: how each instance ended as positions in `Status`; see ``status``.
-        solver_codes: who solved each instance as positions in `linsat.solvers.result.SOLVERS`; see ``solved_by``.
+        solver_codes: who solved each instance as positions in `linsat.arrays.result.SOLVERS`; see ``solved_by``.
     """
 
     x: Scores

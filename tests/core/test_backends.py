@@ -9,9 +9,9 @@ import torch
 from scipy.optimize import minimize
 
 import linsat
+from linsat import backends as run
 from linsat import plan
-from linsat.backends import run
-from linsat.solvers.result import Claim, Stop
+from linsat.arrays.result import Claim, Stop
 from tests.helpers.arithmetic import NEWTON_BACKENDS
 
 F64 = torch.float64

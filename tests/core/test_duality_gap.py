@@ -6,9 +6,9 @@ import scipy.sparse as sp
 import torch
 
 import linsat
-from linsat.solvers.duality_gap import duality_gap
-from linsat.solvers.interior_point import minimise
-from linsat.solvers.program import Program
+from linsat.arrays.interior.duality_gap import duality_gap
+from linsat.arrays.interior.method import minimise
+from linsat.arrays.interior.program import Program
 from tests.core.test_interior_point import program
 from tests.helpers.oracles import nearest_point, open_system, random_system, slack_free_optimum
 

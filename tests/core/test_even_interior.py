@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import linprog
 
 import linsat
-from linsat.compile.presolve import has_even_interior
+from linsat.arrays.presolve import has_even_interior
 from linsat.objectives import Entropy
 from tests.helpers.oracles import random_system
 from tests.helpers.statements import form_of

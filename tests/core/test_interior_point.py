@@ -9,8 +9,8 @@ import torch
 from scipy.optimize import linprog
 
 import linsat
-from linsat.solvers.interior_point import minimise
-from linsat.solvers.program import Program
+from linsat.arrays.interior.method import minimise
+from linsat.arrays.interior.program import Program
 from tests.helpers.oracles import System, linear_optimum, nearest_point, open_system, random_system, slack_free_optimum
 from tests.helpers.real_systems import Program as Lp
 

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 import torch
 
 import linsat
-from linsat.compile.presolve import propagate
+from linsat.arrays.presolve import propagate
 from linsat.machine import print_info
 from linsat.native import binding
 from linsat.objectives import Entropy, Euclidean

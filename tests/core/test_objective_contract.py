@@ -10,8 +10,8 @@ import torch
 from torch.autograd import gradcheck
 
 import linsat
-from linsat.backends.arrays import ArrayBackend
-from linsat.backends.interior_point import unsupported
+from linsat.arrays.interior.instances import unsupported
+from linsat.arrays.iteration import ArrayBackend
 from tests.helpers.oracles import open_system
 from tests.helpers.statements import problem_of
 

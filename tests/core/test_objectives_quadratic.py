@@ -575,7 +575,7 @@ def test_non_negative_mintrace_against_clarabel():
 
 def test_a_large_program_is_put_to_bounds_only_where_no_row_sees_it():
     """A variable 5e-13 above its bound is at it, but not where a coefficient of 1e5 makes 5e-8 of that."""
-    from linsat.backends.quadratic import _snapped
+    from linsat.arrays.interior.quadratic import _snapped
     from tests.helpers.statements import untouched_problem
 
     cons = linsat.Constraints(A=[[1.0, 1e5, 1.0]], b=[1.0])

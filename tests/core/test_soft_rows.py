@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import linsat
-from linsat.compile.presolve import propagate
+from linsat.arrays.presolve import propagate
 from tests.helpers.arithmetic import NEWTON_BACKENDS, assert_same_answer
 from tests.helpers.oracles import System, entropic_optimum, is_feasible, nearest_point, slack_free_optimum, soft_system
 from tests.helpers.statements import Stated

@@ -14,11 +14,12 @@ from scipy.optimize import brentq
 from scipy.special import expit, logsumexp
 
 import linsat
+from linsat import backends as run
 from linsat import plan
-from linsat.backends import interior_point, run
-from linsat.compile import forced
-from linsat.solvers.interior_point import Optimum
-from linsat.solvers.result import Claim, Stop
+from linsat.arrays import forced
+from linsat.arrays.interior import instances as interior_point
+from linsat.arrays.interior.method import Optimum
+from linsat.arrays.result import Claim, Stop
 
 TOL = 1e-9
 ENTROPIES = [linsat.Entropy(1.0), linsat.Entropy(1.0, slack="none")]

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import linsat
-from linsat.backends.arrays import ArrayBackend
+from linsat.arrays.iteration import ArrayBackend
+from linsat.arrays.result import Stop
+from linsat.arrays.step import Setting, first_state, step
 from linsat.plan import Numbers, plan_of
-from linsat.solvers.result import Stop
-from linsat.solvers.step import Setting, first_state, step
 from linsat.status import Status
 from tests.helpers.arithmetic import HAS_KERNEL
 from tests.helpers.jax_systems import OBJECTIVES, SHAPES, Batch, batch, objective_of

@@ -19,7 +19,7 @@ F64 = torch.float64
 PROGRAM = """
 import json, warnings
 import torch, linsat
-from linsat.backends.triton import backend as triton
+from linsat.triton import backend as triton
 from linsat.torch import self_check
 
 self_check._BATCH = 2  # of every system; the interpreter takes a second for each

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import linsat
-from linsat.backends.triton import TritonBackend, backend, layout
-from linsat.backends.triton.layout import layout_of
 from linsat.machine import describe_backends
+from linsat.triton import TritonBackend, backend, layout
+from linsat.triton.layout import layout_of
 from tests.helpers.statements import rows_of, untouched_problem
 
 pytest.importorskip("triton")
@@ -207,7 +207,7 @@ def test_float32_steps_are_taken_where_float64_is_slow(monkeypatch):
 def test_neither_importing_nor_projecting_on_the_cpu_imports_triton():
     program = (
         "import sys, torch, linsat; linsat.project(torch.zeros(2, 3), linsat.constraints.simplex(3));"
-        "print('linsat.backends.triton.forward' in sys.modules)"
+        "print('linsat.triton.forward' in sys.modules)"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     ran = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 import linsat
-from linsat.backends.arrays import ArrayBackend
-from linsat.backends.triton import TritonBackend
-from linsat.compile.problem import Problem
+from linsat.arrays.iteration import ArrayBackend
+from linsat.arrays.problem import Problem
 from linsat.objectives import KL, Entropy, Euclidean
+from linsat.triton import TritonBackend
 from tests.helpers.statements import KERNEL, Stated, untouched_problem
 
 F64 = torch.float64
@@ -37,7 +37,7 @@ def keep_patches() -> None:
     import triton.language as tl
     from triton.runtime import interpreter
 
-    from linsat.backends.triton.forward import forward
+    from linsat.triton.forward import forward
 
     class Kept:
         def restore(self) -> None:

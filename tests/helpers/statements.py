@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 import linsat
+from linsat.arrays.presolve import everything_free
+from linsat.arrays.problem import Problem, StandardForm
+from linsat.arrays.rows import RowMatrix
 from linsat.call import Request
-from linsat.compile.presolve import everything_free
-from linsat.compile.problem import Problem, StandardForm
-from linsat.compile.rows import RowMatrix
 from linsat.native.batch import Answer
 from linsat.plan import Plan
 from linsat.torch.arrays import attempt

@@ -12,9 +12,9 @@ import pytest
 import c_tests
 import constants
 import platforms
+from linsat.arrays.result import SOLVERS
 from linsat.native import binding
 from linsat.native.layout import make_layout
-from linsat.solvers.result import SOLVERS
 from linsat.status import Status
 
 HEADER = (c_tests.CORE / "linsat.h").read_text()

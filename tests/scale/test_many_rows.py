@@ -13,11 +13,11 @@ from scipy.optimize import isotonic_regression
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import linsat
-from linsat.backends import arrays
-from linsat.backends.arrays import Setting, _Loop, first_state, step
-from linsat.compile.rows import RowPattern
-from linsat.solvers import linear_algebra
-from linsat.solvers.linear_algebra import MOST_DENSE_ROWS, conjugate_gradients
+from linsat.arrays import iteration as arrays
+from linsat.arrays import linear_algebra
+from linsat.arrays.iteration import Setting, _Loop, first_state, step
+from linsat.arrays.linear_algebra import MOST_DENSE_ROWS, conjugate_gradients
+from linsat.arrays.rows import RowPattern
 from tests.helpers.oracles import random_system
 from tests.helpers.statements import problem_of
 

@@ -12,10 +12,10 @@ import pytest
 import scipy.sparse as sp
 
 import linsat
-from linsat.compile import LinearSystem, judge, minimal_conflict, programs
-from linsat.compile.implied_bounds import refuted_by_bounds
-from linsat.compile.networks import Network, minimal_cut, point_or_cuts
-from linsat.compile.system import Deadline
+from linsat.verdict import LinearSystem, judge, minimal_conflict, programs
+from linsat.verdict.implied_bounds import refuted_by_bounds
+from linsat.verdict.networks import Network, minimal_cut, point_or_cuts
+from linsat.verdict.system import Deadline
 from tests.verdict.test_verdict import assert_true, feasible_by_highs, gap, make
 
 INF = np.inf

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import linsat
-from linsat.compile.programs import linear_program
-from linsat.compile.system import Deadline, OutOfTime, time_left, time_limit
 from linsat.plan import plan_of
+from linsat.verdict.programs import linear_program
+from linsat.verdict.system import Deadline, OutOfTime, time_left, time_limit
 
 # x0 + x1 + x2 <= 1 and x0 + x1 >= 1 force x2 to 0 together, which takes a linear program to see.
 FORCING = {"A": [[1.0, 1.0, 1.0]], "b": [1.0], "C": [[1.0, 1.0, 0.0]], "d": [1.0]}

@@ -8,11 +8,11 @@ import scipy.optimize
 import torch
 
 import linsat
+from linsat import backends as run
 from linsat import failures
-from linsat.backends import run
-from linsat.compile import LinearSystem, judge
-from linsat.compile.enclosure import refutes_rounded
-from linsat.compile.feasibility import refuted
+from linsat.verdict import LinearSystem, judge
+from linsat.verdict.enclosure import refutes_rounded
+from linsat.verdict.feasibility import refuted
 from tests.helpers.arithmetic import needs_kernel
 from tests.verdict.test_verdict import feasible_by_highs, gap, make, random_case
 

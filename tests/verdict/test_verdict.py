@@ -15,9 +15,9 @@ import scipy.sparse as sp
 from scipy.optimize import linprog
 
 import linsat
-from linsat.compile import LinearSystem, judge, minimal_conflict
 from linsat.constraints.numbers import values_on
 from linsat.files import read_model
+from linsat.verdict import LinearSystem, judge, minimal_conflict
 
 INF = np.inf
 

@@ -14,8 +14,8 @@ pytest.importorskip("typer")
 
 import linsat
 from linsat import machine
-from linsat.compile.system import Deadline
 from linsat.native import binding
+from linsat.verdict.system import Deadline
 from linsat_tools.cli import main
 from linsat_tools.cli.analysis import forced_variables, redundant_rows, temperatures
 from tests.helpers.oracles import random_system

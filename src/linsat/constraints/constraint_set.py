@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-    from linsat.compile.diagnosis import NamedBound
+    from linsat.verdict.diagnosis import NamedBound
 
     Tensor = torch.Tensor
 
@@ -258,7 +258,7 @@ class Constraints:
         Raises:
             InfeasibleError: the rows contradict each other, proved in exact arithmetic; names a minimal conflict.
         """
-        from linsat.compile.diagnosis import diagnose, error_from
+        from linsat.verdict.diagnosis import diagnose, error_from
 
         if self.batch_shape:
             return self

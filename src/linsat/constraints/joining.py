@@ -15,8 +15,8 @@ from linsat.constraints.terms import both as terms_of_both
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
-    from linsat.compile.diagnosis import NamedBound
     from linsat.constraints.constraint_set import Constraints
+    from linsat.verdict.diagnosis import NamedBound
 
 
 def joined(left: Constraints, right: Constraints) -> Constraints:

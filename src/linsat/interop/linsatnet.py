@@ -14,12 +14,12 @@ import torch
 
 from linsat._recent import Recent, content
 from linsat._transforms import transforming
+from linsat.arrays import Newton, Sinkhorn
 from linsat.constraints import Constraints
 from linsat.errors import ConstraintError, LinSATWarning
 from linsat.marginals import multi_set_sinkhorn, sinkhorn
 from linsat.plan import Solver
 from linsat.projection import solve
-from linsat.solvers import Newton, Sinkhorn
 
 __all__ = ["init_constraints", "linsat_layer", "multi_set_sinkhorn", "sinkhorn"]
 

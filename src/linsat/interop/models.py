@@ -14,12 +14,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from linsat._optional import require
-from linsat.compile.diagnosis import linear_system
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Layout, NamedArray, index_text
 from linsat.constraints.numbers import present
 from linsat.errors import ConstraintError, LinSATWarning
 from linsat.interop.two_sided import Box, TwoSided, read_box, to_constraints
+from linsat.verdict.diagnosis import linear_system
 
 # What a cvxpy variable may be declared as, and the bounds it means; anything else must be off.
 _CVXPY_BOUNDS = {

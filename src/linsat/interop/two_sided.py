@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from linsat.compile.diagnosis import NamedBound
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Layout
 from linsat.errors import ConstraintError
+from linsat.verdict.diagnosis import NamedBound
 
 Array = np.ndarray
 Box = tuple[float, float]

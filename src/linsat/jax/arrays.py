@@ -1,4 +1,4 @@
-"""The solver in `lax` operations: the step of `linsat.solvers.step` in a loop, and its implicit derivatives.
+"""The solver in `lax` operations: the step of `linsat.arrays.step` in a loop, and its implicit derivatives.
 
 At the solution r(mu, theta) = 0 on the rows F whose dual lies strictly inside its bounds; the other duals stay at their
 bound. So, for tangents of the numbers theta,
@@ -21,22 +21,22 @@ import numpy as np
 
 from linsat._array_namespace import namespace
 from linsat._senses import EQUAL, GREATER, LESS
-from linsat.compile.problem import Problem
-from linsat.compile.rows import RowMatrix
+from linsat.arrays import Newton
+from linsat.arrays import newton as constants
+from linsat.arrays.linear_algebra import MOST_DENSE_ROWS
+from linsat.arrays.newton import precision_of
+from linsat.arrays.problem import Problem
+from linsat.arrays.result import Claim, Stop, farkas_gap
+from linsat.arrays.rows import RowMatrix
+from linsat.arrays.saddle import explicit
+from linsat.arrays.step import Setting, State, first_state, polish, step
+from linsat.arrays.verdict import decide, optimal
 from linsat.errors import ConstraintError
 from linsat.jax.operands import MOVING, Kind, Operands, Solved, work_dtype
 from linsat.jax.single import refine, residuals
 from linsat.objectives import Objective
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan
-from linsat.solvers import Newton
-from linsat.solvers import newton as constants
-from linsat.solvers.linear_algebra import MOST_DENSE_ROWS
-from linsat.solvers.newton import precision_of
-from linsat.solvers.result import Claim, Stop, farkas_gap
-from linsat.solvers.saddle import explicit
-from linsat.solvers.step import Setting, State, first_state, polish, step
-from linsat.solvers.verdict import decide, optimal
 from linsat.status import Status
 
 Array = Any

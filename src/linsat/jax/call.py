@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from linsat.arrays.newton import Newton
+from linsat.arrays.presolve import has_even_interior
 from linsat.call import DEFAULT, Request, check_options, joint_batch, read_start
-from linsat.compile.diagnosis import reject_infeasible
-from linsat.compile.presolve import has_even_interior
 from linsat.constraints.arrays import not_numbers, side_by_side
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
@@ -25,7 +25,7 @@ from linsat.jax.operands import Answers, Kind, Operands
 from linsat.jax.single import change
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan, plan_of
-from linsat.solvers.newton import Newton
+from linsat.verdict.diagnosis import reject_infeasible
 
 Array = Any  # a jax.Array, or a tracer that stands for one
 _BLOCKS = {"A": "b", "C": "d", "E": "f"}

@@ -23,12 +23,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
+from linsat.arrays.newton import Newton
 from linsat.errors import ConstraintError
 from linsat.jax import arrays
 from linsat.jax.operands import MOVING, NUMBERS, Answers, Kind, Operands, Solved, work_dtype
 from linsat.native.binding import PARAMETERS, Core, load
 from linsat.plan import Numbers
-from linsat.solvers.newton import Newton
 
 Array = Any
 _NUMBERS = len(Numbers._fields)

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from linsat.arrays.newton import Newton
 from linsat.native.binding import OBJECTIVES, PARAMETERS
 from linsat.objectives import Objective
 from linsat.objectives.base import Kind as ObjectiveKind
 from linsat.objectives.base import of_kind
 from linsat.plan import Numbers, Plan
-from linsat.solvers.newton import Newton
 
 Array = Any
 

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from linsat import formulas, numpy_door, projection
+from linsat.arrays import Newton
+from linsat.arrays.bound_duals import bound_duals
 from linsat.call import Call, GivenNumbers, OnFailure, Request, settled, with_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
@@ -23,8 +25,6 @@ from linsat.jax.operands import Answers
 from linsat.native.batch import Answer as HostAnswer
 from linsat.objectives import Objective
 from linsat.plan import Numbers
-from linsat.solvers import Newton
-from linsat.solvers.bound_duals import bound_duals
 from linsat.status import Status
 
 if TYPE_CHECKING:

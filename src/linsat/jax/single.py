@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from linsat._senses import EQUAL, GREATER, LESS
-from linsat.compile.problem import Problem
+from linsat.arrays.linear_algebra import solve_refined
+from linsat.arrays.problem import Problem
+from linsat.arrays.result import Claim
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.rounded import EXACT, EXPLAINED, keep_dependencies
 from linsat.plan import Plan
-from linsat.solvers.linear_algebra import solve_refined
-from linsat.solvers.result import Claim
 
 Array = Any
 

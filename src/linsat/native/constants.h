@@ -1,4 +1,4 @@
-/* Written by scripts/constants.py from linsat/solvers/newton.py and linsat/compile/presolve.py, which explain them. */
+/* Written by scripts/constants.py from linsat/arrays/newton.py and linsat/arrays/presolve.py, which explain them. */
 #ifndef LINSAT_CONSTANTS
 #define LINSAT_CONSTANTS
 

@@ -1,7 +1,7 @@
-/* The native core: the instances of a call, one after another, in the letters of linsat/compile/problem.py.
+/* The native core: the instances of a call, one after another, in the letters of linsat/arrays/problem.py.
  *
  * Each is read as stated, checked and brought to standard form (instance.h), freed of what its rows force (presolve.h),
- * folded into the numbers of the iteration (fold.h), solved by the Newton method of linsat/solvers/newton.py (iterate.h) or,
+ * folded into the numbers of the iteration (fold.h), solved by the Newton method of linsat/arrays/newton.py (iterate.h) or,
  * where that does not arrive, by an interior-point method (interior.h, hand_over.h), and judged (verdict.h); solve.h puts it
  * together, pull_back.h has the gradient. Nothing is allocated per instance. Scales, units of the variables and what
  * presolve decided are folded into the coefficients: with u, p and d as objective.h has them,

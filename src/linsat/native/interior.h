@@ -1,4 +1,4 @@
-/* The interior-point method of linsat/solvers/interior_point.py, dense, for one instance of up to a few hundred rows
+/* The interior-point method of linsat/arrays/interior/method.py, dense, for one instance of up to a few hundred rows
  * and variables: what Newton's method does not solve comes here.
  *
  *     minimise  sum_j [q_j x_j^2 / 2 - c_j x_j]  +  entropy      subject to  A x = s,  box on x,  ends on s

@@ -1,4 +1,4 @@
-/* The iteration of linsat/solvers/newton.py.
+/* The iteration of linsat/arrays/newton.py.
  *
  * Compiled once per instruction set (kernel.h).
  */

@@ -1,4 +1,4 @@
-/* Presolve by bounds: linsat/compile/presolve.py, instance by instance.
+/* Presolve by bounds: linsat/arrays/presolve.py, instance by instance.
  */
 
 /* The least and the largest activity of each row, and the size of the terms that add up to each. */

@@ -12,7 +12,7 @@
  * answer allows, or on that of the variables, D + A' E^-1 A, where these are fewer and E is positive. Answers are
  * refined against the system itself. Rows that are parallel but for an angle of 1e-8 make both singular in doubles;
  * then an orthogonal factorisation of [D^-1/2 A'; E^1/2] takes over, which resolves angles down to 1e-15. This is
- * what linsat/solvers/sparse_system.py does with sparse factors.
+ * what linsat/arrays/interior/sparse_system.py does with sparse factors.
  *
  * Compiled once per instruction set (kernel.h).
  */

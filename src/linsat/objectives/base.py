@@ -48,7 +48,7 @@ class Range(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Omega of one instance in the terms of `linsat.solvers.program`: numbers for each variable, or one for all."""
+    """Omega of one instance in the terms of `arrays.interior.program`: numbers for each variable, or one for all."""
 
     quadratic: Any = 0.0
     entropy: Any = 0.0

@@ -52,7 +52,7 @@ class Tsallis(Tempered):
         return self.tau * (self.alpha * power - 1) / (self.alpha * (self.alpha - 1))
 
     def costs(self, lower: np.ndarray, upper: np.ndarray) -> Costs:
-        return Costs(quadratic=self.tau)  # where its models begin (`linsat.backends.interior_point`)
+        return Costs(quadratic=self.tau)  # where its models begin (`linsat.arrays.interior.instances`)
 
     def _cut(self, u: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x - lower, v (1 where x is at a bound), and whether x is strictly between its bounds, or at the upper one."""

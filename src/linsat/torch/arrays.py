@@ -6,13 +6,13 @@ import numpy as np
 import torch
 
 from linsat._array_namespace import to_numpy
-from linsat.backends.run import run
+from linsat.arrays.problem import Presolved, Problem
+from linsat.arrays.sinkhorn import Sinkhorn
+from linsat.arrays.verdict import decide
+from linsat.backends import run
 from linsat.call import Call
-from linsat.compile.problem import Presolved, Problem
 from linsat.failures import Failed, check_objective, settle, unusable_scores
 from linsat.native.batch import Answer
-from linsat.solvers.sinkhorn import Sinkhorn
-from linsat.solvers.verdict import decide
 from linsat.status import Status
 from linsat.torch.call import TensorCall
 

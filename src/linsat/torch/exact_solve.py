@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from linsat._transforms import transforming
-from linsat.compile.problem import Curvature, Tensor
+from linsat.arrays.linear_algebra import MOST_DENSE_ROWS, conjugate_gradients, is_dense, solve_refined
+from linsat.arrays.problem import Curvature, Tensor
 from linsat.errors import ConstraintError
-from linsat.solvers.linear_algebra import MOST_DENSE_ROWS, conjugate_gradients, is_dense, solve_refined
 
 _STEPS_EXACT = 4000
 _EXACT = 1e-13

@@ -32,7 +32,7 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import transforming
-from linsat.compile.problem import Problem, Tensor
+from linsat.arrays.problem import Problem, Tensor
 from linsat.native import batch as native
 from linsat.native.batch import Answer
 from linsat.native.layout import NativeLayout

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from linsat._transforms import constant_in_graphs
+from linsat.arrays import Newton, Sinkhorn, made_solver, settings_of
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.objectives.base import Kind, of_kind
-from linsat.solvers import Newton, Sinkhorn, made_solver, settings_of
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Options:
     objective: str  # the name of its class
     fields: dict[str, Any]  # its fields that are no numbers
     numbers: Sequence[str]  # the names of those that are
-    solver: Sequence[Any]  # as `linsat.solvers.settings_of` has it
+    solver: Sequence[Any]  # as `linsat.arrays.settings_of` has it
     on_failure: str
     constant: bool  # whether rows and box are the same numbers in every call
     names: Sequence[str] | None  # of the rows, where the user gave any

@@ -8,13 +8,13 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
+from linsat.arrays.sinkhorn import Sinkhorn
 from linsat.call import Request, keep, key_of, settled
 from linsat.constraints.numbers import slots_given
 from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
 from linsat.plan import Solver
 from linsat.solution import Solution
-from linsat.solvers.sinkhorn import Sinkhorn
 from linsat.torch.arrays import unrolled
 from linsat.torch.call import Reading, numbers_in_graphs
 from linsat.torch.implicit import flat_scores, point, point_and_duals

@@ -12,7 +12,7 @@ import torch
 from linsat._forks import one_thread_after_a_fork
 from linsat._recent import MadeFrom
 from linsat._transforms import plain_tensors, transforms_allowed, unwrapped
-from linsat.compile.problem import Tensor
+from linsat.arrays.problem import Tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.structure import BLOCKS, SparsityPattern
 from linsat.objectives import Objective

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from linsat._array_namespace import to_numpy
-from linsat.backends import quadratic
-from linsat.compile.problem import Tensor
+from linsat.arrays.interior import quadratic
+from linsat.arrays.problem import Tensor
+from linsat.arrays.saddle import explicit
 from linsat.errors import ConstraintError
 from linsat.native.layout import fits_dense
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan
-from linsat.solvers.saddle import explicit
 
 
 def gradients(

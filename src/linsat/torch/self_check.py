@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
+from linsat.arrays import Newton
 from linsat.call import Request
 from linsat.constraints import Constraints
 from linsat.errors import LinSATWarning
 from linsat.objectives import KL, Entropy, Euclidean, Objective
 from linsat.plan import Solver
-from linsat.solvers import Newton
 
 Tensor = torch.Tensor
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from linsat.compile.diagnosis import linear_system
-from linsat.compile.system import Deadline, OutOfTime, time_limit
+from linsat.arrays import Newton
 from linsat.constraints.constraint_set import Constraints
 from linsat.objectives import Entropy
 from linsat.plan import plan_of
 from linsat.projection import solve
-from linsat.solvers import Newton
+from linsat.verdict.diagnosis import linear_system
+from linsat.verdict.system import Deadline, OutOfTime, time_limit
 
 Array = np.ndarray
 

@@ -13,15 +13,15 @@ import torch
 import typer
 from rich.progress import Progress
 
-from linsat.compile import Deadline, judge
-from linsat.compile.diagnosis import Diagnosis, diagnose, explained, linear_system
-from linsat.compile.system import OutOfTime, time_limit
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.files import Model, read_model
 from linsat.machine import check_machine
 from linsat.projection import solve
 from linsat.status import Status
+from linsat.verdict import Deadline, judge
+from linsat.verdict.diagnosis import Diagnosis, diagnose, explained, linear_system
+from linsat.verdict.system import OutOfTime, time_limit
 from linsat_tools.cli.analysis import Forced, Temperatures, forced_variables, redundant_rows, temperatures
 from linsat_tools.cli.console import NOT_ALL_HOLD, UNKNOWN, err, one_line_errors, say, say_json
 

@@ -6,11 +6,11 @@ import time
 
 import torch
 
+from linsat.arrays import Newton
 from linsat.constraints import doubly_stochastic
 from linsat.objectives import NAMED, Objective
 from linsat.plan import plan_of
 from linsat.projection import project
-from linsat.solvers import Newton
 from linsat_tools.cli.console import one_line_errors, say
 
 

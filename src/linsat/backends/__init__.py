@@ -1,1 +1,0 @@
-"""Where a problem is solved: one module a back end."""

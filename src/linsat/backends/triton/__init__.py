@@ -1,5 +1,0 @@
-"""The fused GPU kernel: one Triton program per instance. Imports triton only when a problem is solved."""
-
-from linsat.backends.triton.backend import TritonBackend
-
-__all__ = ["TritonBackend"]
