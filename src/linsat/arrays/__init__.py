@@ -1,4 +1,4 @@
-"""The mathematics on arrays of torch, JAX or numpy; here the solvers that users name, Newton and the paper's Sinkhorn."""
+"""The mathematics on arrays of torch, JAX or numpy; the solvers that users name: Newton and the paper's Sinkhorn."""
 
 import sys
 from dataclasses import fields
