@@ -576,8 +576,6 @@ def test_hostile_requests_are_of_every_kind_and_an_odd_answer_is_told(monkeypatc
 
         def sendall(self, _: bytes) -> None: ...
 
-        def shutdown(self, _: int) -> None: ...
-
         def recv(self, _: int) -> bytes:
             return self.left.pop() if self.left else b""
 
