@@ -358,7 +358,8 @@ class Call:
         duals = to_numpy(answer.duals)
         part = interior_point.finish(problem, plan.solver, duals[left], self._polish(problem, numbers))
         x, steps = to_numpy(answer.x), answer.counts[1, left]
-        duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
+        with np.errstate(over="ignore"):  # an x beyond its dtype is told by `_ended`
+            duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
         answer.counts[:, left] = part.counts
         answer.counts[1, left] += steps
         answer.solved = not answer.codes.any()
@@ -374,7 +375,8 @@ class Call:
         problem = self.matrix_problem(scores, left)
         part = quadratic.solve(problem, objective, solver)
         x, duals = to_numpy(answer.x), to_numpy(answer.duals)
-        duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
+        with np.errstate(over="ignore"):  # an x beyond its dtype is told by `_ended`
+            duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
         answer.decided[left] = quadratic.decided(problem, part.x, duals[left])
         part.counts[1] += answer.counts[1, left]
         answer.counts[:, left] = part.counts
