@@ -295,6 +295,7 @@ class Call:
         left = () if answer.solved else self.plan.left_over(answer)
         if len(left):
             self._finish(answer, np.asarray(left), to_numpy(scores))
+            answer = self._ended(answer, None)
         return answer
 
     def report(self, answer: Answer, scores: np.ndarray) -> None:
@@ -337,7 +338,7 @@ class Call:
         if unusable is not None:
             answer.codes[unusable] = Status.NOT_FINITE.code
         if not self.objective.finite_box:
-            beyond = ~np.isfinite(answer.x).all(-1) & (answer.codes == Status.CONVERGED.code)
+            beyond = ~np.isfinite(to_numpy(answer.x)).all(-1) & (answer.codes == Status.CONVERGED.code)
             answer.codes[beyond] = Status.NOT_FINITE.code
         answer.solved = not answer.codes.any()
         return answer
