@@ -341,6 +341,7 @@ class Call:
         left = () if answer.solved else self.plan.left_over(answer)
         if len(left):
             self._finish(answer, np.asarray(left), to_numpy(scores))
+            answer = self._ended(answer, None)
         return answer
 
     def report(self, answer: Answer, scores: np.ndarray) -> None:
@@ -382,7 +383,7 @@ class Call:
         if unusable is not None:
             answer.codes[unusable] = Status.NOT_FINITE.code
         if not self.objective.finite_box:
-            beyond = ~np.isfinite(answer.x).all(-1) & (answer.codes == Status.CONVERGED.code)
+            beyond = ~np.isfinite(to_numpy(answer.x)).all(-1) & (answer.codes == Status.CONVERGED.code)
             answer.codes[beyond] = Status.NOT_FINITE.code
         answer.solved = not answer.codes.any()
         return answer
@@ -404,7 +405,8 @@ class Call:
         else:
             return
         part = decide(problem, claim, solver)
-        duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
+        with np.errstate(over="ignore"):  # an x beyond its dtype is told by `_ended`
+            duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
         if isinstance(objective, Matrix):  # bounds that bind are written as decided
             answer.decided[left] = quadratic.decided(problem, part.x, duals[left])
         part.steps[:] += answer.counts[1, left]

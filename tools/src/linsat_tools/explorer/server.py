@@ -56,7 +56,7 @@ def serve(port: int = DEFAULT_PORT, open_browser: bool = True, *, announce: Call
 
         app = make_app(port, ready=ready)
         # Both are pure Python, so the explorer needs no compiled extras.
-        config = uvicorn.Config(app, log_level="warning", loop="asyncio", http="h11", ws="none", server_header=False)
+        config = uvicorn.Config(app, log_level="error", loop="asyncio", http="h11", ws="none", server_header=False)
         with contextlib.suppress(KeyboardInterrupt):  # the way to stop it
             uvicorn.Server(config).run(sockets=[listening])
     finally:
@@ -120,6 +120,7 @@ class _Questions:
         self.waiting = 0
 
     async def reply(self, request: Request) -> Response:
+        from starlette.requests import ClientDisconnect
         from starlette.responses import JSONResponse
 
         def reject(status: int, message: str) -> JSONResponse:
@@ -129,10 +130,13 @@ class _Questions:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return reject(415, "the question has another content type; expected application/json.")
         body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > LARGEST_QUESTION:
-                return reject(413, f"the question is too large; expected at most {LARGEST_QUESTION} bytes.")
+        try:
+            async for piece in request.stream():
+                body += piece
+                if len(body) > LARGEST_QUESTION:
+                    return reject(413, f"the question is too large; expected at most {LARGEST_QUESTION} bytes.")
+        except ClientDisconnect:
+            return reject(400, "the question ends before its length.")  # nobody is there to read it
         try:
             question = json.loads(body)
         except (ValueError, RecursionError):
