@@ -37,7 +37,7 @@ def test_the_table_of_the_page_by_hand():
     rivals = {"optimum": {"se": 3.6, "pri": 3.65}, "rows": {"nearest neighbour": {"se": rival, "pri": rival}}}
     lines = tables({"se": one, "pri": one, "rivals": rivals})["results"].splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-    time = "44 s, of it the layer 2 s (1 thread)"
+    time = "44 s, of it the layer 2 s (threads: 1)"
     assert cells[0] == ["**LinSAT, beam 2,048**", "3.811", "3.7000", "2.78 %", "3.943", "3.7000", "1.37 %", time, time]
     assert cells[1] == [
         "nearest neighbour",

@@ -130,7 +130,7 @@ def learning_chart(curves: Mapping[str, Sequence[Mapping[str, float]]], *, ours:
     """
     figure = new_figure(8.4, 3.9)
     axes = figure.subplots()
-    shades = iter((OTHER, BASE, "#3a9a6e", "#d9a441", "#a06fb0", "#c05a6a"))
+    shades = iter((OTHER, BASE, "#3a9a6e", "#d9a441", "#a06fb0", "#c05a6a", "#6c8f2f", "#3fa7b8", "#7a5c3e"))
     colours: dict[str, str] = {}
     for name, points in curves.items():
         kind = name.rpartition(" ")[0] or name

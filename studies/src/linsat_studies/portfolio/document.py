@@ -20,7 +20,7 @@ def tables(records: dict[str, Any]) -> dict[str, str]:
         elif "daily" in record:
             made[name] = year_tables(record)
         else:
-            made["rules"] = table(RULES_HEADER, rule_rows(record["rules"], record["scope"]["windows"]))
+            made["rules"] = table(RULES_HEADER, rule_rows(record["rules"]))
             made["times"] = table(TIMES_HEADER, time_rows(record["times"]))
     return made
 
@@ -134,12 +134,11 @@ RULES_HEADER = (
     "largest sector",
     "largest tilt",
     "largest turnover",
-    "a window",
 )
 
 
-def rule_rows(ruled: dict[str, dict[str, Any]], windows: int) -> list[list[str]]:
-    """A line for each rule set on so many windows, as `RULES_HEADER` names its cells."""
+def rule_rows(ruled: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """A line for each rule set, as `RULES_HEADER` names its cells."""
     return [
         [
             name,
@@ -150,7 +149,6 @@ def rule_rows(ruled: dict[str, dict[str, Any]], windows: int) -> list[list[str]]
             f"{row['largest_sector']:.1%}",
             f"{row['largest_exposure']:.3f}",
             f"{row['largest_turnover']:.2%}",
-            f"{1000 * row['seconds']['layer'] / windows:.2g} ms",
         ]
         for name, row in ruled.items()
     ]

@@ -94,7 +94,7 @@ def write_report(
     table = summary(results)
     write_json(study.folder / "summary.json", {"scope": study.scope, "table": table})
     if record is not None:
-        long = ("scope", "sharpe", "value")  # by window and day
+        long = ("scope", "sharpe", "value", "seconds")  # by window and day, or another each time
         kept = {name: {key: value for key, value in row.items() if key not in long} for name, row in ruled.items()}
         run = next(iter(ruled.values()))["scope"]["run"] if ruled else None
         write_json(record, {"scope": study.scope, "run": run, "rules": kept, "times": layer_times(results)})
@@ -272,7 +272,7 @@ def _rules(page: Page, study: Study, ruled: dict[str, dict[str, Any]]) -> None:
         "hands from one day to the next; and all of these. Nearest: the weights nearest to the scores times 2 / "
         "assets; with risk, the yearly variance of the days seen counts as much as half the squared distance."
     )
-    page.table(RULES_HEADER, rule_rows(ruled, len(study.windows)))
+    page.table(RULES_HEADER, rule_rows(ruled))
     page.text("Worst violation: of any row in any window. Largest: read off the weights, over all windows.", note=True)
 
 

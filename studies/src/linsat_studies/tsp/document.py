@@ -17,7 +17,7 @@ def tables(records: dict[str, Any]) -> dict[str, str]:
     found = {task: records[task] for task in TASKS}
     seconds = {task: found[task]["seconds"] for task in TASKS}
     times = [
-        f"{duration(spent['total'])}, of it the layer {duration(spent['layer'])} ({found[task]['threads']} thread)"
+        f"{duration(spent['total'])}, of it the layer {duration(spent['layer'])} (threads: {found[task]['threads']})"
         for task, spent in seconds.items()
     ]
     ours = {task: {"mean_length": found[task]["mean_length"]} for task in TASKS}
