@@ -70,9 +70,9 @@ def leaf(array: Any) -> Tensor:
     return torch.as_tensor(array).clone().requires_grad_()
 
 
-def open_set(rows: int = ROWS) -> linsat.Constraints:
+def open_set() -> linsat.Constraints:
     """A x <= b over all of space; the numbers come with the calls."""
-    return linsat.Constraints(A=np.ones((rows, VARIABLES)), b=np.ones(rows), lower=-np.inf, upper=np.inf)
+    return linsat.Constraints(A=np.ones((ROWS, VARIABLES)), b=np.ones(ROWS), lower=-np.inf, upper=np.inf)
 
 
 def own_rows(count: int, contradictory: float = 0.0) -> tuple[Array, Array, Array]:

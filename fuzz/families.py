@@ -44,10 +44,10 @@ def feasible_sides(rng: Rng, rows: Rows, matrix: Array | None = None) -> tuple[A
     return point, matrix @ point + sign * room
 
 
-def _size(rng: Rng, variables: int = 24, rows: int = 8) -> tuple[int, int]:
+def _size(rng: Rng) -> tuple[int, int]:
     """Rows and variables; now and then several times as many."""
     times = 4 if rng.random() < 0.05 else 1
-    return int(rng.integers(1, times * rows + 1)), int(rng.integers(1, times * variables + 1))
+    return int(rng.integers(1, 8 * times + 1)), int(rng.integers(1, 24 * times + 1))
 
 
 def _box(rng: Rng, l: int) -> tuple[Array, Array]:

@@ -125,7 +125,7 @@ def judge_case(case: Case, formulas: list[Formula], verdict: Verdict, library: A
     x = solution.x.numpy()
     if _hold(case, formulas, x, verdict):
         _judge_value(case, formulas, y.numpy(), x, _multipliers(solution, cons, formulas, verdict), verdict)
-        _judge_numpy(case, cons, objective, y.numpy(), x, library, verdict)
+        _judge_numpy(cons, objective, y.numpy(), x, library, verdict)
         _judge_gradient(cons, objective, y, library, verdict)
 
 
@@ -255,7 +255,7 @@ def _cost(case: Case, x: Any) -> Any:
     return -case.tau * cp.sum(cp.entr(share) + cp.entr(1 - share)) if free.any() else 0.0
 
 
-def _judge_numpy(case: Case, cons: Any, objective: Any, y: Array, x: Array, library: Any, verdict: Verdict) -> None:
+def _judge_numpy(cons: Any, objective: Any, y: Array, x: Array, library: Any, verdict: Verdict) -> None:
     found = library.solve(y, cons, objective=objective, on_failure="ignore")
     apart = np.abs(found.x - x) / np.maximum(1.0, np.abs(x))
     if str(found.status.item()) != "converged" or not apart.max(initial=0.0) <= _APART:

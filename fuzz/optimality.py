@@ -29,7 +29,6 @@ from fuzz.systems import Case
 ROWS_HOLD = 1e-9  # violation of a row that holds, relative to its size
 TOLERANCE = 1e-8  # of the gap, relative to 1 + the sum of the terms of the objective
 _AT_END = 1e-9  # a share this close to 0 or 1 may be forced there
-_MOVES = 1e-6  # in shares of the box and in sizes of rows: less is no proof that something is not forced
 
 
 @dataclass

@@ -107,9 +107,9 @@ class Case:
         base = _softened(library.Constraints(**first.arguments(np.zeros(1, dtype=int))), *first._soft_prices(None))
         return base, arguments | ({"price": prices[1]} if len(prices[0]) else {})
 
-    def constraints(self, library: Any, keep: Array | None = None) -> Any:
+    def constraints(self, library: Any) -> Any:
         """The set as it is after all numbers are in their places."""
-        made, numbers = self.statement(library, keep)
+        made, numbers = self.statement(library)
         price = numbers.pop("price", None)
         for change, names in (("with_coefficients", "ACE"), ("with_rhs", "bdf"), ("with_bounds", ("lower", "upper"))):
             given = {name: numbers[name] for name in names if name in numbers}

@@ -1,6 +1,6 @@
 """Threads, forked and spawned processes, data loaders, an asyncio server: the same numbers, no deadlock, no leak.
 
-`tests/test_kernel.py` has the parallel tests of the kernel alone; here it is what an application does.
+`tests/core/test_kernel.py` has the parallel tests of the kernel alone; here it is what an application does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Constraint sets in a process that cannot import torch; run by tests/test_without_torch.py."""
+"""Constraint sets in a process that cannot import torch; run by tests/doors/test_without_torch.py."""
 
 # ruff: noqa: E402
 import sys
