@@ -522,11 +522,11 @@ def test_damaged_files_are_rejected(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     for change, message in (
         (lambda m: m["rows"].__setitem__(0, [0, -1.0]), "not convex"),
-        (lambda m: m["rows"].__setitem__(0, [99, 1.0]), "there is none of"),
+        (lambda m: m["rows"].__setitem__(0, [99, 1.0]), "that does not exist"),
         (lambda m: m["pieces"].__setitem__(0, [0, 0.5, 0]), "signs 1 or -1"),
         (lambda m: m["pieces"].reverse(), "out of order"),
         (lambda m: m.pop("T"), "maxima is"),
-        (lambda m: m["names"].pop(), "there is none of|as many"),
+        (lambda m: m["names"].pop(), "that does not exist|as many"),
     ):
         wrong = copy.deepcopy(content)
         change(wrong["maxima"])  # type: ignore[no-untyped-call]

@@ -79,7 +79,7 @@ SETS: dict[str, Call] = {
     "an empty row": ("A[0] has no non-zero coefficient", lambda: linsat.Constraints(A=[[0, 0]], b=-1)),
     "one name": ("names", lambda: linsat.Constraints(A=ROW, b=1, names="row")),
     "numbers as names": ("names", lambda: linsat.Constraints(A=ROW, b=1, names=[1])),
-    "too many names": ("names has 2 entries", lambda: linsat.Constraints(A=ROW, b=1, names=["a", "b"])),
+    "too many names": ("names has length 2", lambda: linsat.Constraints(A=ROW, b=1, names=["a", "b"])),
     "batches that do not fit": (
         "batch dimensions",
         lambda: linsat.Constraints(A=ROW, b=np.ones((4, 1)), E=ROW, f=np.ones((3, 1))),
