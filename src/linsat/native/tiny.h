@@ -43,8 +43,8 @@ static int V(state_lanes)(Group *w, V(Stated) *to, const Statement *s, const uin
             const uint8_t *own = known ? known + (n + i) * known_step : NULL;
             const Changes of = state_instance(&to->room[i], w->layout, s, to->scores, own, known_step != 0, n + i, first);
             if (of.box || of.decided) changed = NEW_NUMBERS;
-            if (of.sides) changed |= NEW_ROWS | (has_unit(w->objective) ? NEW_VARIABLES : 0);
-            if (of.parameter) changed |= NEW_HEAT | (w->weighted || w->offset || w->objective == TSALLIS ? NEW_VARIABLES : 0);
+            if (of.sides) changed |= NEW_ROWS | (OBJECTIVES[w->objective].unit == OF_ROWS ? NEW_VARIABLES : 0);
+            if (of.parameter) changed |= NEW_HEAT | (parameters_fold(s) ? NEW_VARIABLES : 0);
         }
         to->of[i] = to->room + from;
         usable |= (i < to->count && !to->room[from].broken) << i;
@@ -109,7 +109,7 @@ static int V(lane_holds)(const Group *w, const V(LaneSolve) *lanes, const vec *x
     }
     for (int64_t j = 0; j < a->variables; j++) {
         const double y = score_at(lanes->scores[n], lanes->single, j);
-        objective += fabs((w->objective == EUCLIDEAN ? it->parameters[0][j] * y : y) * x[j][n]);
+        objective += fabs((w->weighted ? it->parameters[0][j] * y : y) * x[j][n]);
     }
     return judge(a, it, w->entropic, w->tau[n], values, mu, sizes, objective, tol);
 }
