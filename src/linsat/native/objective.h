@@ -24,7 +24,6 @@
  */
 
 enum { PARAMETERS = 2, GRADIENTS = 5 + PARAMETERS }; /* of an objective; that a call may ask for, but for that of the scores */
-enum { LARGEST_INTERIOR = 250000, MOST_INTERIOR = 1000 }; /* rows times variables, and their sum */
 enum { NONE, ONE, EACH, SQUARE }; /* numbers of a parameter: for the instance, for each variable, or for each pair of them */
 enum { NO_SHARES, ITSELF, OF_BOX, OF_ROWS }; /* what p is: nothing; x; its share of w; x - lower in units of s */
 enum { NOTHING, SHARES, ODDS };   /* what a dual multiplies, for which Sinkhorn's sweeps make sense */
@@ -70,7 +69,7 @@ static const Objective OBJECTIVES[] = {
 
 /* Whether a set is small enough for the dense factors of the interior-point method. */
 static int interior_takes(const Layout *a) {
-    return a->rows + a->variables <= MOST_INTERIOR && a->rows * a->variables <= LARGEST_INTERIOR;
+    return a->rows + a->variables <= CONSTANTS.most_dense && a->rows * a->variables <= CONSTANTS.largest_dense;
 }
 
 /* Whether variables have no terms of their own: quadratic.h solves it. */
@@ -133,8 +132,6 @@ typedef struct {
 typedef struct {
     double linear, quadratic, entropy[2], width;
 } Column;
-
-#define AT_END 1e-9 /* a share this close to 0 or 1, and x as close to its bound, may be forced there */
 
 /* What multiplies x in the objective. */
 static double linear_term(int o, const Variable *of, double score) {
@@ -212,8 +209,8 @@ static Column column_of(int o, const Variable *of, double score, double most) {
 static double relative_entropy(double share, double v, double lower, double upper, double *entropy) {
     const double width = upper - lower, ends[2] = {(1.0 + fabs(lower)) / width, (1.0 + fabs(upper)) / width};
     *entropy = 0.0;
-    const double least = AT_END * (ends[0] < 1.0 ? ends[0] : 1.0);
-    const double most = 1.0 - AT_END * (ends[1] < 1.0 ? ends[1] : 1.0);
+    const double least = CONSTANTS.at_end * (ends[0] < 1.0 ? ends[0] : 1.0);
+    const double most = 1.0 - CONSTANTS.at_end * (ends[1] < 1.0 ? ends[1] : 1.0);
     if (!(share > least && share < most)) return 0.0;
     const double tail = log1p(exp(-fabs(v))), out = v > 0 ? v + tail : tail, in = v > 0 ? tail : tail - v;
     *entropy = -share * log(share) - (1.0 - share) * log1p(-share);
@@ -238,7 +235,7 @@ static double gap_of(int o, const Variable *of, double score, long double u, dou
         part = n[0] * (x - nearest) * (double)(x + nearest - 2 * (u / n[0])) / 2;
         return fabs(part) - error * error / (2 * n[0]);
     case KL:
-        if (t <= AT_END * (width < 1.0 + fabs(low) ? width : 1.0 + fabs(low))) return 0.0;
+        if (t <= CONSTANTS.at_end * (width < 1.0 + fabs(low) ? width : 1.0 + fabs(low))) return 0.0;
         slope = nearest != away ? n[0] * log(a) : (double)u;
         curve = n[0] * (t * log(t) - t + a) - t * slope;
         break;

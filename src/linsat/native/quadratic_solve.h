@@ -77,7 +77,7 @@ static int V(is_optimal)(Quadratic *q, int moved, double tol) {
         const Ends ends = ends_of(it, i);
         const double dual = q->duals[i], off = outside(&ends, q->values[i]);
         if (ends.over < INFINITY) {
-            if (off > ROW_ROUNDING * (q->sizes[i] + fabs(it->rhs[i]))) gap += fabs(ends.lower > q->values[i] ? ends.under - dual : ends.over + dual) * off;
+            if (off > CONSTANTS.row_lost * (q->sizes[i] + fabs(it->rhs[i]))) gap += fabs(ends.lower > q->values[i] ? ends.under - dual : ends.over + dual) * off;
             else if (dual != 0.0) gap += fabs(dual) * fabs(q->values[i] - (dual > 0 ? ends.lower : ends.upper));
             continue;
         }
@@ -96,7 +96,7 @@ static int V(is_optimal)(Quadratic *q, int moved, double tol) {
         if (!(fabs(r) <= tol * (1.0 + own)) && !(fabs(r) <= lost_in_pull(q, j))) return 0;
         gap += fabs(r * q->x[j]);
     }
-    return gap <= INTERIOR_GAP * tol * size;
+    return gap <= CONSTANTS.interior_gap * tol * size;
 }
 
 /* The linear term of scores, which are in x: c. Returns whether all of it is finite. */

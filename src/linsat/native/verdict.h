@@ -9,11 +9,7 @@
  * psi(u) + omega(x) - u x, written so that nothing cancels. Formulas as in linsat/arrays/verdict.py, which serves arrays.
  */
 
-#define INTERIOR_GAP 5.0   /* duality gap allowed, in units of tol (1 + the terms of the objective) */
-#define HOLDS 1e-9         /* a right-hand side within this of the row's own is the row's */
-#define ROW_ROUNDING (64 * DBL_EPSILON)
 #define SUM_LOST ((LDBL_EPSILON < DBL_EPSILON ? 4 : 64) * DBL_EPSILON) /* of u, relative to its terms */
-#define RUNS_OFF 1e6       /* times what scores and right-hand sides ask for */
 
 /* ---- a point that the duals ask for: Newton's method ---- */
 
@@ -77,7 +73,7 @@ static double farthest(const Layout *a, const Instance *p, const double *scores)
         const double side = fabs(p->rhs[i]) / p->scale[i];
         asked = side > asked ? side : asked;
     }
-    return RUNS_OFF * asked;
+    return CONSTANTS.runs_off * asked;
 }
 
 /* By how much a row is violated, in its units. */
@@ -134,11 +130,11 @@ static int proves_optimal(const Layout *a, const Instance *p, int objective, con
         const Ends ends = ends_of(p, i);
         const int soft = ends.over < INFINITY, inert = !p->active[i] && !soft;
         const double weight = sizes[i] > 1.0 ? sizes[i] : 1.0, off = outside(&ends, values[i]);
-        const double rounding = ROW_ROUNDING * (sizes[i] + (p->slack[i] > 0 ? fabs(p->rhs[i]) + p->slack[i] : 0.0));
+        const double rounding = CONSTANTS.row_lost * (sizes[i] + (p->slack[i] > 0 ? fabs(p->rhs[i]) + p->slack[i] : 0.0));
         if (!soft && !(off - rounding <= tol * (p->scale[i] < 1.0 ? p->scale[i] : 1.0))) return 0;
         if (soft) { /* what the price is paid for, and what the dual says it is, must be the same amount */
             const double away = ends.lower - values[i] > 0 ? ends.under - duals[i] : ends.over + duals[i];
-            if (off > ROW_ROUNDING * (sizes[i] + fabs(p->rhs[i]))) gap += fabs(away) * off;
+            if (off > CONSTANTS.row_lost * (sizes[i] + fabs(p->rhs[i]))) gap += fabs(away) * off;
         } else rows += fabs(duals[i]) * off;
         if (inert || duals[i] == 0.0 || off > 0.0) continue;
         if (p->slack[i] > 0 && !p->tight[i] && !soft) {
@@ -148,7 +144,7 @@ static int proves_optimal(const Layout *a, const Instance *p, int objective, con
             continue;
         }
         const double room = fabs(values[i] - (duals[i] > 0 ? ends.lower : ends.upper));
-        if (room > (soft ? SUM_LOST : HOLDS) * weight) gap += fabs(duals[i]) * room;
+        if (room > (soft ? SUM_LOST : CONSTANTS.holds) * weight) gap += fabs(duals[i]) * room;
     }
-    return gap <= INTERIOR_GAP * tol * value && rows <= INTERIOR_GAP * tol * value;
+    return gap <= CONSTANTS.interior_gap * tol * value && rows <= CONSTANTS.interior_gap * tol * value;
 }
