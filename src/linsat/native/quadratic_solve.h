@@ -55,8 +55,8 @@ static int V(run_rounds)(Quadratic *q, int begun, int64_t most, int64_t *steps) 
     return last < 1e-9;
 }
 
-/* The verdict of verdict.h: every hard row holds at x, and multipliers and distances leave no gap. A full P has no
- * terms of single variables: instead each of them is stationary to tolerance beyond rounding, or pushed to its bound. `moved`:
+/* The verdict on a full P, as verdict.h has it for others: every hard row holds at x, and multipliers and distances leave no
+ * gap. There are no terms of single variables: instead each of them is stationary to tolerance beyond rounding, or pushed to its bound. `moved`:
  * P x is not that of the last round. */
 static int V(is_optimal)(Quadratic *q, int moved, double tol) {
     const Layout *a = q->layout;
@@ -129,7 +129,7 @@ static void V(forward_one_quadratic)(Quadratic *q, const Statement *s, const Sol
         const int ended = V(run_rounds)(q, call->start != NULL, most, &steps);
         const int moved = settle_quadratic(q);
         status = ended && V(is_optimal)(q, moved, call->tol) ? CONVERGED : steps >= call->max_steps ? STEP_LIMIT : STALLED;
-        if (call->single && V(largest)(q->x, q->n) > FLT_MAX) status = NOT_FINITE;
+        if (is_too_large(V(largest)(q->x, q->n), call->single)) status = NOT_FINITE;
     } else {
         for (int64_t j = 0; j < l; j++) q->x[j] = NAN;
         memset(q->duals, 0, a->rows * sizeof(double));

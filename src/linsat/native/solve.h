@@ -94,7 +94,7 @@ static void V(forward_one)(Work *w, const Statement *s, const Solve *call, int64
     } else if (!status) status = NOT_FINITE;
     if (usable && !interior) V(answers)(w);
     for (int64_t j = 0; !usable && j < a->variables; j++) w->d[j] = NAN;
-    if (call->single && V(largest)(w->d, w->l) > FLT_MAX) status = NOT_FINITE;
+    if (is_too_large(V(largest)(w->d, w->l), call->single)) status = NOT_FINITE;
     V(write)(call->x, w->d, (int)call->single, n * a->variables, a->variables);
     for (int64_t i = 0; i < a->rows; i++) {
         const int32_t to = a->order[i];

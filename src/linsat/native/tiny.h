@@ -71,7 +71,8 @@ typedef struct {
     int single, busy;          /* busy: bits of the lanes with an instance */
 } V(LaneSolve);
 
-/* The lanes in which x passes judge whatever the sizes of rows and objective are, as most do. */
+/* The lanes in which x passes `judge` of verdict.h whatever the sizes of rows and objective are, as most do: its formulas without
+ * sizes, in vectors. What does not pass here goes to `judge` itself. */
 static mask V(lanes_hold)(const Group *w, const vec *restrict x, double tol) {
     const Layout *a = w->layout;
     const vec *restrict given = w->given;
@@ -197,13 +198,13 @@ static int V(harvest)(Group *w, const V(LaneSolve) *lanes, const Solve *call, in
         const vec mu = w->now.mu[i], dual = V(pick)(mu >= w->high[i], w->stated_high[i], mu / w->scale[i]);
         duals[a->order[i]] = V(pick)(mu <= w->low[i], w->stated_low[i], dual);
     }
-    const int fit = lanes->single ? V(bits_of)(largest <= (double)FLT_MAX) : -1, hold = V(bits_of)(V(lanes_hold)(w, x, call->tol));
+    const int hold = V(bits_of)(V(lanes_hold)(w, x, call->tol));
     V(write_lanes)(lanes->x, x, lanes->single, a->variables, arrived);
     V(write_lanes)((void *const *)lanes->duals, duals, 0, a->rows, arrived);
     for (int i = 0; i < LANES; i++) {
         if (!(arrived >> i & 1)) continue;
         const int64_t n = lanes->at[i], size = decided_size(a);
-        if (!(fit >> i & 1) || !(hold >> i & 1 || V(lane_holds)(w, lanes, x, i, call->tol) ||
+        if (is_too_large(largest[i], lanes->single) || !(hold >> i & 1 || V(lane_holds)(w, lanes, x, i, call->tol) ||
                                  V(lane_holds_tight)(w, lanes, x, i, call->tol))) {
             failed |= 1 << i;
             continue;

@@ -1,6 +1,8 @@
-/* The verdict: whether an instance has converged. Nothing else may say so.
+/* The verdict: whether an instance has converged. Nothing else may say so, but for what judges the same in other words: of
+ * lanes that pass `judge` without sizes V(lanes_hold) in tiny.h, in vectors; of a full P V(is_optimal) in quadratic_solve.h.
  *
  *     every hard row as stated   violation at x <= tol max(1, sum_j |a_ij x_j|)
+ *     x                          a number of the dtype that it is wanted in
  *     the duality gap            sum of what rows and columns add  <=  GAP tol (1 + sum_j |c_j x_j|)
  *
  * A row adds its multiplier times its distance from the side that the multiplier pushes to; a soft row that is broken adds
@@ -10,6 +12,9 @@
  */
 
 #define SUM_LOST ((LDBL_EPSILON < DBL_EPSILON ? 4 : 64) * DBL_EPSILON) /* of u, relative to its terms */
+
+/* Whether x, the largest of which is `largest`, overflows where it is written. */
+INLINE int is_too_large(double largest, int64_t single) { return single && largest > FLT_MAX; }
 
 /* ---- a point that the duals ask for: Newton's method ---- */
 
