@@ -19,6 +19,7 @@ CORE = ROOT / "src" / "linsat" / "native"
 FOLDER = ROOT / "tests" / "native"
 SOURCES = [FOLDER / name for name in ("test_core.c", "call.c", "fuzz_core.c")]
 FLAGS = ["-O1", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-psabi"]
+FLAGS += ["-Werror=switch"]  # a case that an objective lacks: objective.h
 VARIANTS = [["--avx2"], ["--plain"]]  # of the core, besides the one with all instructions of the processor
 LIBRARIES = ["-lm", "-lpthread"]
 

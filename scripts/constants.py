@@ -13,7 +13,10 @@ import textwrap
 from pathlib import Path
 from types import ModuleType
 
-from linsat.arrays import newton, presolve
+from linsat.arrays import hard_rows, newton, presolve
+from linsat.arrays.interior import duality_gap, instances
+from linsat.native import layout
+from linsat.verdict import feasibility
 
 HEADER = Path(__file__).parents[1] / "src" / "linsat" / "native" / "constants.h"
 _SHARED: dict[ModuleType, dict[str, list[str]]] = {
@@ -26,6 +29,11 @@ _SHARED: dict[ModuleType, dict[str, list[str]]] = {
         "int64_t": ["BACKTRACKS", "CERTIFICATE_EVERY", "SWEEPS", "SETTLING", "MOST_GROUPS", "STEPS_BEFORE_INTERIOR"],
     },
     presolve: {"double": ["CONTRADICTION", "VACUOUS", "FORCED", "UNNOTICED", "ROW_ROUNDING"]},
+    instances: {"double": ["INTERIOR_GAP"], "int64_t": ["POLISHING_STEPS"]},
+    duality_gap: {"double": ["AT_END"]},
+    hard_rows: {"double": ["ROW_LOST", "RUNS_OFF"]},
+    feasibility: {"double": ["HOLDS"]},
+    layout: {"int64_t": ["MOST_DENSE", "LARGEST_DENSE"]},
 }  # fmt: skip
 
 
@@ -37,14 +45,14 @@ def text() -> str:
         for names in kinds.values()
         for name in names
     }
-    fields = [
-        textwrap.fill(f"{kind} {', '.join(names).lower()};", 120, initial_indent="    ", subsequent_indent="        ")
-        for kinds in _SHARED.values()
-        for kind, names in kinds.items()
-    ]
+    fields = []
+    for module, kinds in _SHARED.items():
+        fields.append(f"    /* {module.__name__.replace('.', '/')}.py */")
+        for kind, names in kinds.items():
+            line = f"{kind} {', '.join(names).lower()};"
+            fields.append(textwrap.fill(line, 120, initial_indent="    ", subsequent_indent="        "))
     lines = [
-        "/* Written by scripts/constants.py from linsat/arrays/newton.py and linsat/arrays/presolve.py, "
-        "which explain them. */",
+        "/* Written by scripts/constants.py from the files of Python named here, which explain them. */",
         "#ifndef LINSAT_CONSTANTS",
         "#define LINSAT_CONSTANTS",
         "",

@@ -13,8 +13,8 @@ from linsat._senses import GREATER, LESS
 from linsat.arrays.problem import Problem, Tensor
 from linsat.verdict.system import LinearSystem
 
-ROUNDING = 64 * float(np.finfo(np.float64).eps)  # of a row, relative to the sum of its terms
-_RUNS_OFF = 1e6  # times the largest score or right-hand side
+ROW_LOST = 64 * float(np.finfo(np.float64).eps)  # of a row by rounding, relative to the sum of its terms
+RUNS_OFF = 1e6  # times the largest score or right-hand side
 
 
 def one(tensor: Tensor, instance: int) -> np.ndarray:
@@ -50,9 +50,9 @@ def hard_rows(problem: Problem, instance: int, x: np.ndarray | None = None) -> L
     if x is not None:
         sides = np.where(np.isfinite(side), np.abs(side), 0.0) / one(problem.scale, instance)
         asked = max(1.0, np.abs(one(problem.scores, instance)).max(initial=0.0), sides.max(initial=0.0))
-        at = np.minimum(at, np.minimum(_RUNS_OFF * asked, np.maximum(np.abs(system.lower), np.abs(system.upper))))
+        at = np.minimum(at, np.minimum(RUNS_OFF * asked, np.maximum(np.abs(system.lower), np.abs(system.upper))))
     system.matrix.eliminate_zeros()  # coefficients that this instance does not have
-    lost = ROUNDING * (abs(system.matrix) @ np.abs(at))
+    lost = ROW_LOST * (abs(system.matrix) @ np.abs(at))
     hard = np.flatnonzero(~one(problem.soft, instance))
     return replace(system, row_lower=low - lost, row_upper=high + lost).take(hard)
 

@@ -305,7 +305,7 @@ static void read_columns(Interior *a, int objective, const double *scores) {
         const int64_t j = a->variable[n];
         const double g = a->column_scale[n];
         const Variable of = variable_of(p, objective, j);
-        Column column = column_of(objective, &of, scores[j], has_unit(objective) ? most_of(of.upper - of.lower, p->room[j]) : 1.0);
+        Column column = column_of(objective, &of, scores[j], OBJECTIVES[objective].unit == OF_ROWS ? most_of(of.upper - of.lower, p->room[j]) : 1.0);
         column.linear *= g;
         column.quadratic *= g * g;
         column.width /= g;
@@ -453,7 +453,7 @@ static int64_t interior_room(const Layout *layout) {
     return arrange_interior(&a, layout, origin) - origin;
 }
 
-/* Read one instance; `objective` is ENTROPY or EUCLIDEAN, the scores are finite. */
+/* Read one instance; the scores are finite. */
 static void interior_begin(Interior *a, Team *team, const Layout *layout, const Instance *instance, int objective,
                               const double *scores, double *memory) {
     memset(a, 0, sizeof(*a));

@@ -111,7 +111,6 @@ END_TARGET
 #endif
 
 #define V(name) name##_plain
-#define CORE(name) name##_plain
 #define LANES 2
 #ifdef LINSAT_X86 /* for processors of before 2013: small, since it is one of three, and one instance at a time */
 #undef INLINE
@@ -126,6 +125,7 @@ FOR_SIZE
 #include "kernel.h"
 END_FOR_SIZE
 #else
+#define CORE(name) name##_plain
 #include "kernel.h"
 #endif
 

@@ -94,11 +94,12 @@ INLINE Heat V(heat_at)(const Work *w, double T) {
 /* Those of the variables from j on, as far as the objective has them. */
 INLINE Own V(own_at)(const int o, const Work *w, int64_t j) {
     Own own = {{0}, {0}, {0}, {0}};
-    if (o == ENTROPY) return own;
+    const int unit = OBJECTIVES[o].unit;
+    if (unit == OF_BOX) return own;
     own.most = V(load)(w->most + j);
-    if (o == EUCLIDEAN) own.least = V(load)(w->least + j);
-    if (o != EUCLIDEAN || w->weights) own.first = V(load)(w->first + j);
-    if (o == TSALLIS) own.second = V(load)(w->second + j);
+    if (unit == ITSELF) own.least = V(load)(w->least + j);
+    if (unit == OF_ROWS || w->weights) own.first = V(load)(w->first + j);
+    if (has_alpha(o)) own.second = V(load)(w->second + j);
     return own;
 }
 
@@ -111,12 +112,12 @@ INLINE void V(add_up_terms)(const int o, Terms *terms, int count, double logs, d
     }
     sums[0] = V(sum_of)(terms[0].value);
     sums[1] = V(sum_of)(terms[0].size);
-    if (o == ENTROPY) sums[0] = sums[1] = T * (sums[0] - logs);
+    if (OBJECTIVES[o].product) sums[0] = sums[1] = T * (sums[0] - logs);
 }
 
 /* The logarithm of the products, which begin anew. */
 INLINE double V(take_logs)(const int o, Terms *terms, int count) {
-    if (o != ENTROPY) return 0.0;
+    if (!OBJECTIVES[o].product) return 0.0;
     vec product = terms[0].product;
     for (int h = 1; h < count; h++) product *= terms[h].product;
     for (int h = 0; h < count; h++) terms[h].product = V(all)(1.0);
@@ -154,8 +155,8 @@ typedef struct {
 INLINE void V(evaluate_vector)(const int o, const V(Pair) *a, const Heat *heat, int64_t i, int whole, vec *total, Terms *terms) {
     const vec one = V(load_at)(a->one + i), many = V(load_at)(a->many + i);
     Own own = {{0}, {0}, {0}, {0}};
-    if (o != ENTROPY) own.most = V(load_at)(a->most + i), own.first = V(load_at)(a->first + i);
-    if (o == TSALLIS) own.second = V(load_at)(a->second + i);
+    if (OBJECTIVES[o].unit != OF_BOX) own.most = V(load_at)(a->most + i), own.first = V(load_at)(a->first + i);
+    if (has_alpha(o)) own.second = V(load_at)(a->second + i);
     vec u;
     if (whole) {
         u = V(load_at)(a->linear + i) + one * a->dual + many * V(load_at)(a->mu + i);
@@ -259,7 +260,7 @@ INLINE void V(evaluate_tile)(const int o, const Pass *pass, int64_t t) {
     Work *w = pass->w;
     State *at = pass->at;
     double *r = V(part_of)(w, t, at->r), *sums = w->sums + 2 * t;
-    if (o != EUCLIDEAN && w->paired) {
+    if (OBJECTIVES[o].unit != ITSELF && w->paired) {
         V(evaluate_pairs)(o, w, t, at, pass->T, pass->whole, r, sums);
         return;
     }

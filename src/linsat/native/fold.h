@@ -33,7 +33,7 @@ typedef struct {
     int reusable;                                /* H was factored at this temperature, for all rows, nearby */
     int64_t l, k;                                /* rounded up to multiples of eight */
     double tau, reach;                             /* tau: T at the end of continuation */
-    double alpha;                                  /* TSALLIS only */
+    double alpha;                                  /* 2 where the objective has none */
     double *values, *coefficients, *pair_values;   /* a, c, and products of two c of one variable */
     double *linear, *b, *s, *low, *high, *whole;   /* b: right-hand side; whole: what a row can reach, 0: not to be swept */
     double *totals, *taken, *negative;             /* sums of c; what fixed variables take of b; negative coefficients */
@@ -138,7 +138,6 @@ static void fold_rows(Work *w) {
 /* Base, unit and bounds of p, but for what V(fold_edges) adds. A fixed variable has a unit of nothing, and adds nothing to theta. */
 static void fold_variables(Work *w) {
     const Instance *it = &w->it;
-    const int o = w->objective, unit = has_unit(o);
     int unbounded = 1, fixed = 0;
     for (int64_t j = 0; j < w->layout->variables; j++) {
         const double low = it->lower[j], high = it->upper[j];
@@ -146,11 +145,13 @@ static void fold_variables(Work *w) {
         fixed |= !moves;
         unbounded &= moves && low == -INFINITY && high == INFINITY;
         if (w->weights) w->weights[j] = it->parameters[0][j];
-        w->unit[j] = !moves ? 0.0 : unit ? it->unit : o == ENTROPY ? high - low : 1.0;
-        w->base[j] = !moves ? (it->at_upper[j] ? high : low) : o == EUCLIDEAN ? 0.0 : low;
-        w->upper[j] = moves ? high : w->base[j];
-        w->least[j] = moves && o == EUCLIDEAN ? low : 0.0;
-        w->most[j] = !moves ? 0.0 : unit ? most_of(high - low, it->room[j]) / it->unit : o == EUCLIDEAN ? high : 1.0;
+        Frame frame = {it->at_upper[j] ? high : low, 0.0, 0.0, 0.0};
+        if (moves) frame = frame_of(w->objective, low, high, it->unit, it->room[j]);
+        w->base[j] = frame.base;
+        w->unit[j] = frame.unit;
+        w->least[j] = frame.least;
+        w->most[j] = frame.most;
+        w->upper[j] = moves ? high : frame.base;
     }
     w->fixed = fixed;
     w->dense.constant = w->layout->dense && unbounded;
@@ -161,8 +162,8 @@ static double *arrange(Work *w, const Layout *a, const Statement *s, double *at)
     const int64_t ld = a->width, first = a->leading, lead = rounded_up(first), rows_of_panels = a->dense ? a->variables : first;
     TAKE(&at, w->l, &w->linear, &w->base, &w->unit, &w->upper, &w->least, &w->most, &w->first, &w->second, &w->now.u, &w->now.p,
          &w->next.u, &w->next.p, &w->d, &w->given);
-    if (w->objective == EUCLIDEAN && s->parameters[0].at) w->weights = w->first;
-    if (w->objective == KL && s->parameters[1].at) w->offset = take(&at, w->l);
+    if (is_weighted(s)) w->weights = w->first;
+    if (is_shifted(s)) w->offset = take(&at, w->l);
     w->gain = w->weights ? w->weights : w->unit;
     TAKE(&at, w->k, &w->b, &w->s, &w->low, &w->high, &w->totals, &w->taken, &w->negative, &w->whole, &w->now.mu, &w->now.z,
          &w->now.r, &w->next.mu, &w->next.z, &w->next.r, &w->direction, &w->rhs, &w->scratch, &w->q, &w->again);
@@ -188,7 +189,7 @@ static double *arrange(Work *w, const Layout *a, const Statement *s, double *at)
     m->scaled = take(&at, a->variables * (ld + 8));
     m->list = (int32_t *)take(&at, ld / 2 + 8);
     m->order = (int32_t *)take(&at, ld / 2 + 8);
-    if (w->objective != EUCLIDEAN) return at;
+    if (!OBJECTIVES[w->objective].affine) return at;
     m->base = take(&at, (ld + 8) * (ld + 8));
     m->base_inverse = take(&at, ld + 8);
     m->base_size = take(&at, ld + 8);
@@ -204,9 +205,7 @@ static void *begin_work(Work *w, const Layout *a, const Statement *s, Team *team
     w->entropic = (int)s->entropic_slack;
     w->l = rounded_up(a->variables);
     w->k = rounded_up(a->rows);
-    w->tau = 1.0;
-    w->alpha = 2.0;
-    w->paired = w->objective != EUCLIDEAN && are_paired(a);
+    w->paired = OBJECTIVES[w->objective].unit != ITSELF && are_paired(a);
     double *origin = (double *)64;
     void *block = zeroed_block((size_t)((char *)arrange(w, a, s, origin) - (char *)origin) + 64);
     if (!block) return NULL;

@@ -5,7 +5,7 @@
 
 #ifndef LINSAT_HAND_OVER
 #define LINSAT_HAND_OVER
-enum { POLISHING_STEPS = 12, PATIENCE_POLISHING = 2 };
+enum { PATIENCE_POLISHING = 2 };
 #define INTERIOR_TOL 1e-9
 #define HOPELESS 1e3       /* times the gap that Newton's method may leave: rounding alone adds as much */
 #endif
@@ -32,7 +32,7 @@ static int V(polish_interior)(Work *w, double tol, const double *x, const double
                               int64_t *steps) {
     const double off = hard_violation(w->layout, &w->it, x, values, sizes);
     int64_t more = 0;
-    const int status = V(newton)(w, tol, duals, POLISHING_STEPS, PATIENCE_POLISHING, &more);
+    const int status = V(newton)(w, tol, duals, CONSTANTS.polishing_steps, PATIENCE_POLISHING, &more);
     const double now = status == CONVERGED ? hard_violation(w->layout, &w->it, w->d, values, sizes) : INFINITY;
     *steps += more;
     return now <= (off > 0.1 * tol ? off : 0.1 * tol);

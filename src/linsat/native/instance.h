@@ -63,7 +63,7 @@ INLINE int is_held(const Instance *it, const Objective *objective, const double 
 /* Coefficients and the box, and what follows from them alone; 0, or the status that they ask for. */
 static int state_box(Instance *it, const Layout *a, const Statement *s, const double *scores, int64_t n) {
     const Objective *objective = OBJECTIVES + s->objective;
-    const int wide = s->objective == ENTROPY, plain = s->objective == EUCLIDEAN; /* what a coefficient's size is */
+    const int wide = objective->unit == OF_BOX, plain = objective->unit == ITSELF; /* what a coefficient's size is */
     read_numbers(it->values, s->values, n, a->entries);
     read_numbers(it->lower, s->lower, n, a->variables);
     read_numbers(it->upper, s->upper, n, a->variables);
@@ -166,7 +166,7 @@ static int state_rows(Instance *it, const Layout *a, const Statement *s, int64_t
         it->dual_lower[i] = absent || (one_sided && sense == GREATER) ? 0.0 : -price;
         it->dual_upper[i] = absent || (one_sided && sense == LESS) ? 0.0 : price;
     }
-    if (usable && !impossible && has_unit((int)s->objective)) state_unit(it, a);
+    if (usable && !impossible && OBJECTIVES[s->objective].unit == OF_ROWS) state_unit(it, a);
     return !usable ? NOT_FINITE : impossible ? INFEASIBLE : 0;
 }
 

@@ -209,7 +209,7 @@ static int V(newton)(Work *w, double tol, const double *start, int64_t max_steps
     int searching = 0, cooled = 0, stalled = !isfinite(w->now.theta);
     for (int64_t number = 0; number <= max_steps * c->backtracks; number++) {
         /* The error is absolute, the verdict is not: where nothing bounds x, rounding may keep the error from falling. */
-        const int rests = has_unit(w->objective) && since == STEPS_AT_REST && !searching;
+        const int rests = OBJECTIVES[w->objective].unit == OF_ROWS && since == STEPS_AT_REST && !searching;
         if (((w->now.error <= tol && !stalled) || rests) && T <= w->tau) {
             V(polish)(w, T, ridge, tol);
             V(answers)(w);

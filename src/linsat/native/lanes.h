@@ -172,11 +172,12 @@ INLINE Heat V(lane_heat)(const Group *w, vec T) {
 
 INLINE Own V(lane_own)(const int o, const Group *w, int64_t j) {
     Own own = {{0}, {0}, {0}, {0}};
-    if (o == ENTROPY) return own;
+    const int unit = OBJECTIVES[o].unit;
+    if (unit == OF_BOX) return own;
     own.most = w->most[j];
-    if (o == EUCLIDEAN) own.least = w->least[j];
-    if (o != EUCLIDEAN || w->weighted) own.first = w->first[j];
-    if (o == TSALLIS) own.second = w->second[j];
+    if (unit == ITSELF) own.least = w->least[j];
+    if (unit == OF_ROWS || w->weighted) own.first = w->first[j];
+    if (has_alpha(o)) own.second = w->second[j];
     return own;
 }
 
@@ -271,7 +272,7 @@ INLINE void V(lane_terms)(const int o, const Group *w, const LanePoint *at, vec 
         const Own own = V(lane_own)(o, w, j);
         V(add_terms)(o, at->u[j], at->p[j], &own, &heat, &terms); /* factors of at least 1/2, of at most LANE_VARIABLES */
     }
-    if (o == ENTROPY) terms.value = terms.size = T * (terms.value - V(log_of)(terms.product));
+    if (OBJECTIVES[o].product) terms.value = terms.size = T * (terms.value - V(log_of)(terms.product));
     *theta = terms.value;
     *size = terms.size;
 }
@@ -699,7 +700,7 @@ INLINE vec V(slope_after)(const Group *w, vec *before_at) {
     return after;
 }
 
-/* A Sinkhorn sweep over the groups of disjoint rows, each kept in the lanes where theta falls. */
+/* A Sinkhorn sweep of odds over the groups of disjoint rows, each kept in the lanes where theta falls. */
 static void V(sweep_lanes)(Group *w, vec T, mask running) {
     const Layout *a = w->layout;
     const vec cap = 10.0 * T + 0.5 * w->reach;
@@ -709,12 +710,8 @@ static void V(sweep_lanes)(Group *w, vec T, mask running) {
             const int32_t i = a->group_rows[e];
             const vec whole = w->whole[i], wanted = w->b[i], rest = whole - wanted, have = w->now.r[i] + wanted;
             const vec left = whole - have, least = 1e-12 * whole;
-            mask possible = running & (whole > 0.0) & (wanted > least) & (have > least);
-            vec ratio = wanted / have;
-            if (w->objective != KL) {
-                possible &= (rest > least) & (left > least);
-                ratio *= left / rest;
-            }
+            const mask possible = running & (whole > 0.0) & (wanted > least) & (have > least) & (rest > least) & (left > least);
+            const vec ratio = wanted / have * (left / rest);
             const vec change = T * V(log_of)(ratio);
             const vec to = w->now.mu[i] + V(where)(possible, V(limited)(change, -cap, cap));
             w->next.mu[i] = V(limited)(to, w->low[i], w->high[i]);
@@ -725,7 +722,7 @@ static void V(sweep_lanes)(Group *w, vec T, mask running) {
     }
 }
 
-/* Where KL's sweeps begin and end, in fresh lanes. A sweep goes far where shares are of one size; from there the temperature is
+/* Where sweeps that multiply shares begin and end, in fresh lanes. A sweep goes far where shares are of one size; from there the temperature is
  * halved, to that of lanes of which such sweeps see everything (tau, unless that is too cold to follow), or to that at which
  * Newton's method begins. Returns how often. */
 static vec V(heat_lanes)(Group *w, mask fresh, mask plain, vec *hottest) {
@@ -756,7 +753,7 @@ static void V(balance_lanes)(Group *w, int64_t group, mask which, vec *const *fa
     }
 }
 
-/* Duals of fresh lanes by a few sweeps for KL, whose shares a row with equal coefficients multiplies all by one number, and
+/* Duals of fresh lanes by a few sweeps of KL, whose shares a row with equal coefficients multiplies all by one number, and
  * which half the temperature squares: without exponentials but the first, and with one logarithm a row in the end. Each sweep
  * but the last ones halves the temperature, if a lane has to; lanes join in when it is their turn. Other rows and upper bounds
  * of x are not seen; where there are any, or bounds of duals, theta decides about the outcome. */
@@ -842,12 +839,13 @@ static void V(start_lanes)(Group *w, const double *const *start, double tol, mas
         for (int64_t i = 0; i < k; i++) w->now.mu[i] = V(pick)(better, w->next.mu[i], w->now.mu[i]);
         at->T = V(pick)(better, w->tau, at->T);
     }
-    if (!start && w->objective == KL) {
+    const int multiplies = start ? NOTHING : OBJECTIVES[w->objective].multiplies;
+    if (multiplies == SHARES) {
         V(multiply_lanes)(w, fresh, running);
         return;
     }
     V(evaluate_lanes)(w, &w->now, at->T, 1);
-    for (int n = 0; !start && w->objective == ENTROPY && n < LANE_SWEEPS; n++) V(sweep_lanes)(w, at->T, running);
+    for (int n = 0; multiplies == ODDS && n < LANE_SWEEPS; n++) V(sweep_lanes)(w, at->T, running);
     if (V(any)(running & w->affine & w->bounded)) {
         V(lane_slopes)(w, &w->now, at->T, ~(mask){0});
         if (!w->constant) V(assemble_lanes)(w);
@@ -1005,7 +1003,7 @@ static void V(iterate_lanes)(Group *w, double tol, int least) {
 static void V(fold_lane_variables)(Group *w, const Instance *const *of) {
     const double *lower[LANES], *upper[LANES], *room[LANES], *numbers[LANES];
     const uint8_t *free_[LANES], *at_upper[LANES];
-    const int o = w->objective, unit = has_unit(o), other = OBJECTIVES[o].temperature;
+    const int o = w->objective, other = OBJECTIVES[o].temperature, unit = OBJECTIVES[o].unit;
     vec units = {0};
     for (int n = 0; n < LANES; n++) {
         lower[n] = of[n]->lower, upper[n] = of[n]->upper, room[n] = of[n]->room, numbers[n] = of[n]->parameters[other];
@@ -1016,30 +1014,29 @@ static void V(fold_lane_variables)(Group *w, const Instance *const *of) {
     for (int64_t j = 0; j < w->layout->variables; j++) {
         const vec low = V(gather)(lower, j), high = V(gather)(upper, j), none = {0};
         vec base = low, width = high - low, most = V(all)(1.0);
-        if (o == EUCLIDEAN) base = none, width = most, most = high;
+        if (unit == ITSELF) base = none, width = most, most = high;
         const mask free = V(gather_flags)(free_, j), moves = free & (high > low);
         w->fixed[j] = ~free;
         boxed |= ~moves | (low > -INFINITY) | (high < INFINITY);
         const vec value = V(pick)(V(gather_flags)(at_upper, j), high, low);
-        if (unit) {
+        if (unit == OF_ROWS) {
             const vec left = V(gather)(room, j); /* as in most_of */
             w->topped |= moves & (width < left);
             most = V(smaller)(V(pick)(width < left, width, LOOSE * left), V(all)(FARTHEST)) / units;
-            w->first[j] = V(log_of)(V(larger)(most, V(all)(1e-200)) * units);
+            V(edge_of)(o, most, units, w->alpha, &w->first[j], &w->second[j]);
             width = units;
         }
         w->unit[j] = V(where)(moves, width);
         w->base[j] = V(pick)(moves, base, value);
         w->upper[j] = V(pick)(moves, high, value);
         w->least[j] = none;
-        if (o == EUCLIDEAN) w->least[j] = V(where)(moves, low);
+        if (unit == ITSELF) w->least[j] = V(where)(moves, low);
         w->most[j] = V(where)(moves, most);
         if (w->weighted) w->first[j] = V(gather)(numbers, j);
-        if (w->offset) w->offset[j] = w->tau * V(log_of)(V(larger)(V(gather)(numbers, j), V(all)(1e-300)));
-        if (o == TSALLIS) w->second[j] = V(exp_of)(V(smaller)(w->first[j] * (w->alpha - 1.0), V(all)(700.0)));
+        if (w->offset) w->offset[j] = V(offset_of)(w->tau, V(gather)(numbers, j));
     }
     w->affine = (mask){0};
-    if (o == EUCLIDEAN) w->affine = ~boxed;
+    if (OBJECTIVES[o].affine) w->affine = ~boxed;
     w->constant = !V(any)(~w->affine);
 }
 
@@ -1117,8 +1114,8 @@ static void V(fold_lane_rows)(Group *w, const Instance *const *of) {
  * of the last call, so that numbers which all instances share are read once. */
 static void V(fold_lanes)(Group *w, const Instance *const *of, int changed) {
     for (int n = 0; n < LANES; n++) {
-        if (OBJECTIVES[w->objective].temperature) w->tau[n] = of[n]->parameters[0][0] * of[n]->unit;
-        if (w->objective == TSALLIS) w->alpha[n] = of[n]->parameters[1][0];
+        w->tau[n] = tau_of(w->objective, of[n]->parameters, of[n]->unit);
+        w->alpha[n] = alpha_of(w->objective, of[n]->parameters);
     }
     if (changed & NEW_VARIABLES) V(fold_lane_variables)(w, of);
     if (changed & NEW_ROWS) V(fold_lane_scales)(w, of);
@@ -1136,7 +1133,7 @@ static void V(fold_lanes)(Group *w, const Instance *const *of, int changed) {
 /* The linear term and the reach of the scores; returns the lanes in which everything is finite. */
 static mask V(read_lane_scores)(Group *w, const Instance *const *of, const void *const *scores, int single) {
     const int64_t l = w->layout->variables;
-    const int wide = w->objective == ENTROPY;
+    const int wide = OBJECTIVES[w->objective].unit == OF_BOX;
     V(read_lanes)(w->linear, scores, single, l);
     vec reach = {0};
     mask finite = ~(mask){0};
@@ -1201,10 +1198,8 @@ static void *V(begin_lanes)(Group *w, const Layout *a, const Statement *s) {
     w->layout = a;
     w->objective = (int)s->objective;
     w->entropic = (int)s->entropic_slack;
-    w->weighted = w->objective == EUCLIDEAN && s->parameters[0].at;
-    w->shifted = w->objective == KL && s->parameters[1].at;
-    w->tau = V(all)(1.0);
-    w->alpha = V(all)(2.0);
+    w->weighted = is_weighted(s);
+    w->shifted = is_shifted(s);
     vec *origin = (vec *)64;
     void *block = zeroed_block((size_t)((char *)V(arrange_lanes)(w, a, origin) - (char *)origin));
     if (!block) return NULL;

@@ -18,6 +18,8 @@ _REASONS = {
     4: "its tables would have {:,} entries, more than {:,}",
     5: "{} rows share variables with other rows, more than {}",
 }
+# The interior-point method of the core, and full quadratics, have dense factors of sets up to this size.
+MOST_DENSE, LARGEST_DENSE = 1000, 250_000  # rows and variables together, and multiplied
 
 
 class NativeLayout:
@@ -50,4 +52,4 @@ def make_layout(row: Array, col: Array, senses: Array, variables: int, core: Cor
 
 def fits_dense(rows: int, variables: int) -> bool:
     """Whether dense factors pay: as `interior_takes` of the core has it."""
-    return rows + variables <= 1000 and rows * variables <= 250_000
+    return rows + variables <= MOST_DENSE and rows * variables <= LARGEST_DENSE

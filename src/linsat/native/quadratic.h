@@ -309,5 +309,5 @@ static int settle_quadratic(Quadratic *q) {
 static double lost_in_pull(const Quadratic *q, int64_t j) {
     double size = 0.0;
     for (int64_t i = 0; i < q->layout->rows; i++) size += fabs(q->duals[i] * q->A[i * q->n + j]);
-    return ROW_ROUNDING * size;
+    return CONSTANTS.row_lost * size;
 }

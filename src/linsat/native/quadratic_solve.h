@@ -55,8 +55,8 @@ static int V(run_rounds)(Quadratic *q, int begun, int64_t most, int64_t *steps) 
     return last < 1e-9;
 }
 
-/* The verdict of verdict.h: every hard row holds at x, and multipliers and distances leave no gap. A full P has no
- * terms of single variables: instead each of them is stationary to tolerance beyond rounding, or pushed to its bound. `moved`:
+/* The verdict on a full P, as verdict.h has it for others: every hard row holds at x, and multipliers and distances leave no
+ * gap. There are no terms of single variables: instead each of them is stationary to tolerance beyond rounding, or pushed to its bound. `moved`:
  * P x is not that of the last round. */
 static int V(is_optimal)(Quadratic *q, int moved, double tol) {
     const Layout *a = q->layout;
@@ -77,7 +77,7 @@ static int V(is_optimal)(Quadratic *q, int moved, double tol) {
         const Ends ends = ends_of(it, i);
         const double dual = q->duals[i], off = outside(&ends, q->values[i]);
         if (ends.over < INFINITY) {
-            if (off > ROW_ROUNDING * (q->sizes[i] + fabs(it->rhs[i]))) gap += fabs(ends.lower > q->values[i] ? ends.under - dual : ends.over + dual) * off;
+            if (off > CONSTANTS.row_lost * (q->sizes[i] + fabs(it->rhs[i]))) gap += fabs(ends.lower > q->values[i] ? ends.under - dual : ends.over + dual) * off;
             else if (dual != 0.0) gap += fabs(dual) * fabs(q->values[i] - (dual > 0 ? ends.lower : ends.upper));
             continue;
         }
@@ -96,7 +96,7 @@ static int V(is_optimal)(Quadratic *q, int moved, double tol) {
         if (!(fabs(r) <= tol * (1.0 + own)) && !(fabs(r) <= lost_in_pull(q, j))) return 0;
         gap += fabs(r * q->x[j]);
     }
-    return gap <= INTERIOR_GAP * tol * size;
+    return gap <= CONSTANTS.interior_gap * tol * size;
 }
 
 /* The linear term of scores, which are in x: c. Returns whether all of it is finite. */
@@ -129,7 +129,7 @@ static void V(forward_one_quadratic)(Quadratic *q, const Statement *s, const Sol
         const int ended = V(run_rounds)(q, call->start != NULL, most, &steps);
         const int moved = settle_quadratic(q);
         status = ended && V(is_optimal)(q, moved, call->tol) ? CONVERGED : steps >= call->max_steps ? STEP_LIMIT : STALLED;
-        if (call->single && V(largest)(q->x, q->n) > FLT_MAX) status = NOT_FINITE;
+        if (is_too_large(V(largest)(q->x, q->n), call->single)) status = NOT_FINITE;
     } else {
         for (int64_t j = 0; j < l; j++) q->x[j] = NAN;
         memset(q->duals, 0, a->rows * sizeof(double));

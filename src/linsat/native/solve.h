@@ -3,14 +3,15 @@
  * Compiled once per instruction set (kernel.h).
  */
 
-/* log(s most) and s most to the power of alpha - 1, as Own has them, and the offsets. */
+/* What Own has of variables in units of s, and the offsets. */
 static void V(fold_edges)(Work *w) {
-    for (int64_t j = 0; has_unit(w->objective) && j < w->l; j += LANES) {
-        const vec edge = V(log_of)(V(larger)(V(load)(w->most + j), V(all)(1e-200)) * w->it.unit);
-        const vec prior = V(larger)(V(load)(w->it.parameters[1] + j), V(all)(1e-300));
-        V(store)(w->first + j, edge);
-        if (w->objective == TSALLIS) V(store)(w->second + j, V(exp_of)(V(smaller)(edge * (w->alpha - 1.0), V(all)(700.0))));
-        if (w->offset) V(store)(w->offset + j, w->tau * V(log_of)(prior));
+    const vec unit = V(all)(w->it.unit), alpha = V(all)(w->alpha), tau = V(all)(w->tau);
+    for (int64_t j = 0; OBJECTIVES[w->objective].unit == OF_ROWS && j < w->l; j += LANES) {
+        vec first, second = {0};
+        V(edge_of)(w->objective, V(load)(w->most + j), unit, alpha, &first, &second);
+        V(store)(w->first + j, first);
+        V(store)(w->second + j, second);
+        if (w->offset) V(store)(w->offset + j, V(offset_of)(tau, V(load)(w->it.parameters[1] + j)));
     }
 }
 
@@ -19,10 +20,10 @@ static void V(fold_edges)(Work *w) {
 static int V(state)(Work *w, const Statement *s, const uint8_t *known, int known_own, int64_t n, int first) {
     const Changes changed = state_instance(&w->it, w->layout, s, w->linear, known, known_own, n, first);
     if (changed.status) return changed.status;
-    const int o = w->objective, of_variables = w->weights || w->offset || o == TSALLIS;
-    if (OBJECTIVES[o].temperature) w->tau = w->it.parameters[0][0] * w->it.unit;
-    if (o == TSALLIS) w->alpha = w->it.parameters[1][0];
-    const int stale = changed.box || changed.decided || (changed.sides && has_unit(o)) || (changed.parameter && of_variables);
+    w->tau = tau_of(w->objective, w->it.parameters, w->it.unit);
+    w->alpha = alpha_of(w->objective, w->it.parameters);
+    const int stale = changed.box || changed.decided || (changed.sides && OBJECTIVES[w->objective].unit == OF_ROWS) ||
+                      (changed.parameter && parameters_fold(s));
     if (stale) {
         fold_variables(w);
         V(fold_edges)(w);
@@ -38,8 +39,8 @@ static int V(state)(Work *w, const Statement *s, const uint8_t *known, int known
 /* The linear term and the reach of the scores, which are in w->linear; returns whether everything is finite. */
 static int V(read_scores)(Work *w) {
     const int64_t l = w->layout->variables;
-    const int wide = w->objective == ENTROPY, scaled = w->objective != EUCLIDEAN || w->weights;
-    const int heats = OBJECTIVES[w->objective].temperature;
+    const Objective *objective = OBJECTIVES + w->objective;
+    const int wide = objective->unit == OF_BOX, scaled = objective->unit != ITSELF || w->weights, heats = objective->temperature;
     const double *lower = w->it.lower, *upper = w->it.upper;
     int overflows = 0; /* the scores of fixed variables, too, must fit their box as it was given */
     for (int64_t j = 0; wide && w->fixed && j < l; j++) overflows |= !isfinite((upper[j] - lower[j]) * w->linear[j]);
@@ -93,7 +94,7 @@ static void V(forward_one)(Work *w, const Statement *s, const Solve *call, int64
     } else if (!status) status = NOT_FINITE;
     if (usable && !interior) V(answers)(w);
     for (int64_t j = 0; !usable && j < a->variables; j++) w->d[j] = NAN;
-    if (call->single && V(largest)(w->d, w->l) > FLT_MAX) status = NOT_FINITE;
+    if (is_too_large(V(largest)(w->d, w->l), call->single)) status = NOT_FINITE;
     V(write)(call->x, w->d, (int)call->single, n * a->variables, a->variables);
     for (int64_t i = 0; i < a->rows; i++) {
         const int32_t to = a->order[i];

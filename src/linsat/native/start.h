@@ -24,12 +24,12 @@ static void V(swap)(Work *w) {
     w->next = other;
 }
 
-/* By what a row must multiply the odds (KL: the shares) of its variables and slack to hold, were its coefficients equal; 0
+/* By what a row must multiply the odds or shares of its variables and slack to hold, were its coefficients equal; 0
  * where it cannot. */
-INLINE double V(sweep_ratio)(int o, double whole, double wanted, double have) {
+INLINE double V(sweep_ratio)(int multiplies, double whole, double wanted, double have) {
     const double rest = whole - wanted, left = whole - have, least = 1e-12 * whole;
     if (!(whole > 0) || !(wanted > least && have > least)) return 0.0;
-    if (o == KL) return wanted / have;
+    if (multiplies == SHARES) return wanted / have;
     return rest > least && left > least ? wanted * left / (rest * have) : 0.0;
 }
 
@@ -38,13 +38,14 @@ static int V(sweep)(Work *w, double T) {
     const Layout *a = w->layout;
     if (a->groups == 0) return 0;
     const double cap = 10.0 * T + 0.5 * w->reach;
+    const int multiplies = OBJECTIVES[w->objective].multiplies;
     State *at = &w->next;
     memcpy(at->mu, w->now.mu, w->k * sizeof(double));
     memcpy(at->r, w->now.r, w->k * sizeof(double));
     for (int64_t g = 0; g < a->groups; g++) {
         for (int32_t e = a->group_start[g]; e < a->group_start[g + 1]; e++) {
             const int32_t i = a->group_rows[e];
-            const double wanted = w->b[i], ratio = V(sweep_ratio)(w->objective, w->whole[i], wanted, at->r[i] + wanted);
+            const double wanted = w->b[i], ratio = V(sweep_ratio)(multiplies, w->whole[i], wanted, at->r[i] + wanted);
             if (!(ratio > 0)) continue;
             const double change = T * log(ratio);
             at->mu[i] += change < -cap ? -cap : change > cap ? cap : change;
@@ -73,7 +74,7 @@ INLINE void V(evaluate_row)(const int o, const Work *w, RowView *row, int64_t i,
     for (int64_t j = 0; j < row->count; j += LANES) {
         const vec c = V(load)(row->c + j), u = V(load)(row->u + j) + (mu - row->mu) * c;
         Own own = {{0}, {0}, {0}, {0}};
-        if (o != ENTROPY)
+        if (OBJECTIVES[o].unit != OF_BOX)
             own = (Own){V(load)(row->own[0] + j), V(load)(row->own[1] + j), V(load)(row->own[2] + j), V(load)(row->own[3] + j)};
         const vec p = V(share_of)(o, u, &own, &heat, NULL);
         sum += c * p;
@@ -92,9 +93,10 @@ FOR_OBJECTIVES(evaluate_row, (const Work *w, RowView *row, int64_t i, double T, 
 /* Newton's step for r = 0, of the logarithm in which the row is closest to a line. */
 INLINE double V(step_of_row)(const Work *w, const RowView *row, int64_t i) {
     const double wanted = w->b[i], have = row->r + wanted, left = w->whole[i] - have;
-    const double ratio = OBJECTIVES[w->objective].multiplies ? V(sweep_ratio)(w->objective, w->whole[i], wanted, have) : 0.0;
+    const int multiplies = OBJECTIVES[w->objective].multiplies;
+    const double ratio = multiplies ? V(sweep_ratio)(multiplies, w->whole[i], wanted, have) : 0.0;
     if (!(ratio > 0)) return -row->r / row->slope;
-    return log(ratio) * (w->objective == KL ? have : have * left / w->whole[i]) / row->slope;
+    return log(ratio) * (multiplies == SHARES ? have : have * left / w->whole[i]) / row->slope;
 }
 
 /* The dual at which row i holds, or the bound of it that comes first. */
@@ -130,7 +132,7 @@ static void V(view_row)(const Work *w, const State *at, RowView *row, int64_t i,
         const int64_t j = n < count ? w->layout->entry_col[entry[n]] : 0;
         row->c[n] = n < count ? w->coefficients[entry[n]] : 0.0;
         row->u[n] = n < count ? at->u[j] : -1e200;
-        for (int h = 0; h < 4 && w->objective != ENTROPY; h++) row->own[h][n] = n < count && own[h] ? own[h][j] : 0.0;
+        for (int h = 0; h < 4 && OBJECTIVES[w->objective].unit != OF_BOX; h++) row->own[h][n] = n < count && own[h] ? own[h][j] : 0.0;
     }
 }
 

@@ -43,8 +43,8 @@ static int V(state_lanes)(Group *w, V(Stated) *to, const Statement *s, const uin
             const uint8_t *own = known ? known + (n + i) * known_step : NULL;
             const Changes of = state_instance(&to->room[i], w->layout, s, to->scores, own, known_step != 0, n + i, first);
             if (of.box || of.decided) changed = NEW_NUMBERS;
-            if (of.sides) changed |= NEW_ROWS | (has_unit(w->objective) ? NEW_VARIABLES : 0);
-            if (of.parameter) changed |= NEW_HEAT | (w->weighted || w->offset || w->objective == TSALLIS ? NEW_VARIABLES : 0);
+            if (of.sides) changed |= NEW_ROWS | (OBJECTIVES[w->objective].unit == OF_ROWS ? NEW_VARIABLES : 0);
+            if (of.parameter) changed |= NEW_HEAT | (parameters_fold(s) ? NEW_VARIABLES : 0);
         }
         to->of[i] = to->room + from;
         usable |= (i < to->count && !to->room[from].broken) << i;
@@ -71,7 +71,8 @@ typedef struct {
     int single, busy;          /* busy: bits of the lanes with an instance */
 } V(LaneSolve);
 
-/* The lanes in which x passes judge whatever the sizes of rows and objective are, as most do. */
+/* The lanes in which x passes `judge` of verdict.h whatever the sizes of rows and objective are, as most do: its formulas without
+ * sizes, in vectors. What does not pass here goes to `judge` itself. */
 static mask V(lanes_hold)(const Group *w, const vec *restrict x, double tol) {
     const Layout *a = w->layout;
     const vec *restrict given = w->given;
@@ -109,7 +110,7 @@ static int V(lane_holds)(const Group *w, const V(LaneSolve) *lanes, const vec *x
     }
     for (int64_t j = 0; j < a->variables; j++) {
         const double y = score_at(lanes->scores[n], lanes->single, j);
-        objective += fabs((w->objective == EUCLIDEAN ? it->parameters[0][j] * y : y) * x[j][n]);
+        objective += fabs((w->weighted ? it->parameters[0][j] * y : y) * x[j][n]);
     }
     return judge(a, it, w->entropic, w->tau[n], values, mu, sizes, objective, tol);
 }
@@ -197,13 +198,13 @@ static int V(harvest)(Group *w, const V(LaneSolve) *lanes, const Solve *call, in
         const vec mu = w->now.mu[i], dual = V(pick)(mu >= w->high[i], w->stated_high[i], mu / w->scale[i]);
         duals[a->order[i]] = V(pick)(mu <= w->low[i], w->stated_low[i], dual);
     }
-    const int fit = lanes->single ? V(bits_of)(largest <= (double)FLT_MAX) : -1, hold = V(bits_of)(V(lanes_hold)(w, x, call->tol));
+    const int hold = V(bits_of)(V(lanes_hold)(w, x, call->tol));
     V(write_lanes)(lanes->x, x, lanes->single, a->variables, arrived);
     V(write_lanes)((void *const *)lanes->duals, duals, 0, a->rows, arrived);
     for (int i = 0; i < LANES; i++) {
         if (!(arrived >> i & 1)) continue;
         const int64_t n = lanes->at[i], size = decided_size(a);
-        if (!(fit >> i & 1) || !(hold >> i & 1 || V(lane_holds)(w, lanes, x, i, call->tol) ||
+        if (is_too_large(largest[i], lanes->single) || !(hold >> i & 1 || V(lane_holds)(w, lanes, x, i, call->tol) ||
                                  V(lane_holds_tight)(w, lanes, x, i, call->tol))) {
             failed |= 1 << i;
             continue;

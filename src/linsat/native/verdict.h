@@ -1,6 +1,8 @@
-/* The verdict: whether an instance has converged. Nothing else may say so.
+/* The verdict: whether an instance has converged. Nothing else may say so, but for what judges the same in other words: of
+ * lanes that pass `judge` without sizes V(lanes_hold) in tiny.h, in vectors; of a full P V(is_optimal) in quadratic_solve.h.
  *
  *     every hard row as stated   violation at x <= tol max(1, sum_j |a_ij x_j|)
+ *     x                          a number of the dtype that it is wanted in
  *     the duality gap            sum of what rows and columns add  <=  GAP tol (1 + sum_j |c_j x_j|)
  *
  * A row adds its multiplier times its distance from the side that the multiplier pushes to; a soft row that is broken adds
@@ -9,11 +11,10 @@
  * psi(u) + omega(x) - u x, written so that nothing cancels. Formulas as in linsat/arrays/verdict.py, which serves arrays.
  */
 
-#define INTERIOR_GAP 5.0   /* duality gap allowed, in units of tol (1 + the terms of the objective) */
-#define HOLDS 1e-9         /* a right-hand side within this of the row's own is the row's */
-#define ROW_ROUNDING (64 * DBL_EPSILON)
 #define SUM_LOST ((LDBL_EPSILON < DBL_EPSILON ? 4 : 64) * DBL_EPSILON) /* of u, relative to its terms */
-#define RUNS_OFF 1e6       /* times what scores and right-hand sides ask for */
+
+/* Whether x, the largest of which is `largest`, overflows where it is written. */
+INLINE int is_too_large(double largest, int64_t single) { return single && largest > FLT_MAX; }
 
 /* ---- a point that the duals ask for: Newton's method ---- */
 
@@ -77,7 +78,7 @@ static double farthest(const Layout *a, const Instance *p, const double *scores)
         const double side = fabs(p->rhs[i]) / p->scale[i];
         asked = side > asked ? side : asked;
     }
-    return RUNS_OFF * asked;
+    return CONSTANTS.runs_off * asked;
 }
 
 /* By how much a row is violated, in its units. */
@@ -134,11 +135,11 @@ static int proves_optimal(const Layout *a, const Instance *p, int objective, con
         const Ends ends = ends_of(p, i);
         const int soft = ends.over < INFINITY, inert = !p->active[i] && !soft;
         const double weight = sizes[i] > 1.0 ? sizes[i] : 1.0, off = outside(&ends, values[i]);
-        const double rounding = ROW_ROUNDING * (sizes[i] + (p->slack[i] > 0 ? fabs(p->rhs[i]) + p->slack[i] : 0.0));
+        const double rounding = CONSTANTS.row_lost * (sizes[i] + (p->slack[i] > 0 ? fabs(p->rhs[i]) + p->slack[i] : 0.0));
         if (!soft && !(off - rounding <= tol * (p->scale[i] < 1.0 ? p->scale[i] : 1.0))) return 0;
         if (soft) { /* what the price is paid for, and what the dual says it is, must be the same amount */
             const double away = ends.lower - values[i] > 0 ? ends.under - duals[i] : ends.over + duals[i];
-            if (off > ROW_ROUNDING * (sizes[i] + fabs(p->rhs[i]))) gap += fabs(away) * off;
+            if (off > CONSTANTS.row_lost * (sizes[i] + fabs(p->rhs[i]))) gap += fabs(away) * off;
         } else rows += fabs(duals[i]) * off;
         if (inert || duals[i] == 0.0 || off > 0.0) continue;
         if (p->slack[i] > 0 && !p->tight[i] && !soft) {
@@ -148,7 +149,7 @@ static int proves_optimal(const Layout *a, const Instance *p, int objective, con
             continue;
         }
         const double room = fabs(values[i] - (duals[i] > 0 ? ends.lower : ends.upper));
-        if (room > (soft ? SUM_LOST : HOLDS) * weight) gap += fabs(duals[i]) * room;
+        if (room > (soft ? SUM_LOST : CONSTANTS.holds) * weight) gap += fabs(duals[i]) * room;
     }
-    return gap <= INTERIOR_GAP * tol * value && rows <= INTERIOR_GAP * tol * value;
+    return gap <= CONSTANTS.interior_gap * tol * value && rows <= CONSTANTS.interior_gap * tol * value;
 }

@@ -14,7 +14,7 @@ from linsat.arrays.newton import Newton
 from linsat.arrays.problem import Problem, Tensor
 from linsat.arrays.result import Claim
 from linsat.objectives import KL
-from linsat.triton.layout import OBJECTIVES, KernelData, Layout, kernel_data, layout_of
+from linsat.triton.layout import KNOWN, KernelData, Layout, kernel_data, layout_of
 
 _MOST_WORK = 1 << 29  # bytes of work arrays at a time
 # Multiplications in float64 are half as fast as in float32 on these NVIDIA architectures, 1/32 or 1/64 on the others.
@@ -40,8 +40,8 @@ class TritonBackend:
     def supports(self, problem: Problem) -> str | None:
         """None, or the reason why the kernels cannot take the problem."""
         kind = type(problem.objective)
-        if kind not in OBJECTIVES:
-            return f"the Triton kernels know {', '.join(k.__name__ for k in OBJECTIVES)}, not {kind.__name__}"
+        if kind not in KNOWN:
+            return f"the Triton kernels know {', '.join(k.__name__ for k in KNOWN)}, not {kind.__name__}"
         reason = unavailable(problem.rhs.device)
         if reason is not None:
             return reason
@@ -134,7 +134,7 @@ def constants_of(problem: Problem, layout: Layout, data: KernelData) -> dict[str
     import triton.language as tl
 
     return {
-        "OBJECTIVE": OBJECTIVES[type(problem.objective)],
+        "OBJECTIVE": KNOWN[type(problem.objective)],
         "SLACKED": problem.objective.entropic_slack,
         "WEIGHTED": data.variables.shape[1] == 5,
         "POSITIONS": layout.positions,

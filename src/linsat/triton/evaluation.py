@@ -18,7 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from linsat.triton.layout import OBJECTIVES
+from linsat.triton.layout import KNOWN
 
 # Vectors of the work array, by position of the row.
 MU, R = tl.constexpr(0), tl.constexpr(2)  # two states each
@@ -30,7 +30,7 @@ VARIABLE_VECTORS = tl.constexpr(4)
 # What the host has written for rows and variables (`layout.py`).
 INVERSE, B, SLACK, LOW, HIGH, WHOLE = (tl.constexpr(i) for i in range(6))
 WIDTH, BASE, LOWER, UPPER, WEIGHT = (tl.constexpr(i) for i in range(5))
-EUCLIDEAN, ENTROPY, KL = (tl.constexpr(number) for number in OBJECTIVES.values())
+EUCLIDEAN, ENTROPY, KL = (tl.constexpr(number) for number in KNOWN.values())
 # Numbers for which no code of their own is compiled: the code for one set serves every set of its class.
 SIZES = (
     *("first", "step_coefficients", "step_rows", "step_variables", "step_temperature", "work_size"),

@@ -31,7 +31,7 @@ _BLOCK = 32  # rows of a square block
 _TILE = 2048  # numbers in a tile of coefficients: 16 of each thread
 _MOST_PADDING = 4  # times the variables; rows of very different lengths do not lead
 # What the kernels know, and the number by which they are compiled for each.
-OBJECTIVES: dict[type[Objective], int] = {Euclidean: 0, Entropy: 1, KL: 2}
+KNOWN: dict[type[Objective], int] = {Euclidean: 0, Entropy: 1, KL: 2}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _EPS = float(np.finfo(np.float64).eps)
 _EXTENDED = np.finfo(np.longdouble).eps < _EPS  # not on every platform
 _ROUNDING = (4 if _EXTENDED else 64) * _EPS  # of u, relative to its terms
 # A share this close to 0 or 1, and x as close to its bound, may be forced there: then no finite dual asks for it.
-_AT_END = 1e-9
+AT_END = 1e-9
 
 
 class Gap(NamedTuple):
@@ -129,7 +129,7 @@ def _rows(program: Program, x: Array, duals: Array, soft: Array) -> tuple[float,
 def _at_ends(lower: Array, upper: Array) -> tuple[Array, Array]:
     """Shares of the box below and above which a column may be forced to its bound."""
     width = upper - lower
-    below, above = (_AT_END * np.minimum(1.0, (1.0 + np.abs(bound)) / width) for bound in (lower, upper))
+    below, above = (AT_END * np.minimum(1.0, (1.0 + np.abs(bound)) / width) for bound in (lower, upper))
     return below, 1.0 - above
 
 

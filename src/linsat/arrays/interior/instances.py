@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from linsat._recent import Recent
-from linsat.arrays.hard_rows import ROUNDING, contradictory, hard_rows, linear_system, one
+from linsat.arrays.hard_rows import ROW_LOST, contradictory, hard_rows, linear_system, one
 from linsat.arrays.interior.duality_gap import duality_gap
 from linsat.arrays.interior.method import Optimum, minimise
 from linsat.arrays.interior.program import Program
@@ -28,7 +28,7 @@ Polish = Callable[[int, Array], tuple[Array, Array] | None]
 Cost = Callable[[Program, int], Program]
 
 POLISHING_STEPS = 12
-_GAP = 5.0  # duality gap allowed, in units of tol (1 + the terms of the objective)
+INTERIOR_GAP = 5.0  # duality gap allowed, in units of tol (1 + the terms of the objective)
 JUDGE_SECONDS = 10.0  # for the question whether the rows of an instance can hold
 _REFUTE_SECONDS = 10.0  # for the question whether duals refute the rows of an instance
 # Quadratic models of a cost, the shortest step between two of them, the way (relative to x) that ends them, and the
@@ -150,7 +150,7 @@ def _modelled(
         way, length, before = optimum.x - x, 1.0, value(x)
         if not np.isfinite(way).all() or optimum.out_of_time:
             break
-        while length > _SHORTEST and value(x + length * way) > before + _GAP * tol * abs(before):
+        while length > _SHORTEST and value(x + length * way) > before + INTERIOR_GAP * tol * abs(before):
             length *= 0.5
         x = optimum.x if length == 1.0 else x + length * way
         if np.abs(way).max(initial=0.0) <= _AT_REST * (1.0 + np.abs(x).max(initial=0.0)):
@@ -178,10 +178,10 @@ def _confirmed(
     x, unit = claim.x[instance], one(problem.scale, instance)
     soft = one(problem.soft, instance)
     gap = duality_gap(whole, np.append(x, elastic.broken(program, x)), claim.mu[instance] / unit, soft)
-    if not gap.columns + gap.room <= _GAP * tol:
+    if not gap.columns + gap.room <= INTERIOR_GAP * tol:
         return Stop.STALLED
     system, unit = hard_rows(problem, instance, x), unit[~soft]
-    if gap.rows <= _GAP * tol and (system.outside(x) <= tol * unit).all():
+    if gap.rows <= INTERIOR_GAP * tol and (system.outside(x) <= tol * unit).all():
         return Stop.ARRIVED
     verdict = judge(system, seconds=min(JUDGE_SECONDS, deadline.remaining))
     if verdict.kind == "infeasible":
@@ -255,7 +255,7 @@ class Elastic:
         values, sizes = (program.matrix @ x)[self.rows], (abs(program.matrix) @ np.abs(x))[self.rows]
         side = np.where(self.sign < 0, program.row_upper[self.rows], program.row_lower[self.rows])
         broken = -self.sign * (values - side)
-        return np.where(broken > ROUNDING * (sizes + np.abs(side)), broken, 0.0)
+        return np.where(broken > ROW_LOST * (sizes + np.abs(side)), broken, 0.0)
 
     def snapped(self, optimum: Optimum) -> Array:
         """The duals of the rows, at the price where a row is broken by more than its dual lacks to that."""
