@@ -6,7 +6,7 @@ import scipy.sparse as sp
 import torch
 
 import linsat
-from linsat.arrays.interior.duality_gap import duality_gap
+from linsat.arrays.interior.duality_gap import Modelled, duality_gap
 from linsat.arrays.interior.method import minimise
 from linsat.arrays.interior.program import Program
 from tests.core.test_interior_point import program
@@ -228,3 +228,15 @@ def test_rows_hold_as_given_or_are_reported_where_the_papers_slack_rounds_them(w
                 size = np.maximum(1.0, rows @ np.abs(x))
                 assert (np.concatenate([d - rows[:2] @ x, rows[2:] @ x - b]) <= 1.001e-9 * size).all()
     assert converged >= 30
+
+
+def test_the_size_of_a_model_hides_no_gap() -> None:
+    """A quadratic of curvature q and slope -g at x is g^2 / 2 q above its least value, whatever q x^2 is."""
+    q, g = 1e10, 1e4
+    p = one_row(
+        matrix=sp.csr_array((1, 3)), row_lower=np.full(1, -np.inf), linear=np.full(3, q + g), quadratic=np.full(3, q)
+    )
+    x, duals = np.ones(3), np.zeros(1)
+    stated = Modelled(linear=np.full(3, g), value=2.0)
+    assert duality_gap(p, x, duals).columns < 1e-9
+    assert duality_gap(p, x, duals, modelled=stated).columns == pytest.approx(3 * g * g / (2 * q) / 2.0, rel=1e-6)

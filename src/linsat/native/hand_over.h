@@ -33,9 +33,9 @@ static int V(polish_interior)(Work *w, double tol, const double *x, const double
     const double off = hard_violation(w->layout, &w->it, x, values, sizes);
     int64_t more = 0;
     const int status = V(newton)(w, tol, duals, CONSTANTS.polishing_steps, PATIENCE_POLISHING, &more);
-    const double now = status == CONVERGED ? hard_violation(w->layout, &w->it, w->d, values, sizes) : INFINITY;
     *steps += more;
-    return now <= (off > 0.1 * tol ? off : 0.1 * tol);
+    if (status != CONVERGED) return 0; /* however far off x was before: that may be infinite */
+    return hard_violation(w->layout, &w->it, w->d, values, sizes) <= (off > 0.1 * tol ? off : 0.1 * tol);
 }
 
 /* How many doubles `hand_over` needs. */

@@ -34,22 +34,33 @@ class Gap(NamedTuple):
     rows: float  # rows that do not hold, times their duals
 
 
-def duality_gap(program: Program, x: Array, duals: Array, soft: Array | None = None) -> Gap:
+class Modelled(NamedTuple):
+    """The sizes of a cost that the program is a model of; those of the model, of any curvature, would hide its gap."""
+
+    linear: Array  # (l,) of the terms of its slope at x
+    value: float  # 1 + the size of the objective
+
+
+def duality_gap(
+    program: Program, x: Array, duals: Array, soft: Array | None = None, modelled: Modelled | None = None
+) -> Gap:
     """The gap at a point of the box and duals in the user's units, less what rounding may add; NaN beyond doubles.
 
     ``soft`` rows (k,) have columns of the program that take up what they lack: nothing of them is forgiven.
     """
     with np.errstate(all="ignore"):
-        return _gap(program, x, duals, np.zeros(len(duals), dtype=bool) if soft is None else soft)
+        return _gap(program, x, duals, np.zeros(len(duals), dtype=bool) if soft is None else soft, modelled)
 
 
-def _gap(program: Program, x: Array, duals: Array, soft: Array) -> Gap:
+def _gap(program: Program, x: Array, duals: Array, soft: Array, modelled: Modelled | None) -> Gap:
     u = program.linear + program.matrix.T.astype(np.longdouble) @ duals.astype(np.longdouble)
-    size = np.abs(program.linear) + abs(program.matrix).T @ np.abs(duals)
+    size = np.abs(program.linear) if modelled is None else modelled.linear
+    size = size + abs(program.matrix).T @ np.abs(duals)
     if program.P is not None:
         u -= program.P.astype(np.longdouble) @ x.astype(np.longdouble)
         size += abs(program.P) @ np.abs(x)
     terms, value = _columns(program, u, x)
+    value = value if modelled is None else modelled.value
     lost = _lost(program, x, _ROUNDING * size)
     slack, room, rows = _rows(program, x, duals, soft)
     return Gap((float(terms.sum() + slack) - lost) / value, room / value, rows / value)

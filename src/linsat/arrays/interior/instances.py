@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from linsat._recent import Recent
 from linsat.arrays.hard_rows import ROW_LOST, contradictory, hard_rows, linear_system, one
-from linsat.arrays.interior.duality_gap import duality_gap
+from linsat.arrays.interior.duality_gap import Modelled, duality_gap
 from linsat.arrays.interior.method import Optimum, minimise
 from linsat.arrays.interior.program import Program
 from linsat.arrays.interior.recession import recession
@@ -177,7 +177,8 @@ def _confirmed(
     elastic, program, whole = solved
     x, unit = claim.x[instance], one(problem.scale, instance)
     soft = one(problem.soft, instance)
-    gap = duality_gap(whole, np.append(x, elastic.broken(program, x)), claim.mu[instance] / unit, soft)
+    sizes = _sizes(problem, instance, program, whole, x) if is_modelled(problem.objective) else None
+    gap = duality_gap(whole, np.append(x, elastic.broken(program, x)), claim.mu[instance] / unit, soft, sizes)
     if not gap.columns + gap.room <= INTERIOR_GAP * tol:
         return Stop.STALLED
     system, unit = hard_rows(problem, instance, x), unit[~soft]
@@ -188,6 +189,16 @@ def _confirmed(
         return Stop.INFEASIBLE
     holds = verdict.point is not None and (system.outside(verdict.point) <= tol * unit).all()
     return Stop.ARRIVED if holds else Stop.STALLED
+
+
+def _sizes(problem: Problem, instance: int, program: Program, whole: Program, x: Array) -> Modelled:
+    """Those of the cost itself at x, and of what soft rows lack, whose columns have a price only."""
+    own = problem.objective.changed(lambda number: one(number, instance))
+    assert isinstance(own, Tsallis)
+    scores, slope = one(problem.objective.linear(problem.scores), instance), own.cost_slope(x, program.lower)
+    t = np.maximum(x - program.lower, 0.0)
+    value = np.abs(scores * x) + own.tau * np.abs(t**own.alpha - t) / (own.alpha * (own.alpha - 1))
+    return Modelled(np.append(np.abs(scores) + np.abs(slope), -whole.linear[len(x) :]), 1.0 + float(value.sum()))
 
 
 def _polished(problem: Problem, instance: int, tol: float, claim: Claim, polish: Polish) -> bool:
