@@ -1,4 +1,4 @@
-"""The tables of the studies' pages, made from records: ``docs/routing.md`` and ``portfolio.md``.
+"""The tables of the studies' pages, made from records: ``docs/routing.md``, ``matching.md`` and ``portfolio.md``.
 
 A table stands between ``<!-- name -->`` and ``<!-- end of name -->``; the text around it is written by hand. Records of
 a page lie in a folder of its name under ``docs/assets``, where charts of them are drawn, too. The tables are made by a
@@ -15,7 +15,7 @@ from typing import Any
 
 from linsat_studies.files import read_json, read_text, write_text
 
-PAGES = {"routing": "tsp", "portfolio": "portfolio"}  # page -> package of its study
+PAGES = {"routing": "tsp", "matching": "matching", "portfolio": "portfolio"}  # page -> package of its study
 
 
 def write_documents(docs: Path) -> dict[str, list[str]]:

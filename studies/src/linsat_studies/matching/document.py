@@ -9,22 +9,27 @@ from linsat_studies.document import table
 from linsat_studies.matching import paper
 from linsat_studies.matching.charts import learning_chart
 from linsat_studies.matching.evaluate import PARTS
-from linsat_studies.matching.measurements import LONGER, OURS, ROWS
+from linsat_studies.matching.measurements import LONGER, OURS, RIVAL
 from linsat_studies.matching.report import SAID, drawn_rows, percent
 
 
 def tables(records: dict[str, Any]) -> dict[str, str]:
-    """The tables of a report and of the trials of BBGM."""
-    found = records["report"]
-    return {
+    """The tables of a report, of earlier runs and of the trials of BBGM."""
+    found, earlier = records["report"], records["earlier"]
+    made = {
         "rows": rows_table(found),
-        "longer": longer_table(found),
+        "seeds": seeds_table(earlier),
         "frozen": frozen_table(records["frozen"]),
         "trials": trials_table(records["bbgm_trials"]),
         "rounding": rounding_table(found),
-        "phi": phi_table(found),
         "times": times_table(found),
     }
+    if LONGER in found["paired"]:
+        made["longer"] = longer_table(found)
+    made["phi"] = phi_table(
+        {"given": found["table"][OURS]} | found["estimated"] if found["estimated"] else earlier["phi"]
+    )
+    return made
 
 
 def draw(records: dict[str, Any], folder: Path) -> None:
@@ -37,25 +42,24 @@ def draw(records: dict[str, Any], folder: Path) -> None:
 
 
 def rows_table(found: dict[str, Any]) -> str:
-    """Table 2, ours beside the paper's, with the layer's lead over each row."""
+    """Table 2, ours beside the paper's, with the leads of the layer and of BBGM over each row."""
     rows = []
     for name, row in found["table"].items():
-        lead = found["paired"][OURS].get(name)
+        leads = [found["paired"][one].get(name) for one in (OURS, RIVAL)]
         rows.append(
             [
                 f"**{name}**" if name == OURS else name,
-                ROWS[name].kind,
                 f"{paper.TABLE_2[name]:.1f}" if name in paper.TABLE_2 else "",
                 percent(row["f1"], 1),
                 _error(row),
                 str(row["seeds"]),
-                "" if lead is None else _span(lead),
+                *("" if lead is None else _span(lead) for lead in leads),
                 f"{row['violation']:.0e}",
             ]
         )
     for name, row in found["baselines"].items():
-        rows.append([f"{name}, no training", "partial", "", percent(row["f1"], 1), "", "", "", ""])
-    header = ("", "matching", "paper", "ours", "std. error", "seeds", "layer less this row, 95 % interval")
+        rows.append([f"{name}, no training", "", percent(row["f1"], 1), *5 * [""]])
+    header = ("", "paper", "ours", "std. error", "seeds", "layer less this row", "BBGM, partial, less this row")
     return table((*header, "worst row or column"), rows)
 
 
@@ -64,6 +68,17 @@ def longer_table(found: dict[str, Any]) -> str:
     leads = found["paired"][LONGER]
     rows = [[name, percent(found["table"][name]["f1"], 1), _span(leads[name])] for name in leads]
     header = ("", "F1", f"{LONGER} ({percent(found['table'][LONGER]['f1'], 1)}) less this row, 95 % interval")
+    return table(header, rows)
+
+
+def seeds_table(found: dict[str, Any]) -> str:
+    """An earlier run on features that were tuned before: three seeds of the rows that matter."""
+    rows = []
+    for name, row in found["table"].items():
+        lead = found["layer_less"].get(name)
+        cells = [percent(row["f1"], 1), _error(row), str(row["seeds"]), "" if lead is None else _span(lead)]
+        rows.append([name, *cells, f"{row['violation']:.0e}"])
+    header = ("", "F1", "std. error", "seeds", "layer less this row, 95 % interval", "worst row or column")
     return table(header, rows)
 
 
@@ -113,13 +128,12 @@ def rounding_table(found: dict[str, Any]) -> str:
 
 
 def phi_table(found: dict[str, Any]) -> str:
-    """The layer with phi given and estimated, over the same seeds."""
-    given = found["table"][OURS]
-    rows = [["given", *(percent(given[key], 1) for key in ("f1", "precision", "recall")), "0", str(given["seeds"])]]
-    for signal, one in found["estimated"].items():
+    """The layer with phi given and estimated."""
+    rows = []
+    for name, one in found.items():
         cells = [percent(one[key], 1) for key in ("f1", "precision", "recall")]
-        rows.append([SAID[signal], *cells, f"{one['phi_error']:.2f}", str(one["seeds"])])
-    return table(("phi", "F1", "precision", "recall", "mean error of phi", "seeds"), rows)
+        rows.append([SAID.get(name, name), *cells, f"{one.get('phi_error', 0):.2f}"])
+    return table(("phi", "F1", "precision", "recall", "mean error of phi"), rows)
 
 
 def times_table(found: dict[str, Any]) -> str:
@@ -140,4 +154,5 @@ def _error(row: dict[str, Any]) -> str:
 
 
 def _span(lead: dict[str, float]) -> str:
+    """A difference and its 95 % interval."""
     return f"{100 * lead['mean']:.1f} ({100 * lead['low']:.1f} to {100 * lead['high']:.1f})"

@@ -80,6 +80,7 @@ ROWS = {
 }
 OURS = "NGMv2, layer"
 LONGER = "NGMv2, Sinkhorn, then layer"
+RIVAL = "BBGM, black box, partial"
 BASELINES = ("position alone", "features alone")
 
 

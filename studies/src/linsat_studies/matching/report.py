@@ -18,6 +18,7 @@ from linsat_studies.matching.measurements import (
     BASELINES,
     LONGER,
     OURS,
+    RIVAL,
     ROWS,
     TAUS,
     Study,
@@ -48,7 +49,7 @@ class Measured:
     rounded: dict[float, list[dict[str, Any]]] = field(default_factory=dict)
     lowered: dict[float, list[dict[str, Any]]] = field(default_factory=dict)
     estimated: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    leads: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # of the layer's rows over all others
+    leads: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # of three rows over all others
     times: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -112,9 +113,9 @@ def write_report(
             measured.notes.append(f"times left out: {error}")
     for text in measured.notes:
         note(text)
-    for ours in (OURS, LONGER):
-        if ours in measured.rows:
-            measured.leads[ours] = {name: study.lead(ours, name) for name in measured.rows if name != ours}
+    for one in (OURS, LONGER, RIVAL):
+        if one in measured.rows:
+            measured.leads[one] = {name: study.lead(one, name) for name in measured.rows if name != one}
     for file in (study.folder / "summary.json", record):
         if file is not None:
             write_json(file, figures(study, measured))
