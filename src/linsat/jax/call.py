@@ -74,7 +74,7 @@ def read(y: Any, request: Request) -> TracedCall:
     constraints, given, objective, solver = request.constraints, request.given, request.objective, request.solver
     check(constraints, solver, request.on_failure)
     scores, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, _scores)
-    numbers = {name: _floating(name, value) for name, value in given.items()}
+    numbers = {name: floating(name, value) for name, value in given.items()}
     adjusted, freed = constraints._adjustment(), None
     if "f" in numbers:
         dtype = _known(jnp.asarray, given["f"]).dtype
@@ -97,7 +97,7 @@ def read(y: Any, request: Request) -> TracedCall:
     count, work = math.prod(batch), jax.dtypes.canonicalize_dtype(np.float64)
     flat = jnp.broadcast_to(scores, (*batch, width)).reshape(count, width)
     flat = flat if flat.dtype in (np.float32, np.float64) else flat.astype(np.float32)
-    begin = read_start(request.start, batch, constraints, lambda s: _floating("start", s), look=False)
+    begin = read_start(request.start, batch, constraints, lambda s: floating("start", s), look=False)
     begin = None if begin is None else jax.lax.stop_gradient(begin)
     rest = _rest_of_sides(constraints, numbers, freed, batch) if "side" in slots else None
     operands = operands_of(kind, flat, mine, [jnp.asarray(number, work) for number in parameters], begin, rest)
@@ -178,7 +178,7 @@ def _scores(name: str, y: Any) -> Array:
     return scores
 
 
-def _floating(name: str, value: Any) -> Array:
+def floating(name: str, value: Any) -> Array:
     """A number of a call in the precision of JAX."""
     try:
         array = _known(jnp.asarray, value)
