@@ -1,6 +1,7 @@
-"""`Call`: one call without its scores, ready for the native core; and what becomes of instances it has not solved.
+"""`Request`: what a caller asks for, beside the scores. `Call`: the same read for scores of one shape, to be solved.
 
-Both doors that use the core directly, numpy's and torch's, read their arguments into one.
+The doors of numpy and of torch make a call of a request; where JAX traces, `linsat.jax.call` makes a `TracedCall`. The
+native core solves a call where it can, the interior-point method on arrays of numpy what that leaves.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from linsat._array_namespace import to_numpy
 from linsat.arrays import is_solver
 from linsat.arrays.interior import instances as interior_point
 from linsat.arrays.interior import quadratic
+from linsat.arrays.judgement import decide
 from linsat.arrays.newton import Newton
 from linsat.arrays.problem import Problem
-from linsat.arrays.verdict import decide
 from linsat.constraints.arrays import picked, side_by_side, spread
 from linsat.constraints.by_name import duals_by_name
 from linsat.constraints.constraint_set import Constraints

@@ -200,7 +200,7 @@ class _Search:
         return np.array(sorted([*undecided, *index.tolist()]), dtype=np.int64)
 
     def _solve(self, choice: Choice, index: Array, start: Array, finish: bool) -> tuple[Numbers, Answer]:
-        """The linear rows of a choice, solved by the back end of the plan."""
+        """The linear rows of a choice, solved by the native core."""
         stated = _of(self.stated, index)
         selection = self.rows.selection(self.terms, choice, self.width, (len(index),))
         made = self.rows.numbers(self.terms, stated, selection)
@@ -468,7 +468,7 @@ class _Search:
 def solve_plain(
     plan: Plan, plain: Numbers, objective: Objective, scores: Array, start: Array, *, finish: bool
 ) -> Answer:
-    """Linear rows solved, failures as they are: here the back end is chosen. ``finish``: with all there is."""
+    """Linear rows solved by the native core, failures as they are; ``finish``: and by what it hands over to."""
     count = len(scores)
     if not plan.native():
         raise ConstraintError(

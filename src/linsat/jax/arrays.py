@@ -23,6 +23,7 @@ from linsat._array_namespace import namespace
 from linsat._senses import EQUAL, GREATER, LESS
 from linsat.arrays import Newton
 from linsat.arrays import newton as constants
+from linsat.arrays.judgement import decide, optimal
 from linsat.arrays.linear_algebra import MOST_DENSE_ROWS
 from linsat.arrays.newton import precision_of
 from linsat.arrays.problem import Problem
@@ -30,7 +31,6 @@ from linsat.arrays.result import Claim, Stop, farkas_gap
 from linsat.arrays.rows import RowMatrix
 from linsat.arrays.saddle import explicit
 from linsat.arrays.step import Setting, State, first_state, polish, step
-from linsat.arrays.verdict import decide, optimal
 from linsat.errors import ConstraintError
 from linsat.jax.operands import MOVING, Kind, Operands, Solved, work_dtype
 from linsat.jax.single import refine, residuals

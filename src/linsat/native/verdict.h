@@ -6,7 +6,7 @@
  * A row adds its multiplier times its distance from the side that the multiplier pushes to; a soft row that is broken adds
  * what its multiplier lacks to the price, times how far; a row with the paper's slack adds its multiplier times what is
  * missing in A x + S z = B. Columns add nothing where x is the point that the duals ask for; what they add elsewhere is
- * psi(u) + omega(x) - u x, written so that nothing cancels. Formulas as in linsat/arrays/verdict.py, which serves arrays.
+ * psi(u) + omega(x) - u x, written so that nothing cancels. Formulas as in arrays/judgement.py, for arrays.
  */
 
 #define INTERIOR_GAP 5.0   /* duality gap allowed, in units of tol (1 + the terms of the objective) */

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from linsat._array_namespace import to_numpy
+from linsat.arrays.judgement import decide
 from linsat.arrays.problem import Presolved, Problem
 from linsat.arrays.sinkhorn import Sinkhorn
-from linsat.arrays.verdict import decide
 from linsat.backends import run
 from linsat.call import Call
 from linsat.failures import Failed, check_objective, settle, unusable_scores
