@@ -41,7 +41,6 @@ from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan
 from linsat.status import Status
 from linsat.torch import saddle
-from linsat.torch.arrays import solve as solve_on_arrays
 from linsat.torch.call import TensorCall, as_tensors, tensors_of
 from linsat.torch.exact_solve import solve_exactly
 
@@ -53,7 +52,9 @@ _READ = (torch.float64, torch.float32)  # by the native core
 def solve_flat(call: TensorCall, scores: Tensor) -> Answer:
     """Scores (N, l) solved, without gradients; x in their dtype, or in float32 where the core does not read it."""
     if call.statement is None and not call.objective.couples:
-        return solve_on_arrays(call, scores)
+        from linsat.torch.arrays import solve  # which brings every back end along
+
+        return solve(call, scores)
     readable = _readable(scores)
     try:
         x = torch.empty_like(readable)

@@ -6,13 +6,16 @@ import functools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from linsat._transforms import constant_in_graphs
-from linsat.arrays import Newton, Sinkhorn, made_solver, settings_of
+from linsat.arrays import made_solver, settings_of
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.objectives.base import Kind, of_kind
+
+if TYPE_CHECKING:
+    from linsat.plan import Solver
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,12 @@ class Options:
         kind = (_objective_class(self.objective), tuple(self.fields.items()), tuple(self.numbers))
         return of_kind(kind, numbers)
 
-    def build_solver(self) -> Newton | Sinkhorn:
+    def build_solver(self) -> Solver:
         return made_solver(self.solver)
 
 
 def describe(
-    objective: Objective, solver: Newton | Sinkhorn, *, on_failure: str, constant: bool, names: tuple[str, ...] | None
+    objective: Objective, solver: Solver, *, on_failure: str, constant: bool, names: tuple[str, ...] | None
 ) -> str:
     """The text of a call's options; objective and solver may be made inside the graph."""
     return _written(objective.kind(), settings_of(solver), on_failure, constant, names)

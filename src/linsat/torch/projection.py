@@ -8,14 +8,13 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
-from linsat.arrays.sinkhorn import Sinkhorn
+from linsat.arrays.newton import Newton
 from linsat.call import Request, keep, key_of, settled
 from linsat.constraints.numbers import slots_given
 from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
 from linsat.plan import Solver
 from linsat.solution import Solution
-from linsat.torch.arrays import unrolled
 from linsat.torch.call import Reading, numbers_in_graphs
 from linsat.torch.implicit import flat_scores, point, point_and_duals
 from linsat.torch.operator import Answers, Arguments, apply
@@ -96,7 +95,7 @@ def _key(y: Any, request: Request) -> Any:
 
 
 def _unrolls(solver: Solver) -> bool:
-    return isinstance(solver, Sinkhorn) and solver.gradient == "unrolled"
+    return not isinstance(solver, Newton) and solver.gradient == "unrolled"
 
 
 @outside_graphs
@@ -106,4 +105,6 @@ def _unrolled(reading: Reading) -> Answer:
             "Sinkhorn(gradient='unrolled') looks at numbers to know when to stop, and a graph has none. "
             "Fix: gradient='implicit', or linsat.Newton()."
         )
+    from linsat.torch.arrays import unrolled
+
     return unrolled(reading.call(), flat_scores(reading.scores))
