@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 # Which number of a statement (`Numbers`) an argument is, where the set has no other rows.
 SLOT_OF = {"A": 0, "C": 0, "E": 0, "b": 1, "d": 1, "f": 1, "lower": 2, "upper": 3, "price": 4}
+_PLAIN = frozenset((Newton, str, bool, int, float))  # options by which a call is found again
 _RECENT = 64  # calls of one set that are kept
 DEFAULT = Newton()
 DEFAULT_TAU = 0.1
@@ -45,8 +46,16 @@ Given = Mapping[str, Any]  # numbers that come with a call, by their names
 ON_FAILURE: tuple[str, ...] = get_args(OnFailure)
 
 
-def check_options(solver: Any, on_failure: Any) -> None:
+class Options(NamedTuple):
+    """How a call is to be solved: what of a request is neither the set nor a number, but a plain constant."""
+
+    solver: Any = None  # a Solver or None, once `check_options` has seen it
+    on_failure: OnFailure = "raise"
+
+
+def check_options(options: Options) -> None:
     """Reject what is no solver, and unknown ways to handle failure."""
+    solver, on_failure = options
     if solver is not None and not is_solver(solver):
         raise ConstraintError(
             f"solver is {_shown(solver)}; expected a linsat.Newton or linsat.Sinkhorn. "
@@ -130,8 +139,7 @@ class Request(NamedTuple):
     constraints: Constraints
     given: Given
     objective: Objective
-    solver: Any = None  # a Solver, once `check_options` has seen it
-    on_failure: OnFailure = "raise"
+    options: Options = Options()
     start: Any = None
 
     @classmethod
@@ -141,12 +149,11 @@ class Request(NamedTuple):
         numbers: GivenNumbers,
         objective: Objective | None,
         tau: Any,
-        solver: Any,
-        on_failure: OnFailure,
+        options: Options,
         start: Any,
     ) -> Request:
         """From the arguments as they came."""
-        return cls(constraints, read_given(numbers), read_objective(objective, tau), solver, on_failure, start)
+        return cls(constraints, read_given(numbers), read_objective(objective, tau), options, start)
 
 
 def settled(request: Request) -> Request:
@@ -160,12 +167,13 @@ def key_of(request: Request) -> tuple[Any, ...] | None:
 
     With the same key a call needs no reading and no checks of anything but these numbers.
     """
-    constraints, solver, numbers = request.constraints, request.solver, request.objective.constant_key
-    if type(constraints) is not Constraints or numbers is None or request.start is not None:
+    options, numbers = request.options, request.objective.constant_key
+    if type(request.constraints) is not Constraints or numbers is None or request.start is not None:
         return None
-    if type(request.on_failure) is not str or not (solver is None or type(solver) is Newton):
-        return None
-    return numbers, solver, request.on_failure
+    for option in options:
+        if option is not None and type(option) not in _PLAIN:
+            return None
+    return numbers, options
 
 
 def with_numbers(constraints: Constraints, given: Mapping[str, Any]) -> Constraints:
@@ -268,7 +276,7 @@ class Call:
     plan: Plan
     stated: Numbers
     objective: Objective  # its numbers spread over the batch
-    on_failure: str
+    options: Options
     start: Array | None  # (N, k)
     batch_shape: tuple[int, ...]
     arrangement: Arrangement  # of the scores, and so of the answer

@@ -44,7 +44,7 @@ from linsat.arrays.interior import instances as interior_point
 from linsat.arrays.interior.method import minimise
 from linsat.arrays.interior.quadratic import with_matrix
 from linsat.arrays.newton import Newton
-from linsat.call import DEFAULT, Call, Request, check_options, joint_batch, own_instance
+from linsat.call import DEFAULT, Call, Options, Request, check_options, joint_batch, own_instance
 from linsat.constraints.arrays import as_array, namespace, positions_on
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.plain_rows import Choice, PlainRows, Selection, Stated, stated_numbers
@@ -483,7 +483,7 @@ def solve_plain(
         plan=plan,
         stated=plain,
         objective=objective,
-        on_failure="ignore",
+        options=Options(plan.solver, "ignore"),
         start=start,
         batch_shape=(count,),
         arrangement="flat",
@@ -614,9 +614,9 @@ def prepare(request: Request, scores: Array) -> Prepared:
     Raises:
         ConstraintError: malformed arguments.
     """
-    constraints, objective, solver, start = request.constraints, request.objective, request.solver, request.start
-    check_options(solver, request.on_failure)
-    solver = DEFAULT if solver is None else solver
+    constraints, _, objective, options, start = request
+    check_options(options)
+    solver = DEFAULT if options.solver is None else options.solver
     if not isinstance(solver, Newton):
         raise ConstraintError("formulas with abs, maximum or norms are solved by linsat.Newton. Fix: leave solver out.")
     rows, terms = PlainRows.of(constraints, objective.entropic_slack), constraints._terms

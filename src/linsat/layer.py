@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from linsat._transforms import tracing, transforming
-from linsat.call import GivenNumbers, OnFailure, check_options, read_objective
+from linsat.call import GivenNumbers, OnFailure, Options, check_options, read_objective
 from linsat.constraints import Constraints
 from linsat.constraints.fingerprint import fingerprint
 from linsat.constraints.modelling import not_a_set
@@ -65,7 +65,7 @@ class LinSAT(nn.Module):
         tau = numbers.get("tau", 1.0)
         if not isinstance(tau, torch.Tensor) and not (isinstance(tau, (int, float)) and 0 < tau < math.inf):
             raise ConstraintError(f"tau is {tau!r}; expected a positive number or tensor. Fix: for example tau=0.1.")
-        check_options(solver, on_failure)
+        check_options(Options(solver, on_failure))
         objective.check_bounds(constraints)
         _make_ready(constraints, objective)
         self.constraints = constraints

@@ -22,28 +22,23 @@ from linsat.status import Status
 def with_formulas(y: Any, request: Request) -> Any:
     """A set with maxima in its rows, traced: which pieces count is asked of the host, in a callback without gradients;
     the linear rows that they come down to are solved as any others."""
-    from linsat.jax.projection import solve
+    from linsat.jax.projection import solve_request
 
-    constraints, objective, solver, on_failure = (
-        request.constraints,
-        request.objective,
-        request.solver,
-        request.on_failure,
-    )
-    check(constraints, solver, on_failure)
+    check(request)
+    constraints, given, objective, options, start = request
     rows, terms = PlainRows.of(constraints, objective.entropic_slack), constraints._terms
     width, layout = constraints.num_variables, constraints._layout
     assert terms is not None
     assert width is not None
     scores, arrangement = flatten("y", y, layout, width, lambda _, part: jnp.asarray(part))
-    stated = _stated(constraints, request.given, width)
+    stated = _stated(constraints, given, width)
     batch = np.broadcast_shapes(scores.shape[:-1], constraints.batch_shape, *(n.shape[:-1] for n in stated))
     objective = objective.read(layout, batch, width)
-    start = _start(request.start, batch, constraints)
+    start = _start(start, batch, constraints)
     begin = None if start is None else rows.start(start)
     codes, selection = None, None
     if len(rows.joint):
-        codes, selection = _asked(rows, constraints, stated, scores, objective, solver, batch, start)
+        codes, selection = _asked(rows, constraints, stated, scores, objective, options.solver, batch, start)
         if begin is not None:  # a formula that does not bind has no multiplier
             binds = selection.masks[..., 1 : 1 + len(rows.joint)]
             begin = begin.at[..., np.flatnonzero(rows.is_joint)].multiply(binds)
@@ -51,21 +46,14 @@ def with_formulas(y: Any, request: Request) -> Any:
     numbers = rows.given(plain)
     if constraints._soft_mask().any():
         numbers["price"] = plain.price
-    solution = solve(
-        scores,
-        rows.template(constraints),
-        objective=objective,
-        solver=solver,
-        on_failure="ignore" if codes is not None else on_failure,
-        start=begin,
-        **numbers,
-    )
+    own = options if codes is None else options._replace(on_failure="ignore")
+    solution = solve_request(scores, Request(rows.template(constraints), numbers, objective, own, begin))
     x, status, violation = solution.x, solution.status, solution.violation
     if codes is not None and selection is not None:
         chosen = codes == Status.CONVERGED.code
         status, violation = jnp.where(chosen, status, codes), jnp.where(chosen, violation, jnp.nan)
         x = rows.put(terms, stated, selection, x)
-        if on_failure not in ("warn", "ignore"):
+        if options.on_failure not in ("warn", "ignore"):
             x = jnp.where((status != Status.CONVERGED.code)[..., None], jnp.nan, x)
     if layout is not None and arrangement != "flat":
         x = layout.restored(x, arrangement)

@@ -70,15 +70,14 @@ def arguments_of(reading: Reading) -> Arguments:
     constraints, scores = reading.constraints, reading.scores
     text = describe(
         reading.objective,
-        reading.solver,
-        on_failure=reading.on_failure,
+        reading.request.options,
         constant=constraints._fixed and not constraints.batch_shape,
         names=constraints._names,
     )
     numbers = numbers_in_graphs(reading)
     pattern = [*constraints._structure.on(numbers.values.device)]
     parameters = [*reading.objective.parameters().values()]
-    return Arguments(flat_scores(scores), pattern, [*numbers], parameters, reading.start, text)
+    return Arguments(flat_scores(scores), pattern, [*numbers], parameters, reading.request.start, text)
 
 
 def _key(y: Any, request: Request) -> Any:
