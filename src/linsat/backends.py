@@ -14,7 +14,7 @@ from linsat.arrays import Newton, Sinkhorn
 from linsat.arrays.interior import instances as interior_point
 from linsat.arrays.iteration import ArrayBackend
 from linsat.arrays.judgement import decide
-from linsat.arrays.newton import STEPS_BEFORE_INTERIOR
+from linsat.arrays.newton import STEPS_BEFORE_INTERIOR, handed_over
 from linsat.arrays.problem import Problem, Tensor
 from linsat.arrays.result import Claim, SolverResult, Stop
 from linsat.errors import ConstraintError
@@ -103,9 +103,7 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
         result = decide(problem, claim, solver)
         if alone or result.solved:
             return result
-        left = result.codes == Status.STALLED.code
-        if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
-            left = left | (result.codes == Status.STEP_LIMIT.code)
+        left = handed_over(result.codes, solver.max_steps)
     left = left.nonzero().squeeze(-1)
     if left.numel():
         problem, result.x = problem.in_double(), result.x.to(torch.float64)

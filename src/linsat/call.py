@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 
-from linsat._array_namespace import to_numpy
+from linsat._array_namespace import namespace, to_numpy
 from linsat.arrays import is_solver
 from linsat.arrays.interior import instances as interior_point
 from linsat.arrays.interior import quadratic
@@ -391,11 +391,20 @@ class Call:
         """The answer, with what its scores or its dtype make of instances."""
         if unusable is not None:
             answer.codes[unusable] = Status.NOT_FINITE.code
-        if not self.objective.finite_box:
-            beyond = ~np.isfinite(to_numpy(answer.x)).all(-1) & (answer.codes == Status.CONVERGED.code)
-            answer.codes[beyond] = Status.NOT_FINITE.code
+        self.mark_beyond(answer.codes, to_numpy(answer.x))
         answer.solved = not answer.codes.any()
         return answer
+
+    def mark_beyond(self, codes: Array, x: Array) -> bool:
+        """Whether some x (N, l) is beyond the range of its dtype: that is no answer, and its code (N,) says so now.
+
+        What finite bounds allow is checked before, `check_range`.
+        """
+        if self.objective.finite_box:
+            return False
+        beyond = ~namespace(x).isfinite(x).all(-1) & (codes == Status.CONVERGED.code)
+        codes[beyond] = Status.NOT_FINITE.code
+        return bool(beyond.any())
 
     def _finish(self, answer: Answer, left: np.ndarray, scores: np.ndarray) -> None:
         """What is left, by the interior-point method on arrays of numpy."""

@@ -34,7 +34,6 @@ from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
 from linsat.plan import Numbers, Plan, plan_of
 from linsat.solution import Solution
-from linsat.status import Status
 
 Array = np.ndarray
 
@@ -166,11 +165,10 @@ def _solve(call: Call, scores: Array) -> Answer:
     dtype = scores.dtype if scores.dtype in (np.float32, np.float64) else np.dtype(np.float32)
     readable = np.ascontiguousarray(scores, dtype)
     answer = call.solve(readable, np.empty_like(readable))
-    if dtype != scores.dtype and not call.objective.finite_box:
+    if dtype != scores.dtype:
         with np.errstate(over="ignore"):
-            beyond = ~np.isfinite(answer.x.astype(scores.dtype)).all(-1) & (answer.codes == Status.CONVERGED.code)
-        if beyond.any():
-            answer.codes[beyond] = Status.NOT_FINITE.code
+            narrow = answer.x.astype(scores.dtype)
+        if call.mark_beyond(answer.codes, narrow):
             call.report(answer, scores)
     return answer
 

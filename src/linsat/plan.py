@@ -27,7 +27,7 @@ from linsat._optional import is_tensor
 from linsat._senses import GREATER
 from linsat._transforms import plain_tensors
 from linsat.arrays.box import Box
-from linsat.arrays.newton import STEPS_BEFORE_INTERIOR, Newton
+from linsat.arrays.newton import Newton, handed_over
 from linsat.arrays.presolve import everything_free, propagate
 from linsat.arrays.problem import Presolved, Problem, StandardForm
 from linsat.arrays.rows import RowMatrix, RowPattern
@@ -41,7 +41,6 @@ from linsat.native.batch import Answer, Array, Statement
 from linsat.native.binding import Core, load
 from linsat.native.layout import NativeLayout, fits_dense, make_layout
 from linsat.objectives import Objective
-from linsat.status import Status
 
 if TYPE_CHECKING:
     from linsat.arrays import Sinkhorn
@@ -144,12 +143,8 @@ class Plan:
         )
 
     def left_over(self, answer: Answer) -> np.ndarray:
-        """Which instances (N,) the core has not solved, and a method for large sparse programs may."""
-        codes, solver = np.asarray(answer.counts[0]), self.solver
-        left = codes == Status.STALLED.code
-        if isinstance(solver, Newton) and solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's
-            left = left | (codes == Status.STEP_LIMIT.code)
-        return np.flatnonzero(left)
+        """Which instances the core has not solved, and a method for large sparse programs may."""
+        return np.flatnonzero(handed_over(np.asarray(answer.codes), self.solver.max_steps))
 
     # ------------------------------------------------------------------ on arrays of any library
 
@@ -275,5 +270,4 @@ def hold(numbers: Numbers, scores: Array, objective: Objective) -> tuple[Numbers
 
 def pack(presolved: Presolved) -> np.ndarray:
     """What presolve decided as one array, as the native core reads and writes it."""
-    parts = (presolved.free, presolved.at_upper, presolved.active, presolved.tight)
-    return np.ascontiguousarray(np.concatenate(parts, -1).astype(np.uint8))
+    return np.ascontiguousarray(presolved.flags().astype(np.uint8))

@@ -75,10 +75,9 @@ def solve(*operands: Array, kind: Kind) -> list[Array]:
     result = decide(problem, claim, solver, holds)
     codes = jnp.where(rests, asked, result.codes)
     x = jnp.where((codes == Status.NOT_FINITE.code)[:, None], jnp.nan, result.x)
-    duals, p = problem.multipliers(result.mu), problem.presolved
-    flags = [jnp.broadcast_to(part, (len(x), part.shape[1])) for part in (p.free, p.at_upper, p.active, p.tight)]
+    duals, flags = problem.multipliers(result.mu), problem.presolved.flags(len(x))
     counts = jnp.stack([codes, *result.counts[1:]], -1).astype(np.int32)
-    return [x.astype(given.scores.dtype), duals, _bits(duals), counts, jnp.concatenate(flags, -1).astype(np.uint8)]
+    return [x.astype(given.scores.dtype), duals, _bits(duals), counts, flags.astype(np.uint8)]
 
 
 def push(*operands: Array, kind: Kind, moving: tuple[int, ...]) -> list[Array]:

@@ -68,12 +68,8 @@ def solve_flat(call: TensorCall, scores: Tensor) -> Answer:
         duals, counts, decided = (part.to(scores.device) for part in (answer.duals, answer.counts, answer.decided))
         x = torch.as_tensor(answer.x).to(scores.device)
         answer = Answer(x, duals, counts, decided, answer.solved)
-    if readable.dtype is not scores.dtype and not call.objective.finite_box:
-        # An x beyond the range of its dtype is no answer; what finite bounds allow is checked before.
-        beyond = ~torch.isfinite(x.to(scores.dtype)).all(-1).numpy() & (answer.codes == Status.CONVERGED.code)
-        if beyond.any():
-            answer.codes[beyond] = Status.NOT_FINITE.code
-            call.report(answer, readable.numpy())
+    if readable.dtype is not scores.dtype and call.mark_beyond(torch.as_tensor(answer.codes), x.to(scores.dtype)):
+        call.report(answer, readable.numpy())  # of codes that share their memory
     return answer
 
 
