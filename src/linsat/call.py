@@ -156,7 +156,7 @@ class Request(NamedTuple):
         return cls(constraints, read_given(numbers), read_objective(objective, tau), options, start)
 
 
-def settled(request: Request) -> Request:
+def filled(request: Request) -> Request:
     """The same with the numbers that come with the call in its set."""
     constraints, given, *others = request
     return Request(with_numbers(constraints, given), {}, *others) if given else request

@@ -12,7 +12,7 @@ from linsat import formulas, numpy_door
 from linsat._array_namespace import to_numpy
 from linsat._optional import is_tensor, require
 from linsat._transforms import outside_graphs, tracing
-from linsat.call import GivenNumbers, OnFailure, Options, Request, joint_batch, read_objective, read_start, settled
+from linsat.call import GivenNumbers, OnFailure, Options, Request, filled, joint_batch, read_objective, read_start
 from linsat.constraints.arrays import as_array
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten, holds_tensors
@@ -58,7 +58,8 @@ def project(
         numbers: in place of the set's own for this call, by their names: coefficients ``A``, ``C``, ``E`` as
             `Constraints.with_coefficients` takes them, right-hand sides ``b``, ``d``, ``f`` or, by the names of rows,
             ``rhs={"budget": 3.0}``, bounds ``lower`` and ``upper``, the ``price`` of soft rows, ``T`` and ``t`` of
-            formulas as `Constraints.with_rhs` takes ``t``. The cheapest way to rows that change with every call.
+            formulas as `Constraints.with_rhs` takes ``t``. The cheapest way to rows that change with every
+            call, most of all where the set has rows of one kind (A, C or E): those of several are joined in each call.
 
     Returns:
         x like y: same shape or dict (broadcast with per-instance constraints), dtype and device. Gradients reach y,
@@ -73,7 +74,7 @@ def project(
     """
     request = Request.of(constraints, numbers, objective, tau, Options(solver, on_failure), start)
     if formulas.takes(constraints):
-        return _with_formulas(y, settled(request)).x
+        return _with_formulas(y, filled(request)).x
     if holds_tensors(y):
         from linsat.torch.projection import project
 
@@ -105,7 +106,7 @@ def solve(
 def solve_request(y: Any, request: Request) -> Solution:
     """`solve`, its arguments read."""
     if formulas.takes(request.constraints):
-        return _with_formulas(y, settled(request))
+        return _with_formulas(y, filled(request))
     if holds_tensors(y):
         from linsat.torch.projection import solve
 

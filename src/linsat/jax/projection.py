@@ -14,7 +14,7 @@ import numpy as np
 from linsat import formulas, numpy_door, projection
 from linsat.arrays import Newton
 from linsat.arrays.bound_duals import bound_duals
-from linsat.call import Call, GivenNumbers, OnFailure, Options, Request, settled, with_numbers
+from linsat.call import Call, GivenNumbers, OnFailure, Options, Request, filled, with_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.failures import settle
@@ -233,7 +233,7 @@ def _by_core(scores: Any, request: Request) -> Solution:
 def _by_torch(scores: Any, request: Request) -> Solution | None:
     """By the methods for many rows; None without torch."""
     try:
-        solution = projection.solve_request(scores, settled(request))
+        solution = projection.solve_request(scores, filled(request))
     except ImportError:
         return None
     fields = (solution.codes, solution.violation, solution.steps, solution.duals, solution.adjusted)

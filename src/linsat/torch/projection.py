@@ -9,7 +9,7 @@ import torch
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
 from linsat.arrays.newton import Newton
-from linsat.call import Request, keep, key_of, settled
+from linsat.call import Request, filled, keep, key_of
 from linsat.constraints.numbers import slots_given
 from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
@@ -31,7 +31,7 @@ def project(y: Any, request: Request) -> Any:
     if call is not None:
         return point(call.with_given(constraints, given) if given else call, y)
     slots = slots_given(constraints, given) if given and plain else None
-    reading = Reading.of(y, settled(request) if slots is None else request, slots)
+    reading = Reading.of(y, filled(request) if slots is None else request, slots)
     scores = reading.scores
     if _unrolls(reading.solver):
         return reading.answer(_unrolled(reading).x)
@@ -48,7 +48,7 @@ def project(y: Any, request: Request) -> Any:
 @one_thread_after_a_fork
 def solve(y: Any, request: Request) -> Solution:
     """See `linsat.solve`."""
-    reading = Reading.of(y, settled(request))
+    reading = Reading.of(y, filled(request))
     answer: Answers | Answer
     if _unrolls(reading.solver):
         answer = _unrolled(reading)
