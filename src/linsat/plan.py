@@ -144,6 +144,7 @@ class Plan:
 
     def left_over(self, answer: Answer) -> np.ndarray:
         """Which instances the core has not solved, and a method for large sparse programs may."""
+        assert isinstance(self.solver, Newton)
         return np.flatnonzero(handed_over(np.asarray(answer.codes), self.solver.max_steps))
 
     # ------------------------------------------------------------------ on arrays of any library

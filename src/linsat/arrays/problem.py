@@ -54,9 +54,9 @@ class Presolved:
 
     def flags(self, count: int | None = None) -> Tensor:
         """What every solver hands on, in one array of bool, (., 2 l + 2 k), or of ``count`` instances."""
-        xp, parts = namespace(self.free), (self.free, self.at_upper, self.active, self.tight)
+        xp, parts = namespace(self.free), [self.free, self.at_upper, self.active, self.tight]
         if count is not None:
-            parts = tuple(xp.broadcast_to(part, (count, part.shape[1])) for part in parts)
+            parts = [xp.broadcast_to(part, (count, part.shape[1])) for part in parts]
         return xp.concatenate(parts, -1)
 
     def where(self, these: Tensor, other: Presolved) -> Presolved:
