@@ -13,10 +13,10 @@ from linsat._array_namespace import to_numpy
 from linsat.arrays import Newton, Sinkhorn
 from linsat.arrays.interior import instances as interior_point
 from linsat.arrays.iteration import ArrayBackend
-from linsat.arrays.newton import STEPS_BEFORE_INTERIOR
+from linsat.arrays.judgement import decide
+from linsat.arrays.newton import STEPS_BEFORE_INTERIOR, handed_over
 from linsat.arrays.problem import Problem, Tensor
 from linsat.arrays.result import Claim, SolverResult, Stop
-from linsat.arrays.verdict import decide
 from linsat.errors import ConstraintError
 from linsat.status import Status
 from linsat.triton import TritonBackend
@@ -73,7 +73,7 @@ def choose(problem: Problem, solver: Newton) -> Backend:
 
 
 def run(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None = None) -> SolverResult:
-    """Solve every instance that presolve has not found infeasible; the verdict is that of `linsat.arrays.verdict`."""
+    """Solve every instance that presolve has not found infeasible; the verdict is that of `linsat.arrays.judgement`."""
     infeasible = problem.presolved.infeasible
     if not bool(infeasible.any()):
         return _solve(problem, solver, start)
@@ -103,9 +103,7 @@ def _solve(problem: Problem, solver: Newton | Sinkhorn, start: Tensor | None) ->
         result = decide(problem, claim, solver)
         if alone or result.solved:
             return result
-        left = result.codes == Status.STALLED.code
-        if solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
-            left = left | (result.codes == Status.STEP_LIMIT.code)
+        left = handed_over(result.codes, solver.max_steps)
     left = left.nonzero().squeeze(-1)
     if left.numel():
         problem, result.x = problem.in_double(), result.x.to(torch.float64)

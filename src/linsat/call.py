@@ -1,6 +1,7 @@
-"""`Call`: one call without its scores, ready for the native core; and what becomes of instances it has not solved.
+"""`Request`: what a caller asks for, beside the scores. `Call`: the same read for scores of one shape, to be solved.
 
-Both doors that use the core directly, numpy's and torch's, read their arguments into one.
+The doors of numpy and of torch make a call of a request; where JAX traces, `linsat.jax.call` makes a `TracedCall`. The
+native core solves a call where it can, the interior-point method on arrays of numpy what that leaves.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 
-from linsat._array_namespace import to_numpy
+from linsat._array_namespace import namespace, to_numpy
 from linsat.arrays import is_solver
 from linsat.arrays.interior import instances as interior_point
 from linsat.arrays.interior import quadratic
+from linsat.arrays.judgement import decide
 from linsat.arrays.newton import Newton
 from linsat.arrays.problem import Problem
-from linsat.arrays.verdict import decide
 from linsat.constraints.arrays import picked, side_by_side, spread
 from linsat.constraints.by_name import duals_by_name
 from linsat.constraints.constraint_set import Constraints
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 # Which number of a statement (`Numbers`) an argument is, where the set has no other rows.
 SLOT_OF = {"A": 0, "C": 0, "E": 0, "b": 1, "d": 1, "f": 1, "lower": 2, "upper": 3, "price": 4}
+_PLAIN = frozenset((Newton, str, bool, int, float))  # options by which a call is found again
 _RECENT = 64  # calls of one set that are kept
 DEFAULT = Newton()
 DEFAULT_TAU = 0.1
@@ -44,8 +46,16 @@ Given = Mapping[str, Any]  # numbers that come with a call, by their names
 ON_FAILURE: tuple[str, ...] = get_args(OnFailure)
 
 
-def check_options(solver: Any, on_failure: Any) -> None:
+class Options(NamedTuple):
+    """How a call is to be solved: what of a request is neither the set nor a number, but a plain constant."""
+
+    solver: Any = None  # a Solver or None, once `check_options` has seen it
+    on_failure: OnFailure = "raise"
+
+
+def check_options(options: Options) -> None:
     """Reject what is no solver, and unknown ways to handle failure."""
+    solver, on_failure = options
     if solver is not None and not is_solver(solver):
         raise ConstraintError(
             f"solver is {_shown(solver)}; expected a linsat.Newton or linsat.Sinkhorn. "
@@ -129,8 +139,7 @@ class Request(NamedTuple):
     constraints: Constraints
     given: Given
     objective: Objective
-    solver: Any = None  # a Solver, once `check_options` has seen it
-    on_failure: OnFailure = "raise"
+    options: Options = Options()
     start: Any = None
 
     @classmethod
@@ -140,15 +149,14 @@ class Request(NamedTuple):
         numbers: GivenNumbers,
         objective: Objective | None,
         tau: Any,
-        solver: Any,
-        on_failure: OnFailure,
+        options: Options,
         start: Any,
     ) -> Request:
         """From the arguments as they came."""
-        return cls(constraints, read_given(numbers), read_objective(objective, tau), solver, on_failure, start)
+        return cls(constraints, read_given(numbers), read_objective(objective, tau), options, start)
 
 
-def settled(request: Request) -> Request:
+def filled(request: Request) -> Request:
     """The same with the numbers that come with the call in its set."""
     constraints, given, *others = request
     return Request(with_numbers(constraints, given), {}, *others) if given else request
@@ -159,12 +167,13 @@ def key_of(request: Request) -> tuple[Any, ...] | None:
 
     With the same key a call needs no reading and no checks of anything but these numbers.
     """
-    constraints, solver, numbers = request.constraints, request.solver, request.objective.constant_key
-    if type(constraints) is not Constraints or numbers is None or request.start is not None:
+    options, numbers = request.options, request.objective.constant_key
+    if type(request.constraints) is not Constraints or numbers is None or request.start is not None:
         return None
-    if type(request.on_failure) is not str or not (solver is None or type(solver) is Newton):
-        return None
-    return numbers, solver, request.on_failure
+    for option in options:
+        if option is not None and type(option) not in _PLAIN:
+            return None
+    return numbers, options
 
 
 def with_numbers(constraints: Constraints, given: Mapping[str, Any]) -> Constraints:
@@ -267,7 +276,7 @@ class Call:
     plan: Plan
     stated: Numbers
     objective: Objective  # its numbers spread over the batch
-    on_failure: str
+    options: Options
     start: Array | None  # (N, k)
     batch_shape: tuple[int, ...]
     arrangement: Arrangement  # of the scores, and so of the answer
@@ -382,11 +391,20 @@ class Call:
         """The answer, with what its scores or its dtype make of instances."""
         if unusable is not None:
             answer.codes[unusable] = Status.NOT_FINITE.code
-        if not self.objective.finite_box:
-            beyond = ~np.isfinite(to_numpy(answer.x)).all(-1) & (answer.codes == Status.CONVERGED.code)
-            answer.codes[beyond] = Status.NOT_FINITE.code
+        self.mark_beyond(answer.codes, to_numpy(answer.x))
         answer.solved = not answer.codes.any()
         return answer
+
+    def mark_beyond(self, codes: Array, x: Array) -> bool:
+        """Whether some x (N, l) is beyond the range of its dtype: that is no answer, and its code (N,) says so now.
+
+        What finite bounds allow is checked before, `check_range`.
+        """
+        if self.objective.finite_box:
+            return False
+        beyond = ~namespace(x).isfinite(x).all(-1) & (codes == Status.CONVERGED.code)
+        codes[beyond] = Status.NOT_FINITE.code
+        return bool(beyond.any())
 
     def _finish(self, answer: Answer, left: np.ndarray, scores: np.ndarray) -> None:
         """What is left, by the interior-point method on arrays of numpy."""

@@ -55,13 +55,13 @@ def settle(call: Call, scores: Array, answer: Answer) -> Failed:
 def _explain(call: Call, scores: Array, answer: Answer) -> None:
     """Raise what is wrong with numbers that no solver could use: of one instance only where failures raise."""
     numbers = call.in_numpy()
-    if call.on_failure == "raise" or (answer.codes != Status.CONVERGED.code).all():
+    if call.options.on_failure == "raise" or (answer.codes != Status.CONVERGED.code).all():
         _check_numbers(call)
     held = np.isneginf(scores)
     if held.any():
         check_lower(held & np.isneginf(numbers.lower), call.constraints)
     unusable = answer.codes == Status.NOT_FINITE.code
-    if unusable.any() and call.on_failure == "raise":
+    if unusable.any() and call.options.on_failure == "raise":
         reject_scores(scores, numbers, call.constraints, int(unusable.nonzero()[0][0]))
 
 
@@ -86,7 +86,7 @@ def unusable_scores(call: Call, scores: Array) -> Failed:
         bad = ~np.isfinite(largest * width) | unfit  # infinity times 0 is not finite either
     if not bad.any():
         return None
-    if call.on_failure == "raise":
+    if call.options.on_failure == "raise":
         reject_scores(scores, numbers, constraints, int(bad.nonzero()[0][0]))
     return bad
 
@@ -94,7 +94,7 @@ def unusable_scores(call: Call, scores: Array) -> Failed:
 def _unfit(call: Call) -> Array:
     """(N,) or (1,) instances whose matrix is none, where a failure of some need not stop the others."""
     number = next(iter(call.objective.parameters().values()), None)
-    if not call.objective.couples or call.on_failure == "raise" or number is None or number.shape[0] == 1:
+    if not call.objective.couples or call.options.on_failure == "raise" or number is None or number.shape[0] == 1:
         return np.zeros(1, dtype=bool)
     unfit = np.zeros(number.shape[0], dtype=bool)
     for n in range(len(unfit)):
@@ -194,7 +194,7 @@ def _report(call: Call, scores: Array, answer: Answer) -> Failed:
         ends = (bound[min(first, bound.shape[0] - 1)] for bound in (numbers.lower, numbers.upper))
         reject_instance(call.constraints, call.own_instance(first), first, held, *ends)
 
-    return report(answer.codes, call.on_failure, reject)
+    return report(answer.codes, call.options.on_failure, reject)
 
 
 def report(codes: Array, on_failure: str, reject: Callable[[int], None]) -> Failed:

@@ -44,7 +44,7 @@ from linsat.arrays.interior import instances as interior_point
 from linsat.arrays.interior.method import minimise
 from linsat.arrays.interior.quadratic import with_matrix
 from linsat.arrays.newton import Newton
-from linsat.call import DEFAULT, Call, Request, check_options, joint_batch, own_instance
+from linsat.call import DEFAULT, Call, Options, Request, check_options, joint_batch, own_instance
 from linsat.constraints.arrays import as_array, namespace, positions_on
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.plain_rows import Choice, PlainRows, Selection, Stated, stated_numbers
@@ -200,7 +200,7 @@ class _Search:
         return np.array(sorted([*undecided, *index.tolist()]), dtype=np.int64)
 
     def _solve(self, choice: Choice, index: Array, start: Array, finish: bool) -> tuple[Numbers, Answer]:
-        """The linear rows of a choice, solved by the back end of the plan."""
+        """The linear rows of a choice, solved by the native core."""
         stated = _of(self.stated, index)
         selection = self.rows.selection(self.terms, choice, self.width, (len(index),))
         made = self.rows.numbers(self.terms, stated, selection)
@@ -468,7 +468,7 @@ class _Search:
 def solve_plain(
     plan: Plan, plain: Numbers, objective: Objective, scores: Array, start: Array, *, finish: bool
 ) -> Answer:
-    """Linear rows solved, failures as they are: here the back end is chosen. ``finish``: with all there is."""
+    """Linear rows solved by the native core, failures as they are; ``finish``: and by what it hands over to."""
     count = len(scores)
     if not plan.native():
         raise ConstraintError(
@@ -483,7 +483,7 @@ def solve_plain(
         plan=plan,
         stated=plain,
         objective=objective,
-        on_failure="ignore",
+        options=Options(plan.solver, "ignore"),
         start=start,
         batch_shape=(count,),
         arrangement="flat",
@@ -614,9 +614,9 @@ def prepare(request: Request, scores: Array) -> Prepared:
     Raises:
         ConstraintError: malformed arguments.
     """
-    constraints, objective, solver, start = request.constraints, request.objective, request.solver, request.start
-    check_options(solver, request.on_failure)
-    solver = DEFAULT if solver is None else solver
+    constraints, _, objective, options, start = request
+    check_options(options)
+    solver = DEFAULT if options.solver is None else options.solver
     if not isinstance(solver, Newton):
         raise ConstraintError("formulas with abs, maximum or norms are solved by linsat.Newton. Fix: leave solver out.")
     rows, terms = PlainRows.of(constraints, objective.entropic_slack), constraints._terms

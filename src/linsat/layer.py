@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from linsat._transforms import tracing, transforming
-from linsat.call import GivenNumbers, OnFailure, check_options, read_objective
+from linsat.call import GivenNumbers, OnFailure, Options, check_options, read_objective
 from linsat.constraints import Constraints
 from linsat.constraints.fingerprint import fingerprint
 from linsat.constraints.modelling import not_a_set
@@ -28,7 +28,7 @@ class LinSAT(nn.Module):
     """Projects scores onto a constraint set; see `linsat.project`.
 
     Args:
-        constraints: rows and box, compiled here once (so contradictory rows are rejected here).
+        constraints: rows and box, made ready here (so contradictory rows are rejected here).
         tau: short for ``objective=linsat.Entropy(tau=tau)``; an ``nn.Parameter`` is learned with the model.
         objective: what is optimised, as in `linsat.project`; its ``nn.Parameter`` fields are learned with the model.
         solver, on_failure: as in `linsat.project`.
@@ -65,9 +65,9 @@ class LinSAT(nn.Module):
         tau = numbers.get("tau", 1.0)
         if not isinstance(tau, torch.Tensor) and not (isinstance(tau, (int, float)) and 0 < tau < math.inf):
             raise ConstraintError(f"tau is {tau!r}; expected a positive number or tensor. Fix: for example tau=0.1.")
-        check_options(solver, on_failure)
+        check_options(Options(solver, on_failure))
         objective.check_bounds(constraints)
-        _compile_ahead(constraints, objective)
+        _make_ready(constraints, objective)
         self.constraints = constraints
         self._objective = objective
         self.solver = solver
@@ -181,8 +181,8 @@ class LinSAT(nn.Module):
         return f"{repr(self.constraints).splitlines()[0]}, {text}"
 
 
-def _compile_ahead(constraints: Constraints, objective: Objective) -> None:
-    """Compile a set whose numbers all instances share, and solve it once at scores 0.
+def _make_ready(constraints: Constraints, objective: Objective) -> None:
+    """Have a set whose numbers all instances share decided, by solving it once at scores 0.
 
     Raises:
         InfeasibleError: the rows contradict each other.

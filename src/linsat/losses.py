@@ -26,7 +26,7 @@ from torch import Tensor
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import has_tangent, mapped, outside_graphs
 from linsat.arrays.problem import Problem, StandardForm
-from linsat.call import OnFailure, Request, read_objective
+from linsat.call import OnFailure, Options, Request, read_objective
 from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten, holds_tensors
@@ -98,7 +98,7 @@ def fenchel_young_loss(
             "constraints have formulas with abs, a maximum or a norm, for which there is no such loss. Fix: your own "
             "loss on linsat.project."
         )
-    reading = _read(y, Request(constraints, {}, objective, solver, on_failure))
+    reading = _read(y, Request(constraints, {}, objective, Options(solver, on_failure)))
     _reject_transforms(reading)
     _reject_learned(constraints)
     t = _read_target(target, reading)
@@ -143,7 +143,7 @@ def _masked(loss: Tensor, failed: Tensor | None, call: TensorCall, answer: Answe
     """The losses, without gradients of instances that were not solved."""
     if failed is None:
         return loss
-    loss = torch.where(failed, torch.nan if call.on_failure == "nan" else loss.detach(), loss)
+    loss = torch.where(failed, torch.nan if call.options.on_failure == "nan" else loss.detach(), loss)
     return loss.masked_fill(answer.codes == Status.NOT_FINITE.code, torch.nan)
 
 

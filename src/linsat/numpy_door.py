@@ -34,7 +34,6 @@ from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
 from linsat.plan import Numbers, Plan, plan_of
 from linsat.solution import Solution
-from linsat.status import Status
 
 Array = np.ndarray
 
@@ -105,11 +104,11 @@ def _flat(scores: Array) -> Array:
 
 def _read(y: Any, request: Request) -> tuple[Call, Array]:
     """The call, and the scores (N, l) in the dtype in which they came."""
-    constraints, given, objective, solver = request.constraints, request.given, request.objective, request.solver
+    constraints, given, objective, options, start = request
     if not isinstance(constraints, Constraints):
         raise not_a_set(constraints)
-    check_options(solver, request.on_failure)
-    solver = DEFAULT if solver is None else solver
+    check_options(options)
+    solver = DEFAULT if options.solver is None else options.solver
     if objective.native is None or not isinstance(solver, Newton):
         raise NotHere(f"{type(objective).__name__} with {type(solver).__name__} runs on torch operations")
     like, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, read_scores)
@@ -135,8 +134,8 @@ def _read(y: Any, request: Request) -> tuple[Call, Array]:
         plan=plan,
         stated=numbers,
         objective=objective,
-        on_failure=request.on_failure,
-        start=read_start(request.start, batch, constraints, _floats),
+        options=options,
+        start=read_start(start, batch, constraints, _floats),
         batch_shape=batch,
         arrangement=arrangement,
         owner=functools.partial(with_numbers, constraints, given if slots else {}),
@@ -166,11 +165,10 @@ def _solve(call: Call, scores: Array) -> Answer:
     dtype = scores.dtype if scores.dtype in (np.float32, np.float64) else np.dtype(np.float32)
     readable = np.ascontiguousarray(scores, dtype)
     answer = call.solve(readable, np.empty_like(readable))
-    if dtype != scores.dtype and not call.objective.finite_box:
+    if dtype != scores.dtype:
         with np.errstate(over="ignore"):
-            beyond = ~np.isfinite(answer.x.astype(scores.dtype)).all(-1) & (answer.codes == Status.CONVERGED.code)
-        if beyond.any():
-            answer.codes[beyond] = Status.NOT_FINITE.code
+            narrow = answer.x.astype(scores.dtype)
+        if call.mark_beyond(answer.codes, narrow):
             call.report(answer, scores)
     return answer
 

@@ -1,10 +1,14 @@
-"""`Plan`: a constraint set made ready for a kind of call. It owns everything that is kept between calls.
+"""`Plan`: a constraint set made ready for a kind of call.
 
     what a user states -> Numbers -> Plan -> native core, or arrays -> Answer
 
 A plan knows the pattern, the objective's kind and the solver; numbers come with each call, unless ``constant``. Its own
 arrays are numpy's: the doors (numpy, torch, JAX) bring theirs, and the core takes both. It decides nothing about
 gradients nor about what becomes of failures (`linsat.failures`).
+
+What is kept between calls is kept with what it follows from: with a pattern (`SparsityPattern.cache`), with a plan
+(``kept``), with a set its plans, its calls (`linsat.call.keep`) and its constants as solvers and graphs read them. The
+process keeps constants of objectives (`linsat.torch.call`) and the plans of saved graphs (`linsat.torch.rebuilt`).
 """
 
 from __future__ import annotations
@@ -12,19 +16,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from linsat import constant
 from linsat._array_namespace import namespace
 from linsat._optional import is_tensor
 from linsat._senses import GREATER
 from linsat._transforms import plain_tensors
 from linsat.arrays.box import Box
-from linsat.arrays.forced import presolve_by_program
-from linsat.arrays.newton import STEPS_BEFORE_INTERIOR, Newton
-from linsat.arrays.presolve import everything_free, has_even_interior, propagate
+from linsat.arrays.newton import Newton, handed_over
+from linsat.arrays.presolve import everything_free, propagate
 from linsat.arrays.problem import Presolved, Problem, StandardForm
 from linsat.arrays.rows import RowMatrix, RowPattern
 from linsat.constraints.constraint_set import Constraints
@@ -37,8 +41,6 @@ from linsat.native.batch import Answer, Array, Statement
 from linsat.native.binding import Core, load
 from linsat.native.layout import NativeLayout, fits_dense, make_layout
 from linsat.objectives import Objective
-from linsat.status import Status
-from linsat.verdict.diagnosis import reject_infeasible
 
 if TYPE_CHECKING:
     from linsat.arrays import Sinkhorn
@@ -46,9 +48,6 @@ if TYPE_CHECKING:
     Solver = Newton | Sinkhorn
 else:  # Sinkhorn needs torch
     Solver = Any
-
-# A set whose every share lies this far inside (0, 1) at scores 0 has an interior: nothing is forced.
-_WELL_INSIDE = 1e-5
 
 
 def numbers_of(constraints: Constraints, width: int, batch_shape: Sequence[int]) -> Numbers:
@@ -144,12 +143,9 @@ class Plan:
         )
 
     def left_over(self, answer: Answer) -> np.ndarray:
-        """Which instances (N,) the core has not solved, and a method for large sparse programs may."""
-        codes, solver = np.asarray(answer.counts[0]), self.solver
-        left = codes == Status.STALLED.code
-        if isinstance(solver, Newton) and solver.max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's
-            left = left | (codes == Status.STEP_LIMIT.code)
-        return np.flatnonzero(left)
+        """Which instances the core has not solved, and a method for large sparse programs may."""
+        assert isinstance(self.solver, Newton)
+        return np.flatnonzero(handed_over(np.asarray(answer.codes), self.solver.max_steps))
 
     # ------------------------------------------------------------------ on arrays of any library
 
@@ -214,71 +210,22 @@ class Plan:
         share = xp.cast(tight & (self.senses(form.rows) == GREATER), form.rhs)
         return Presolved(free, at_upper, active, tight, share, free[:, 0] & ~free[:, 0])
 
-    # ------------------------------------------------------------------ constant numbers: decided once
+    # ------------------------------------------------------------------ constant numbers (`linsat.constant`)
 
     def known(self) -> np.ndarray | None:
         """What is decided for all instances of a call; None: each has its own, as bounds that bind in `Quadratic`."""
         return self.decided() if self.constant and not self.objective.couples else None
 
     def decided(self) -> np.ndarray:
-        """What every call with constant numbers can rely on, (1, .); worked out at the first.
-
-        Variables that the rows force to a bound are looked for here, for objectives that never reach one: by solving
-        once at scores 0, and by a linear program where that comes close to a bound. Sets for the interior-point method
-        need none of it.
+        """What every call with constant numbers can rely on, (1, .), packed; worked out at the first.
 
         Raises:
             InfeasibleError: the rows contradict each other; names a minimal conflicting set.
         """
         if "decided" not in self.kept:
             self.objective.check_bounds(self.owner())
-            with np.errstate(all="ignore"):
-                self.kept["decided"] = pack(self._settled())
+            self.kept["decided"] = pack(constant.presolved(self))
         return self.kept["decided"]
-
-    def _settled(self) -> Presolved:
-        assert self.numbers is not None
-        form = self.form(self.numbers)
-        senses = self.senses(form.rows)
-        presolved = self.presolve(form)
-        if bool(presolved.infeasible.any()):
-            reject_infeasible(self.owner())
-            presolved = replace(presolved, infeasible=np.zeros_like(presolved.infeasible))
-        plain_set = not self.objective.interior or not self.solver.presolves
-        if plain_set or not bool(presolved.active.any()) or has_even_interior(form, senses) or form.rows.sparse:
-            return presolved
-        if self._well_inside(form, presolved):
-            return presolved
-        decided = presolve_by_program(form, senses, presolved)
-        if bool(decided.infeasible.any()):
-            reject_infeasible(self.owner())
-            return presolved
-        return decided
-
-    def _well_inside(self, form: StandardForm, presolved: Presolved) -> bool:
-        """Whether the answer at scores 0 keeps away from every bound, so that nothing is forced to one."""
-        assert self.numbers is not None
-        probe = replace(self, numbers=None, kept={}, solver=Newton(max_steps=STEPS_BEFORE_INTERIOR))
-        if not probe.native():
-            return False
-        scores = np.zeros((1, self.width))
-        objective = self.objective.probe(scores)
-        statement = probe.state(self.numbers, tuple(objective.parameters().values()), 1)
-        answer = probe.solve(statement, scores, np.empty_like(scores))
-        if not answer.solved:
-            return False
-        problem = form.problem(scores, objective, presolved)
-        width, t = problem.upper - problem.lower, answer.x - problem.lower
-        if not objective.finite_box:  # only its lower bound is out of reach
-            largest = np.where(presolved.free, t, 0.0).max(-1, keepdims=True)
-            return bool(((t > _WELL_INSIDE * np.minimum(width, largest)) | ~presolved.free).all())
-        share = t / np.where(width > 0, width, 1.0)
-        inside = bool(((share * (1 - share) > _WELL_INSIDE) | ~presolved.free).all())
-        if not objective.entropic_slack or not inside:
-            return inside
-        z = problem.slack_shares(answer.duals * problem.scale)
-        idle = ~presolved.active | (problem.slack <= 0)
-        return bool(((z * (1 - z) > _WELL_INSIDE) | idle).all())
 
 
 def plan_of(constraints: Constraints, objective: Objective, solver: Solver, width: int, *, given: bool = False) -> Plan:
@@ -324,5 +271,4 @@ def hold(numbers: Numbers, scores: Array, objective: Objective) -> tuple[Numbers
 
 def pack(presolved: Presolved) -> np.ndarray:
     """What presolve decided as one array, as the native core reads and writes it."""
-    parts = (presolved.free, presolved.at_upper, presolved.active, presolved.tight)
-    return np.ascontiguousarray(np.concatenate(parts, -1).astype(np.uint8))
+    return np.ascontiguousarray(presolved.flags().astype(np.uint8))

@@ -12,7 +12,7 @@ from linsat import formulas, numpy_door
 from linsat._array_namespace import to_numpy
 from linsat._optional import is_tensor, require
 from linsat._transforms import outside_graphs, tracing
-from linsat.call import GivenNumbers, OnFailure, Request, joint_batch, read_objective, read_start, settled
+from linsat.call import GivenNumbers, OnFailure, Options, Request, filled, joint_batch, read_objective, read_start
 from linsat.constraints.arrays import as_array
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten, holds_tensors
@@ -58,7 +58,8 @@ def project(
         numbers: in place of the set's own for this call, by their names: coefficients ``A``, ``C``, ``E`` as
             `Constraints.with_coefficients` takes them, right-hand sides ``b``, ``d``, ``f`` or, by the names of rows,
             ``rhs={"budget": 3.0}``, bounds ``lower`` and ``upper``, the ``price`` of soft rows, ``T`` and ``t`` of
-            formulas as `Constraints.with_rhs` takes ``t``. The cheapest way to rows that change with every call.
+            formulas as `Constraints.with_rhs` takes ``t``. The cheapest way to rows that change with every
+            call, most of all where the set has rows of one kind (A, C or E): those of several are joined in each call.
 
     Returns:
         x like y: same shape or dict (broadcast with per-instance constraints), dtype and device. Gradients reach y,
@@ -71,9 +72,9 @@ def project(
         ConstraintError: malformed arguments; with ``on_failure="raise"``, NaN or +inf among the scores.
         ConvergenceError: with ``on_failure="raise"``.
     """
-    request = Request.of(constraints, numbers, objective, tau, solver, on_failure, start)
+    request = Request.of(constraints, numbers, objective, tau, Options(solver, on_failure), start)
     if formulas.takes(constraints):
-        return _with_formulas(y, settled(request)).x
+        return _with_formulas(y, filled(request)).x
     if holds_tensors(y):
         from linsat.torch.projection import project
 
@@ -99,13 +100,13 @@ def solve(
 
     As the status says which instances were not solved, the default is to warn.
     """
-    return solve_request(y, Request.of(constraints, numbers, objective, tau, solver, on_failure, start))
+    return solve_request(y, Request.of(constraints, numbers, objective, tau, Options(solver, on_failure), start))
 
 
 def solve_request(y: Any, request: Request) -> Solution:
     """`solve`, its arguments read."""
     if formulas.takes(request.constraints):
-        return _with_formulas(y, settled(request))
+        return _with_formulas(y, filled(request))
     if holds_tensors(y):
         from linsat.torch.projection import solve
 
@@ -136,13 +137,14 @@ def _with_formulas(y: Any, request: Request) -> Solution:
         solution = solve_request(scores, request._replace(constraints=call.plain, objective=objective, start=begin))
         solution = replace(solution, duals=call.rows.duals(solution.duals), constraints=constraints)
     else:
-        plain = request._replace(constraints=call.plain, objective=objective, on_failure="ignore", start=call.start)
+        options = request.options._replace(on_failure="ignore")
+        plain = request._replace(constraints=call.plain, objective=objective, options=options, start=call.start)
         solution = solve_request(scores, plain)
         codes = to_numpy(solution.codes).reshape(-1)
         codes = np.where(chosen.counts[0] == Status.CONVERGED.code, codes, chosen.counts[0])
         batch, width = tuple(solution.codes.shape), flat.shape[-1]
         failed = call.report(
-            codes, np.broadcast_to(flat, (*batch, width)).reshape(-1, width), request.on_failure, batch
+            codes, np.broadcast_to(flat, (*batch, width)).reshape(-1, width), request.options.on_failure, batch
         )
         solution = call.solution(solution, codes, failed)
     if layout is None or arrangement == "flat":

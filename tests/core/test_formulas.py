@@ -644,3 +644,26 @@ class TestFullQuadratics:
         y = torch.tensor([0.1, 0.2, 0.9, 0.3], dtype=torch.float64, requires_grad=True)
         assert ((project(y, P) - held) == 0).sum() == 1  # one is not traded
         assert torch.autograd.gradcheck(project, (y, P.requires_grad_()), atol=1e-6)
+
+
+def test_jax_traced_takes_a_start() -> None:
+    """Duals of an earlier solve spare all steps, whole or by the names of rows; malformed ones are rejected."""
+    jax = pytest.importorskip("jax")
+    import linsat.jax as door
+
+    w = Variable(N, name="w")
+    joint, plain = abs(w - CENTRE).sum() <= 0.2, abs(w - CENTRE) <= 0.04
+    cons = subject_to((w.sum() == 1).named("budget"), joint.named("turnover"), w >= 0, w <= 1)
+    y = np.random.default_rng(3).normal(size=(3, N))
+    first = linsat.solve(y, cons, objective=linsat.Euclidean())
+    by_name = {name: first.duals[:, [cons.names.index(name)]] for name in cons.names}
+    assert first.steps.min() > 1
+
+    with jax.enable_x64(True):
+        for start in (first.duals, by_name):
+            again = jax.jit(lambda y, start: door.solve(y, cons, objective=linsat.Euclidean(), start=start))(y, start)
+            assert np.abs(again.x - first.x).max() < 1e-9
+            assert np.asarray(again.steps).tolist() == [0, 0, 0]
+        for rows in (joint, plain):
+            with pytest.raises(ConstraintError, match=r"start has shape \(3, 7\); expected duals of shape .* Fix: "):
+                jax.jit(lambda y, rows=rows: door.project(y, subject_to(w.sum() == 1, rows), start=np.zeros((3, 7))))(y)

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import linsat
 from linsat import _transforms
+from linsat.call import Options
 from linsat.torch.operator import Arguments
 from linsat.torch.options import describe
 from tests.helpers.statements import Stated
@@ -287,7 +288,7 @@ def test_a_users_own_objective_in_a_graph():
     torch.testing.assert_close(
         compiled(y), linsat.project(3 * y, CAPS, objective=linsat.Euclidean()), atol=1e-8, rtol=0
     )
-    text = describe(Scaled(3.0), linsat.Newton(), on_failure="raise", constant=True, names=None)
+    text = describe(Scaled(3.0), Options(linsat.Newton()), constant=True, names=None)
     arguments = operator_arguments(linsat.Euclidean())._replace(options=text.replace("Scaled", "Unheard"))
     with pytest.raises(linsat.ConstraintError, match="'Unheard', which this process does not know"):
         torch.ops.linsat.project(*arguments)
@@ -307,7 +308,7 @@ def operator_arguments(objective, *, learned: bool = False) -> Arguments:
         numbers=numbers,
         parameters=parameters,
         start=None,
-        options=describe(objective, linsat.Newton(), on_failure="raise", constant=not learned, names=None),
+        options=describe(objective, Options(linsat.Newton()), constant=not learned, names=None),
     )
 
 

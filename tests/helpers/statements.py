@@ -11,7 +11,7 @@ import linsat
 from linsat.arrays.presolve import everything_free
 from linsat.arrays.problem import Problem, StandardForm
 from linsat.arrays.rows import RowMatrix
-from linsat.call import Request
+from linsat.call import Options, Request
 from linsat.native.batch import Answer
 from linsat.plan import Plan
 from linsat.torch.arrays import attempt
@@ -34,7 +34,7 @@ class Stated:
         return cls(cons, objective, scores)
 
     def call(self, solver: linsat.Newton | None = None, start: torch.Tensor | None = None) -> TensorCall:
-        return Reading.of(self.scores, Request(self.cons, {}, self.given, solver, "ignore", start)).call()
+        return Reading.of(self.scores, Request(self.cons, {}, self.given, Options(solver, "ignore"), start)).call()
 
     @property
     def plan(self) -> Plan:
@@ -91,7 +91,7 @@ def form_of(cons: linsat.Constraints, objective: Any = None) -> StandardForm:
     """The standard form of a set."""
     assert cons.num_variables is not None
     scores = torch.zeros(*cons.batch_shape, cons.num_variables, dtype=torch.float64)
-    call = Reading.of(scores, Request(cons, {}, objective or linsat.Euclidean(), None, "ignore")).call()
+    call = Reading.of(scores, Request(cons, {}, objective or linsat.Euclidean(), Options(None, "ignore"))).call()
     return call.plan.form(call.tensors())
 
 
@@ -101,7 +101,7 @@ def rows_of(cons: linsat.Constraints) -> RowMatrix:
 
 def untouched_problem(cons: linsat.Constraints, objective: Any, scores: torch.Tensor) -> Problem:
     """The problem on arrays before anything was asked about its rows: nothing is fixed, nothing infeasible."""
-    call = Reading.of(scores, Request(cons, {}, objective, None, "ignore")).call()
+    call = Reading.of(scores, Request(cons, {}, objective, Options(None, "ignore"))).call()
     form, own = call.plan.form(call.tensors()), objective.spread(scores.shape[:1], scores.shape[1], torch.device("cpu"))
     return form.problem(
         scores, own, everything_free(form), senses=call.plan.senses(form.rows), side=call.tensors().side

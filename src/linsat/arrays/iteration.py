@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from linsat.arrays import newton as constants
+from linsat.arrays.judgement import optimal
 from linsat.arrays.linear_algebra import is_dense
 from linsat.arrays.newton import Newton
 from linsat.arrays.problem import Problem, Tensor
 from linsat.arrays.result import Claim, Stop, farkas_gap
 from linsat.arrays.step import Setting, State, first_state, polish, step
-from linsat.arrays.verdict import optimal
 
 # Passes between two looks at who is done. On the CPU a look costs nothing; elsewhere it makes the host wait for the
 # device, which then runs out of work. Who is done between two looks waits, so that no answer depends on this number.

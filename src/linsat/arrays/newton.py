@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 from linsat._array_namespace import namespace
 from linsat.errors import ConstraintError
+from linsat.status import Status
 
 # Found on random systems (positive, signed, degenerate) from tau = 1 to 0.001.
 LOOSE_RESIDUAL = 0.3  # intermediate temperatures are only solved to this
@@ -52,6 +53,14 @@ FINE = 1e-4  # of tol: an error that the last step, taken when e <= tol, need no
 CERTIFICATE_EVERY = 8  # passes between two looks for a proof of infeasibility
 # The interior-point method takes over after this many steps: it needs 10 to 40, of ten times the cost, on anything.
 STEPS_BEFORE_INTERIOR = 60
+
+
+def handed_over(codes: Any, max_steps: int) -> Any:
+    """Of instances that Newton's method has left with these codes (N,), those that the interior-point method takes."""
+    left = codes == Status.STALLED.code
+    if max_steps > STEPS_BEFORE_INTERIOR:  # else the limit is the user's, and final
+        left = left | (codes == Status.STEP_LIMIT.code)
+    return left
 
 
 @dataclass(frozen=True)

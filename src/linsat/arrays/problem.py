@@ -52,6 +52,13 @@ class Presolved:
     def select(self, index: Tensor) -> Presolved:
         return Presolved(**{f.name: _select(getattr(self, f.name), index) for f in fields(self)})
 
+    def flags(self, count: int | None = None) -> Tensor:
+        """What every solver hands on, in one array of bool, (., 2 l + 2 k), or of ``count`` instances."""
+        xp, parts = namespace(self.free), [self.free, self.at_upper, self.active, self.tight]
+        if count is not None:
+            parts = [xp.broadcast_to(part, (count, part.shape[1])) for part in parts]
+        return xp.concatenate(parts, -1)
+
     def where(self, these: Tensor, other: Presolved) -> Presolved:
         """This for some instances, (N,) bool, and ``other`` for the rest."""
         xp = namespace(self.free)

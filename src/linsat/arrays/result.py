@@ -16,7 +16,7 @@ Ended = TypeVar("Ended", bound="_Ended")
 
 
 class Stop(IntEnum):
-    """Why a solver left an instance. Only `linsat.arrays.verdict` makes a status of it."""
+    """Why a solver left an instance. Only `linsat.arrays.judgement` makes a status of it."""
 
     RUNS = -1  # it has not
     ARRIVED = 0  # its own rule says that it is done; whether that is an answer, the verdict says

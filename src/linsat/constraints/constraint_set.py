@@ -65,8 +65,8 @@ class Constraints:
             have, or one text per variable; default ``x[0]``, ``x[1]``, ...
 
     A set is immutable. Tensors that require gradients are kept by reference, everything else is copied; so a learned
-    ``b`` may be an ``nn.Parameter`` that an optimiser updates. The first projection compiles the set (presolve, check
-    for contradictions) and keeps the result; `check` looks for contradictions at once.
+    ``b`` may be an ``nn.Parameter`` that an optimiser updates. The first projection decides what constants decide
+    (presolve, check for contradictions) and keeps the result; `check` looks for contradictions at once.
 
     Raises:
         ConstraintError: malformed input; the message names argument, index, value and fix.
@@ -246,8 +246,8 @@ class Constraints:
     def check(self, *, seconds: float | None = 60.0) -> Constraints:
         """Decide whether the rows can hold within the bounds, which may be infinite; returns the set itself.
 
-        Nothing is compiled. Sets with per-instance numbers are not judged here but instance by instance when they are
-        solved. Cost: one linear program (HiGHS); a conflict costs one more for each of its rows.
+        Nothing is kept for projections. Sets with per-instance numbers are not judged here but instance by instance
+        when they are solved. Cost: one linear program (HiGHS); a conflict costs one more for each of its rows.
 
         Args:
             seconds: time limit; None for no limit.
@@ -567,7 +567,7 @@ class Constraints:
         return joint_width(self._matrices, self._bounds(), None if self._layout is None else self._layout.size)
 
     def _settle(self, *, same_bounds: bool = False) -> None:
-        """Check what right-hand sides and bounds must agree on; begin without anything compiled."""
+        """Check what right-hand sides and bounds must agree on; begin without anything kept."""
         if not same_bounds:
             check_bounds(self._lower, self._upper, self._layout)
         filled = () if self._terms is None else self._terms.row
@@ -581,11 +581,10 @@ class Constraints:
             live = live or self._terms.matrix.live
         shapes |= {name: tuple(n.shape[:-1]) for name, n in numbers.items() if n.ndim > 1}
         self._batch_shape = joint_batch_shape(shapes)
-        # What calls have made ready, by kind (linsat.plan) and by everything but numbers (linsat.call); plain
-        # dicts, because filling them twice is harmless.
-        self._plans: dict[Any, Any] = {}
-        self._calls: dict[Any, Any] = {}
-        self._in_graphs = Kept()
+        # Kept for later calls; plain dicts, because filling them twice is harmless.
+        self._plans: dict[Any, Any] = {}  # by kind of call (linsat.plan), and constants that follow from the set
+        self._calls: dict[Any, Any] = {}  # by everything but numbers (linsat.call)
+        self._in_graphs = Kept()  # constants that a graph of torch.compile holds
         self._slots: dict[Any, Any] = {}  # constants as solvers read them
         self._fixed = not live and not any(map(arrays.followed, numbers.values()))
         # Kept by reference: their numbers may change.

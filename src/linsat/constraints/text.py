@@ -14,7 +14,7 @@ from linsat.constraints.structure import EQUAL, GREATER, LESS
 if TYPE_CHECKING:
     from linsat.constraints.constraint_set import Constraints
 
-NAME_TERMS = 4  # of a row that is called by what it says
+NAME_TERMS, _TERMS = 4, 6  # of a row that is called by what it says; of one in a message
 SENSE_TEXT = {LESS: "<=", EQUAL: "==", GREATER: ">="}
 
 
@@ -71,9 +71,9 @@ def _left_side(constraints: Constraints, index: int, instance: int | None, terms
     return f"{left} {SENSE_TEXT[int(structure.senses[index])]}"
 
 
-def named_row_text(constraints: Constraints, index: int, *, instance: int | None = None, terms: int = 6) -> str:
+def named_row_text(constraints: Constraints, index: int, *, instance: int | None = None) -> str:
     """One row with its name, where it was given one."""
-    name, text = constraints.names[index], row_text(constraints, index, instance, terms)
+    name, text = constraints.names[index], row_text(constraints, index, instance, _TERMS)
     # Rows without a name are called by what they said when they were written.
     return text if name.startswith(_left_side(constraints, index, instance, NAME_TERMS)) else f"{name}: {text}"
 

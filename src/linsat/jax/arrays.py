@@ -23,6 +23,7 @@ from linsat._array_namespace import namespace
 from linsat._senses import EQUAL, GREATER, LESS
 from linsat.arrays import Newton
 from linsat.arrays import newton as constants
+from linsat.arrays.judgement import decide, optimal
 from linsat.arrays.linear_algebra import MOST_DENSE_ROWS
 from linsat.arrays.newton import precision_of
 from linsat.arrays.problem import Problem
@@ -30,7 +31,6 @@ from linsat.arrays.result import Claim, Stop, farkas_gap
 from linsat.arrays.rows import RowMatrix
 from linsat.arrays.saddle import explicit
 from linsat.arrays.step import Setting, State, first_state, polish, step
-from linsat.arrays.verdict import decide, optimal
 from linsat.errors import ConstraintError
 from linsat.jax.operands import MOVING, Kind, Operands, Solved, work_dtype
 from linsat.jax.single import refine, residuals
@@ -75,10 +75,9 @@ def solve(*operands: Array, kind: Kind) -> list[Array]:
     result = decide(problem, claim, solver, holds)
     codes = jnp.where(rests, asked, result.codes)
     x = jnp.where((codes == Status.NOT_FINITE.code)[:, None], jnp.nan, result.x)
-    duals, p = problem.multipliers(result.mu), problem.presolved
-    flags = [jnp.broadcast_to(part, (len(x), part.shape[1])) for part in (p.free, p.at_upper, p.active, p.tight)]
+    duals, flags = problem.multipliers(result.mu), problem.presolved.flags(len(x))
     counts = jnp.stack([codes, *result.counts[1:]], -1).astype(np.int32)
-    return [x.astype(given.scores.dtype), duals, _bits(duals), counts, jnp.concatenate(flags, -1).astype(np.uint8)]
+    return [x.astype(given.scores.dtype), duals, _bits(duals), counts, flags.astype(np.uint8)]
 
 
 def push(*operands: Array, kind: Kind, moving: tuple[int, ...]) -> list[Array]:

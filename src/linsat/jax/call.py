@@ -41,8 +41,7 @@ class TracedCall:
     batch: tuple[int, ...]
     dtype: Any  # of the scores, and so of x
     arrangement: Arrangement
-    constraints: Constraints
-    on_failure: str
+    request: Request
 
     def solve(self) -> Answers:
         return solve(self.kind, self.operands)
@@ -50,15 +49,16 @@ class TracedCall:
     def restored(self, x: Array) -> Any:
         """x (N, l) in the shape (or dict of shapes) and dtype of the scores."""
         x = x.reshape(*self.batch, x.shape[-1]).astype(self.dtype)
-        layout = self.constraints._layout
+        layout = self.request.constraints._layout
         return x if layout is None or self.arrangement == "flat" else layout.restored(x, self.arrangement)
 
 
-def check(constraints: Any, solver: Any, on_failure: Any) -> None:
+def check(request: Request) -> None:
     """Reject what is no set of constants, no solver for JAX, and unknown ways to handle failure."""
+    constraints, solver = request.constraints, request.options.solver
     if not isinstance(constraints, Constraints):
         raise not_a_set(constraints)
-    check_options(solver, on_failure)
+    check_options(request.options)
     if not constraints._fixed:
         constraints.statement()  # says why such a set cannot be a constant of the computation
     if solver is not None and not isinstance(solver, Newton):
@@ -71,10 +71,10 @@ def check(constraints: Any, solver: Any, on_failure: Any) -> None:
 
 def read(y: Any, request: Request) -> TracedCall:
     """Everything a call says, or a `ConstraintError` that names the argument."""
-    constraints, given, objective, solver = request.constraints, request.given, request.objective, request.solver
-    check(constraints, solver, request.on_failure)
+    constraints, given, objective, options, start = request
+    check(request)
     scores, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, _scores)
-    numbers = {name: _floating(name, value) for name, value in given.items()}
+    numbers = {name: floating(name, value) for name, value in given.items()}
     adjusted, freed = constraints._adjustment(), None
     if "f" in numbers:
         dtype = _known(jnp.asarray, given["f"]).dtype
@@ -87,7 +87,7 @@ def read(y: Any, request: Request) -> TracedCall:
         batch = _joint(batch, slot.shape[:-1], name)
     width = scores.shape[-1]
     objective = objective.read(constraints._layout, batch, width)
-    plan = plan_of(constraints, objective, solver or DEFAULT, width, given=bool(slots))
+    plan = plan_of(constraints, objective, options.solver or DEFAULT, width, given=bool(slots))
     if plan.constant:
         _require_consistent(plan, constraints)
     own = slots_of(constraints, width, batch if constraints.batch_shape or slots else (), slots)
@@ -97,12 +97,12 @@ def read(y: Any, request: Request) -> TracedCall:
     count, work = math.prod(batch), jax.dtypes.canonicalize_dtype(np.float64)
     flat = jnp.broadcast_to(scores, (*batch, width)).reshape(count, width)
     flat = flat if flat.dtype in (np.float32, np.float64) else flat.astype(np.float32)
-    begin = read_start(request.start, batch, constraints, lambda s: _floating("start", s), look=False)
+    begin = read_start(start, batch, constraints, lambda s: floating("start", s), look=False)
     begin = None if begin is None else jax.lax.stop_gradient(begin)
     rest = _rest_of_sides(constraints, numbers, freed, batch) if "side" in slots else None
     operands = operands_of(kind, flat, mine, [jnp.asarray(number, work) for number in parameters], begin, rest)
     adjusted = jnp.broadcast_to(adjusted, batch)
-    return TracedCall(kind, operands, adjusted, batch, scores.dtype, arrangement, constraints, request.on_failure)
+    return TracedCall(kind, operands, adjusted, batch, scores.dtype, arrangement, request)
 
 
 def _rest_of_sides(
@@ -178,7 +178,7 @@ def _scores(name: str, y: Any) -> Array:
     return scores
 
 
-def _floating(name: str, value: Any) -> Array:
+def floating(name: str, value: Any) -> Array:
     """A number of a call in the precision of JAX."""
     try:
         array = _known(jnp.asarray, value)

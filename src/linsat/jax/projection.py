@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from linsat import formulas, numpy_door, projection
 from linsat.arrays import Newton
 from linsat.arrays.bound_duals import bound_duals
-from linsat.call import Call, GivenNumbers, OnFailure, Request, settled, with_numbers
+from linsat.call import Call, GivenNumbers, OnFailure, Options, Request, filled, with_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.failures import settle
@@ -105,14 +105,14 @@ def project(
         ConvergenceError: with ``on_failure="raise"``, outside of traces.
     """
     _reject_names(numbers)
-    request = Request.of(constraints, numbers, objective, tau, solver, on_failure, start)
+    request = Request.of(constraints, numbers, objective, tau, Options(solver, on_failure), start)
     answer = _outside_traces(y, request, lambda *own: jax.tree.map(jnp.asarray, numpy_door.project(*own)))
     if answer is not None:
         return answer.x if isinstance(answer, Solution) else answer
     if formulas.takes(constraints):
         return with_formulas(y, request).x
     call = read(y, request)
-    return call.restored(_settled(call, call.solve(), request.given).x)
+    return call.restored(_settled(call, call.solve()).x)
 
 
 def solve(
@@ -131,14 +131,18 @@ def solve(
     As the status says which instances were not solved, the default is to warn.
     """
     _reject_names(numbers)
-    request = Request.of(constraints, numbers, objective, tau, solver, on_failure, start)
+    return solve_request(y, Request.of(constraints, numbers, objective, tau, Options(solver, on_failure), start))
+
+
+def solve_request(y: Any, request: Request) -> Solution:
+    """`solve`, its arguments read."""
     answer = _outside_traces(y, request, _by_core)
     if answer is not None:
         return answer
-    if formulas.takes(constraints):
+    if formulas.takes(request.constraints):
         return with_formulas(y, request)
     call = read(y, request)
-    answers, batch = _settled(call, call.solve(), request.given), call.batch
+    answers, batch = _settled(call, call.solve()), call.batch
     codes, steps, _ = (count.reshape(batch) for count in answers.counts.T)
     duals = answers.duals.reshape(*batch, answers.duals.shape[-1])
     violation = _violation(call, answers.x).reshape(batch)
@@ -189,7 +193,7 @@ def _on_host(y: Any, request: Request) -> _Host | None:
 
     Rows, bounds and prices of the call are in the precision of JAX, as they are when it traces.
     """
-    objective, solver, device = request.objective, request.solver, None
+    objective, solver, device = request.objective, request.options.solver, None
     for leaf in jax.tree.leaves((y, request.given, tuple(objective.parameters().values()), request.start)):
         if isinstance(leaf, jax.core.Tracer):
             return None
@@ -199,7 +203,7 @@ def _on_host(y: Any, request: Request) -> _Host | None:
             if len(devices) > 1 or own.platform != "cpu" or own is not (device or own):
                 return None
             device = own
-    check(request.constraints, solver, request.on_failure)
+    check(request)
     if objective.native is None or (solver is not None and solver.backend == "arrays"):
         return None
     scores, start = (part if part is None else jax.tree.map(_to_numpy, part) for part in (y, request.start))
@@ -229,7 +233,7 @@ def _by_core(scores: Any, request: Request) -> Solution:
 def _by_torch(scores: Any, request: Request) -> Solution | None:
     """By the methods for many rows; None without torch."""
     try:
-        solution = projection.solve_request(scores, settled(request))
+        solution = projection.solve_request(scores, filled(request))
     except ImportError:
         return None
     fields = (solution.codes, solution.violation, solution.steps, solution.duals, solution.adjusted)
@@ -243,30 +247,31 @@ def _to_numpy(leaf: Any) -> Any:
     return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
-def _settled(call: TracedCall, answers: Answers, given: Mapping[str, Any]) -> Answers:
+def _settled(call: TracedCall, answers: Answers) -> Answers:
     """What was not solved becomes what the caller asked for; where JAX traces, nothing can be raised nor warned of."""
     if not any(isinstance(array, jax.core.Tracer) for array in (*call.operands, *answers)):
-        return _settled_now(call, answers, given)
-    if call.on_failure in ("warn", "ignore"):
+        return _settled_now(call, answers)
+    if call.request.options.on_failure in ("warn", "ignore"):
         return answers
     failed = answers.counts[:, :1] != Status.CONVERGED.code
     return answers._replace(x=jnp.where(failed, jnp.nan, answers.x))
 
 
-def _settled_now(call: TracedCall, answers: Answers, given: Mapping[str, Any]) -> Answers:
+def _settled_now(call: TracedCall, answers: Answers) -> Answers:
     counts = np.array(answers.counts, np.int64).T
     if not counts[0].any():
         return answers
-    kind, numbers = call.kind, {name: np.asarray(value) for name, value in given.items()}
+    kind, request = call.kind, call.request
+    numbers = {name: np.asarray(value) for name, value in request.given.items()}
     known = Call(
         plan=kind.plan,
         stated=_in_numpy(call),
         objective=kind.objective(call.operands).changed(np.asarray),
-        on_failure=call.on_failure,
+        options=request.options,
         start=None,
         batch_shape=call.batch,
         arrangement=call.arrangement,
-        owner=functools.partial(with_numbers, call.constraints, numbers),
+        owner=functools.partial(with_numbers, request.constraints, numbers),
         statement=None,
     )
     answer = HostAnswer(None, None, counts, np.asarray(answers.decided), solved=False)

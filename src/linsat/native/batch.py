@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from linsat.native.binding import NUMBERS, OBJECTIVES, PARAMETERS, PULL, SOLVE, STATEMENT
+from linsat.native.binding import NUMBERS, OBJECTIVES, PARAMETERS, PULL, SOLVE, STATEMENT, check
 from linsat.native.layout import NativeLayout
 
 Array = Any  # of numpy, or a tensor on the CPU: float32 or float64
@@ -126,7 +126,7 @@ def solve(
         end + 16 * count,
         end + 24 * count,
     )
-    layout.core.solve(layout.address, statement.packed, call)
+    check(layout.core.functions.linsat_solve(layout.address, statement.packed, call))
     unsolved = np.ndarray((), np.int64, room, flags - 8)
     decided = np.ndarray((count, size), np.uint8, room, flags) if known is None else known
     counts = np.ndarray((3, count), np.int64, room, whole)
@@ -171,7 +171,7 @@ def pull_back(
         _address(grad_scores),
         *places,
     )
-    layout.core.pull_back(layout.address, answer.statement.packed, call)
+    check(layout.core.functions.linsat_pull_back(layout.address, answer.statement.packed, call))
 
 
 def too_large(count: int, width: int, rows: int) -> MemoryError:

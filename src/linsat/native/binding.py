@@ -64,20 +64,13 @@ class Core:
     functions: ctypes.CDLL
     instructions: str  # the instruction set it runs with here
 
-    def solve(self, layout: int, statement: bytes, call: bytes) -> None:
-        """`linsat_solve`.
 
-        Raises:
-            MemoryError: there is no memory for work arrays.
-        """
-        _check(self.functions.linsat_solve(layout, statement, call))
+def check(code: int) -> None:
+    """Raise what a function of the core has returned as an error.
 
-    def pull_back(self, layout: int, statement: bytes, call: bytes) -> None:
-        """`linsat_pull_back`, likewise."""
-        _check(self.functions.linsat_pull_back(layout, statement, call))
-
-
-def _check(code: int) -> None:
+    Raises:
+        MemoryError: there is no memory for work arrays.
+    """
     if code == _NO_MEMORY:
         raise MemoryError("there is not enough memory for the native core's work arrays.")
     if code:

@@ -8,7 +8,7 @@
  * A row adds its multiplier times its distance from the side that the multiplier pushes to; a soft row that is broken adds
  * what its multiplier lacks to the price, times how far; a row with the paper's slack adds its multiplier times what is
  * missing in A x + S z = B. Columns add nothing where x is the point that the duals ask for; what they add elsewhere is
- * psi(u) + omega(x) - u x, written so that nothing cancels. Formulas as in linsat/arrays/verdict.py, which serves arrays.
+ * psi(u) + omega(x) - u x, written so that nothing cancels. Formulas as in arrays/judgement.py, for arrays.
  */
 
 #define SUM_LOST ((LDBL_EPSILON < DBL_EPSILON ? 4 : 64) * DBL_EPSILON) /* of u, relative to its terms */

@@ -8,9 +8,10 @@ and everything the solvers need of Omega is the conjugate of each term over its 
 
     psi(u) = max over lower <= x <= upper of  u x - omega(x),      x = psi'(u),      D = psi''(u).
 
-A new objective is a subclass with these three functions, elementwise on torch tensors; `Euclidean` is the shortest
-example, and serves JAX too, because it takes its operations from `namespace`. The array back end runs every objective;
-the fused kernel and the interior-point method know those of linsat only, and say so.
+A new objective is a subclass with these three functions, elementwise on arrays; `Euclidean` is the shortest example. It
+serves torch, JAX and numpy, because it takes its operations from `namespace`. Newton's method on arrays runs every
+objective; the native core and the kernels of Triton know those of linsat only, the interior-point method those that
+have `costs`, and they say so.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from linsat._array_namespace import to_numpy
+from linsat.arrays.judgement import decide
 from linsat.arrays.problem import Presolved, Problem
 from linsat.arrays.sinkhorn import Sinkhorn
-from linsat.arrays.verdict import decide
 from linsat.backends import run
 from linsat.call import Call
 from linsat.failures import Failed, check_objective, settle, unusable_scores
@@ -28,10 +28,8 @@ def solve(call: TensorCall, scores: Tensor) -> Answer:
     else:  # zeros solve, and do not get into the way of the others
         answer = attempt(call, scores.masked_fill(_mask(unusable, scores), 0.0))
         answer.counts[0][torch.from_numpy(unusable).to(scores.device)] = Status.NOT_FINITE.code
-    if not call.objective.finite_box and scores.dtype is not torch.float64:
-        # An x beyond the range of its dtype is no answer; what finite bounds allow is checked before.
-        beyond = ~torch.isfinite(answer.x).all(-1) & (answer.codes == Status.CONVERGED.code)
-        answer.counts[0][beyond] = Status.NOT_FINITE.code
+    if scores.dtype is not torch.float64:
+        call.mark_beyond(answer.codes, answer.x)
     return settled(call, scores, answer)
 
 
@@ -75,8 +73,7 @@ def settled(call: Call, scores: Tensor, answer: Answer) -> Answer:
 
 def packed(presolved: Presolved, count: int) -> Tensor:
     """What presolve decided as one tensor (count, .), as the native core has it."""
-    parts = (presolved.free, presolved.at_upper, presolved.active, presolved.tight)
-    return torch.cat([part.expand(count, -1) for part in parts], -1).to(torch.uint8)
+    return presolved.flags(count).to(torch.uint8)
 
 
 def _problem(call: TensorCall, scores: Tensor) -> Problem:

@@ -37,28 +37,35 @@ class Reading:
     """What the scores of a call say: how they came, and the batch they form with the set."""
 
     scores: Tensor  # (batch..., l) on the device that solves
-    constraints: Constraints
-    objective: Objective  # its numbers spread over the batch
-    solver: Solver
-    on_failure: str
-    start: Tensor | None  # (N, k)
+    request: Request  # with the objective spread over the batch, the solver to use and the start (N, k)
     batch_shape: torch.Size
     width: int
     dtype: torch.dtype  # of the answer
     device: torch.device
     arrangement: Arrangement
-    given: Mapping[str, Any]  # numbers in place of those of the set, by their names
-    slots: Mapping[str, Any] | None  # and as `slots_given` reads them
+    slots: Mapping[str, Any] | None  # the numbers given, as `slots_given` reads them
+
+    @property
+    def constraints(self) -> Constraints:
+        return self.request.constraints
+
+    @property
+    def objective(self) -> Objective:
+        return self.request.objective
+
+    @property
+    def solver(self) -> Solver:
+        return self.request.options.solver
 
     @classmethod
     def of(cls, y: Any, request: Request, slots: Mapping[str, Any] | None = None) -> Reading:
         """``slots``: the numbers given, as `slots_given` reads them."""
-        constraints, objective, solver = request.constraints, request.objective, request.solver
+        constraints, given, objective, options, start = request
         if not isinstance(constraints, Constraints):
             raise not_a_set(constraints)
-        check_options(solver, request.on_failure)
+        check_options(options)
         _reject_recorders()
-        solver = DEFAULT if solver is None else solver
+        solver = DEFAULT if options.solver is None else options.solver
         like, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, read_scores)
         if not tracing(like) and like.dtype is not torch.float64:
             check_range(like.dtype, torch.finfo(like.dtype).max, constraints)
@@ -74,47 +81,44 @@ class Reading:
         scores = like if like.device == device else like.to(device)
         if batch_shape != scores.shape[:-1]:
             scores = scores.expand(*batch_shape, width)
+        start = read_start(
+            start,
+            tuple(batch_shape),
+            constraints,
+            lambda value: given_tensor(value).detach().to(device, torch.float64),
+            look=not tracing(like),
+        )
+        objective = spread_objective(objective, batch_shape, width, device)
         return cls(
             scores=scores,
-            constraints=constraints,
-            objective=spread_objective(objective, batch_shape, width, device),
-            solver=solver,
-            on_failure=request.on_failure,
-            start=read_start(
-                request.start,
-                tuple(batch_shape),
-                constraints,
-                lambda value: given_tensor(value).detach().to(device, torch.float64),
-                look=not tracing(like),
-            ),
+            request=Request(constraints, given, objective, options._replace(solver=solver), start),
             batch_shape=batch_shape,
             width=width,
             dtype=like.dtype,
             device=like.device,
             arrangement=arrangement,
-            given=request.given,
             slots=slots,
         )
 
     def call(self) -> TensorCall:
         """The call, to be solved here and now."""
-        constraints, batch, device = self.constraints, self.batch_shape, self.scores.device
-        plan = plan_of(constraints, self.objective, self.solver, self.width, given=self.slots is not None)
+        constraints, given, objective, options, start = self.request
+        batch, device = self.batch_shape, self.scores.device
+        plan = plan_of(constraints, objective, options.solver, self.width, given=self.slots is not None)
         numbers = plan.numbers
         if numbers is None:
             own = batch if constraints.batch_shape or self.slots else ()
             numbers = Numbers(*slots_of(constraints, self.width, own, self.slots))
-        start = self.start if self.start is None or device.type != "cpu" else self.start.contiguous()
         return TensorCall.of(
             plan,
             numbers,
-            self.objective,
+            objective,
             device,
-            on_failure=self.on_failure,
-            start=start,
+            options=options,
+            start=start if start is None or device.type != "cpu" else start.contiguous(),
             batch_shape=batch,
             arrangement=self.arrangement,
-            owner=plan.owner if plan.constant else functools.partial(with_numbers, constraints, self.given),
+            owner=plan.owner if plan.constant else functools.partial(with_numbers, constraints, given),
         )
 
     def answer(self, x: Tensor) -> Any:

@@ -41,7 +41,6 @@ from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan
 from linsat.status import Status
 from linsat.torch import saddle
-from linsat.torch.arrays import solve as solve_on_arrays
 from linsat.torch.call import TensorCall, as_tensors, tensors_of
 from linsat.torch.exact_solve import solve_exactly
 
@@ -53,7 +52,9 @@ _READ = (torch.float64, torch.float32)  # by the native core
 def solve_flat(call: TensorCall, scores: Tensor) -> Answer:
     """Scores (N, l) solved, without gradients; x in their dtype, or in float32 where the core does not read it."""
     if call.statement is None and not call.objective.couples:
-        return solve_on_arrays(call, scores)
+        from linsat.torch.arrays import solve  # which brings every back end along
+
+        return solve(call, scores)
     readable = _readable(scores)
     try:
         x = torch.empty_like(readable)
@@ -67,12 +68,8 @@ def solve_flat(call: TensorCall, scores: Tensor) -> Answer:
         duals, counts, decided = (part.to(scores.device) for part in (answer.duals, answer.counts, answer.decided))
         x = torch.as_tensor(answer.x).to(scores.device)
         answer = Answer(x, duals, counts, decided, answer.solved)
-    if readable.dtype is not scores.dtype and not call.objective.finite_box:
-        # An x beyond the range of its dtype is no answer; what finite bounds allow is checked before.
-        beyond = ~torch.isfinite(x.to(scores.dtype)).all(-1).numpy() & (answer.codes == Status.CONVERGED.code)
-        if beyond.any():
-            answer.codes[beyond] = Status.NOT_FINITE.code
-            call.report(answer, readable.numpy())
+    if readable.dtype is not scores.dtype and call.mark_beyond(torch.as_tensor(answer.codes), x.to(scores.dtype)):
+        call.report(answer, readable.numpy())  # of codes that share their memory
     return answer
 
 

@@ -34,7 +34,7 @@ class Arguments(NamedTuple):
     numbers: list[Tensor]  # (1 or N, .) each
     parameters: list[Tensor]  # (1 or N, .) each
     start: Tensor | None  # (N, k)
-    options: str  # see `linsat.torch.options.Options`
+    options: str  # see `linsat.torch.options.Description`
 
     @property
     def decided_shape(self) -> tuple[Any, int]:

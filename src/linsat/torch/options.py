@@ -9,21 +9,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from linsat._transforms import constant_in_graphs
-from linsat.arrays import Newton, Sinkhorn, made_solver, settings_of
+from linsat.arrays import made_solver, settings_of
+from linsat.call import Options
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.objectives.base import Kind, of_kind
 
 
 @dataclass(frozen=True)
-class Options:
+class Description:
     """Everything about a call but its tensors."""
 
     objective: str  # the name of its class
     fields: dict[str, Any]  # its fields that are no numbers
     numbers: Sequence[str]  # the names of those that are
-    solver: Sequence[Any]  # as `linsat.arrays.settings_of` has it
-    on_failure: str
+    options: dict[str, Any]  # `linsat.call.Options`, its solver as `linsat.arrays.settings_of` has it
     constant: bool  # whether rows and box are the same numbers in every call
     names: Sequence[str] | None  # of the rows, where the user gave any
 
@@ -31,23 +31,22 @@ class Options:
         kind = (_objective_class(self.objective), tuple(self.fields.items()), tuple(self.numbers))
         return of_kind(kind, numbers)
 
-    def build_solver(self) -> Newton | Sinkhorn:
-        return made_solver(self.solver)
+    def build_options(self) -> Options:
+        return Options(**self.options)._replace(solver=made_solver(self.options["solver"]))
 
 
-def describe(
-    objective: Objective, solver: Newton | Sinkhorn, *, on_failure: str, constant: bool, names: tuple[str, ...] | None
-) -> str:
-    """The text of a call's options; objective and solver may be made inside the graph."""
-    return _written(objective.kind(), settings_of(solver), on_failure, constant, names)
+def describe(objective: Objective, options: Options, *, constant: bool, names: tuple[str, ...] | None) -> str:
+    """The text of a call; objective and solver may be made inside the graph."""
+    solver, *others = options
+    return _written(objective.kind(), settings_of(solver), tuple(others), constant, names)
 
 
 @constant_in_graphs
-def _written(objective: Kind, solver: Any, *others: Any) -> str:
+def _written(objective: Kind, solver: Any, others: tuple[Any, ...], *rest: Any) -> str:
     made, kept, numbers = objective
-    options = Options(made.__name__, dict(kept), numbers, solver, *others)
+    description = Description(made.__name__, dict(kept), numbers, Options(solver, *others)._asdict(), *rest)
     try:
-        return json.dumps(asdict(options))
+        return json.dumps(asdict(description))
     except TypeError:
         listed = ", ".join(f"{name}={value!r}" for name, value in kept)
         raise ConstraintError(
@@ -57,8 +56,8 @@ def _written(objective: Kind, solver: Any, *others: Any) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def read(text: str) -> Options:
-    return Options(**json.loads(text))
+def read(text: str) -> Description:
+    return Description(**json.loads(text))
 
 
 def _objective_class(name: str) -> Any:

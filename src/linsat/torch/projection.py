@@ -8,14 +8,13 @@ import torch
 
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
-from linsat.arrays.sinkhorn import Sinkhorn
-from linsat.call import Request, keep, key_of, settled
+from linsat.arrays.newton import Newton
+from linsat.call import Request, filled, keep, key_of
 from linsat.constraints.numbers import slots_given
 from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
 from linsat.plan import Solver
 from linsat.solution import Solution
-from linsat.torch.arrays import unrolled
 from linsat.torch.call import Reading, numbers_in_graphs
 from linsat.torch.implicit import flat_scores, point, point_and_duals
 from linsat.torch.operator import Answers, Arguments, apply
@@ -32,7 +31,7 @@ def project(y: Any, request: Request) -> Any:
     if call is not None:
         return point(call.with_given(constraints, given) if given else call, y)
     slots = slots_given(constraints, given) if given and plain else None
-    reading = Reading.of(y, settled(request) if slots is None else request, slots)
+    reading = Reading.of(y, filled(request) if slots is None else request, slots)
     scores = reading.scores
     if _unrolls(reading.solver):
         return reading.answer(_unrolled(reading).x)
@@ -49,7 +48,7 @@ def project(y: Any, request: Request) -> Any:
 @one_thread_after_a_fork
 def solve(y: Any, request: Request) -> Solution:
     """See `linsat.solve`."""
-    reading = Reading.of(y, settled(request))
+    reading = Reading.of(y, filled(request))
     answer: Answers | Answer
     if _unrolls(reading.solver):
         answer = _unrolled(reading)
@@ -71,15 +70,14 @@ def arguments_of(reading: Reading) -> Arguments:
     constraints, scores = reading.constraints, reading.scores
     text = describe(
         reading.objective,
-        reading.solver,
-        on_failure=reading.on_failure,
+        reading.request.options,
         constant=constraints._fixed and not constraints.batch_shape,
         names=constraints._names,
     )
     numbers = numbers_in_graphs(reading)
     pattern = [*constraints._structure.on(numbers.values.device)]
     parameters = [*reading.objective.parameters().values()]
-    return Arguments(flat_scores(scores), pattern, [*numbers], parameters, reading.start, text)
+    return Arguments(flat_scores(scores), pattern, [*numbers], parameters, reading.request.start, text)
 
 
 def _key(y: Any, request: Request) -> Any:
@@ -96,7 +94,7 @@ def _key(y: Any, request: Request) -> Any:
 
 
 def _unrolls(solver: Solver) -> bool:
-    return isinstance(solver, Sinkhorn) and solver.gradient == "unrolled"
+    return not isinstance(solver, Newton) and solver.gradient == "unrolled"
 
 
 @outside_graphs
@@ -106,4 +104,6 @@ def _unrolled(reading: Reading) -> Answer:
             "Sinkhorn(gradient='unrolled') looks at numbers to know when to stop, and a graph has none. "
             "Fix: gradient='implicit', or linsat.Newton()."
         )
+    from linsat.torch.arrays import unrolled
+
     return unrolled(reading.call(), flat_scores(reading.scores))

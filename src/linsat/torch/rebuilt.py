@@ -21,7 +21,7 @@ from linsat.torch.arrays import packed
 from linsat.torch.call import TensorCall, as_tensors, tensors_of
 from linsat.torch.implicit import Solved, gradients, solve_flat
 from linsat.torch.operator import Answers, Arguments
-from linsat.torch.options import Options, read
+from linsat.torch.options import Description, read
 
 _KEPT = 32  # patterns and sets
 _patterns: MadeFrom[SparsityPattern] = MadeFrom(_KEPT)
@@ -41,7 +41,7 @@ class Point(NamedTuple):
 @one_thread_after_a_fork
 def project(arguments: Arguments) -> Answers:
     """The operator itself; what it returns shares no memory with anything that is kept."""
-    plan, objective, options = _plan(arguments)
+    plan, objective, description = _plan(arguments)
     numbers, scores = plan.numbers or Numbers(*arguments.numbers), arguments.scores
     count, start = scores.shape[0], arguments.start
     call = TensorCall.of(
@@ -49,7 +49,7 @@ def project(arguments: Arguments) -> Answers:
         numbers,
         objective,
         scores.device,
-        on_failure=options.on_failure,
+        options=description.build_options(),
         start=None if start is None else start.contiguous(),
         batch_shape=(count,),
         arrangement="flat",
@@ -135,38 +135,39 @@ def _solved(arguments: Arguments, point: Point) -> Solved:
     return Solved(plan, objective, tensors, point.duals, point.codes, point.decided, own=True)
 
 
-def _plan(arguments: Arguments) -> tuple[Plan, Objective, Options]:
+def _plan(arguments: Arguments) -> tuple[Plan, Objective, Description]:
     """The plan of a call; kept where its numbers are constant."""
     scores, pattern, numbers, parameters, _, text = arguments
-    options = read(text)
+    description = read(text)
     # A derivative may find constants wrapped by a function transform, which has nothing to say about them.
     pattern = [*map(unwrapped, pattern)]
-    numbers = [*map(unwrapped, numbers)] if options.constant else numbers
-    make = functools.partial(_new_plan, arguments._replace(pattern=pattern, numbers=numbers), options)
-    if not options.constant:
-        return make(), options.build_objective(parameters), options
+    numbers = [*map(unwrapped, numbers)] if description.constant else numbers
+    make = functools.partial(_new_plan, arguments._replace(pattern=pattern, numbers=numbers), description)
+    objective = description.build_objective(parameters)
+    if not description.constant:
+        return make(), objective, description
     with plain_tensors():
         plan = _constant.get_or_make((text, scores.shape[1]), (*pattern, *numbers), make)
-    return plan, options.build_objective(parameters), options
+    return plan, objective, description
 
 
-def _new_plan(arguments: Arguments, options: Options) -> Plan:
+def _new_plan(arguments: Arguments, description: Description) -> Plan:
     """As `linsat.plan.plan_of`, from tensors."""
     row, col, senses = arguments.pattern
-    width = arguments.scores.shape[1]
+    width, kept = arguments.scores.shape[1], description.names
 
     def stacked() -> SparsityPattern:
-        names = options.names or [f"row {i}" for i in range(len(senses))]
+        names = kept or [f"row {i}" for i in range(len(senses))]
         rows, columns, own = (part.cpu().numpy() for part in (row, col, senses))
         return SparsityPattern(len(own), width, rows, columns, own, tuple(names))
 
     with plain_tensors():
-        pattern = _patterns.get_or_make((width, options.names and tuple(options.names)), arguments.pattern, stacked)
+        pattern = _patterns.get_or_make((width, kept and tuple(kept)), arguments.pattern, stacked)
     numbers = Numbers(*arguments.numbers)
-    owner = functools.lru_cache(functools.partial(_constraints, numbers, arguments.pattern, width, options.names))
-    objective = options.build_objective(arguments.parameters)
-    made = Plan(pattern, width, objective, options.build_solver(), owner)
-    if options.constant:
+    owner = functools.lru_cache(functools.partial(_constraints, numbers, arguments.pattern, width, kept))
+    objective, solver = description.build_objective(arguments.parameters), description.build_options().solver
+    made = Plan(pattern, width, objective, solver, owner)
+    if description.constant:
         made.numbers = Numbers(*(tensor.detach().cpu().numpy() for tensor in numbers))
     return made
 

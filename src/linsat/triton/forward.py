@@ -115,7 +115,7 @@ def find_direction(
 
 @triton.jit
 def go(
-    rows, row_work, group_of, start, row_of, state, phase, length, group, T, reach, num_rows,
+    rows, row_work, group_of, start, row_of, state, phase, length, group, T, reach,
     HAS_START: tl.constexpr, OBJECTIVE: tl.constexpr, POSITIONS: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """The duals that this pass evaluates, into the other state."""
@@ -228,7 +228,7 @@ def optimal(
 def proves_infeasible(
     A, rows, variables, row_work, state, slots, members, places, others,
     OBJECTIVE: tl.constexpr, POSITIONS: tl.constexpr,
-    TS: tl.constexpr, TM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, DTYPE: tl.constexpr,
+    TS: tl.constexpr, TM: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """Whether the duals, as weights of the rows, prove that nothing in the box satisfies them."""
     i = tl.arange(0, POSITIONS)
@@ -363,7 +363,7 @@ def forward(
             steps += tl.where(polishing, 0, 1)
             phase = tl.where(polishing, POLISH, tl.where(cools, REFRESH, TRY))
         go(
-            rows, row_work, group_of, start, row_of, state, phase, length, group, T, reach, num_rows,
+            rows, row_work, group_of, start, row_of, state, phase, length, group, T, reach,
             HAS_START, OBJECTIVE, POSITIONS, DTYPE,
         )  # fmt: skip
         other = 1 - state
@@ -430,7 +430,7 @@ def forward(
             if tried & (code < 0) & (passes % CERTIFICATE_EVERY == 0):
                 proved = proves_infeasible(
                     A, rows, variables, row_work, state, slots, members, places, others,
-                    OBJECTIVE, POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
+                    OBJECTIVE, POSITIONS, TS, TM, BLOCK, BLOCKS,
                 )  # fmt: skip
                 code = tl.where(proved & (arrived == 0), INFEASIBLE, code)
         # An instance that has arrived is polished first, once.

@@ -1,11 +1,13 @@
-"""The verdict on arrays: whether an instance has converged. Nothing else may say so; the native core has the same
-formulas, native/verdict.h.
+"""Whether an instance has converged, on arrays; the native core has the same formulas, native/verdict.h.
 
     every hard row as stated   violation at x <= tol max(1, sum_j |a_ij x_j|)
     the duality gap            at the end of Newton's method `optimal`; at any other point `arrays.interior.duality_gap`
 
-Solvers stop by rules of their own, of which these are a part, and say why they stopped (`Stop`). An instance that is
-said to have arrived has converged where its rows hold at x as it is returned.
+Solvers stop by rules of their own, of which these are a part, and say why they stopped (`Stop`); the kernels of Triton
+have `optimal` in their own words (triton/forward.py). Who is said to have arrived has converged where its rows hold at
+x as it is returned, which `decide` alone says. In single precision JAX sums them in two floats, and takes what is left
+up to 1e-6 for rounding (jax/single.py). Where formulas have pieces to choose, `linsat.formulas` says in addition
+whether the choice is right; the rows that it makes are judged here or in the core.
 """
 
 from __future__ import annotations
