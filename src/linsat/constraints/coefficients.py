@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import scipy.sparse
@@ -69,16 +69,17 @@ class Matrix:
     def with_coefficients(self, value: Any) -> Matrix:
         """The block with other coefficients, shared or per instance; the pattern stays where it holds them all.
 
-        A block stated by its non-zeros takes (batch..., nnz) values in their order, or a sparse matrix of its pattern;
-        any other a matrix (batch..., rows, variables).
+        A matrix (batch..., rows, variables). A block stated by its non-zeros takes a sparse matrix of its pattern, or
+        (batch..., nnz) values in their order, too: `is_whole` tells the forms apart.
         """
         if self.sparse and not arrays.is_sparse(value):
-            return self._with_values(arrays.read_numbers(self.name, value))
+            numbers = arrays.read_numbers(self.name, value)
+            return self._of_whole(numbers) if self.is_whole(numbers.shape) else self._with_values(numbers)
         if tracing(value if is_tensor(value) else None):
             return self._in_graph(
                 value if arrays.is_sparse(value) else arrays.to_tensor(arrays.read_numbers(self.name, value))
             )
-        if len(self.row) == math.prod(self.shape) and not arrays.is_sparse(value):  # any matrix has this pattern
+        if self.full and not arrays.is_sparse(value):  # any matrix has this pattern
             numbers = arrays.read_numbers(self.name, value)
             if numbers.ndim >= 2 and tuple(numbers.shape[-2:]) == self.shape:
                 arrays.check_finite(self.name, numbers)
@@ -100,9 +101,55 @@ class Matrix:
             )
         return kept or given
 
+    def with_stated(self, value: Any) -> Matrix:
+        """`with_coefficients` for values in the form of `stated`, whatever their batch dimensions."""
+        if self.sparse and not arrays.is_sparse(value):
+            return self._with_values(arrays.read_numbers(self.name, value))
+        return self.with_coefficients(value)
+
+    @property
+    def full(self) -> bool:
+        """Whether every place has a coefficient."""
+        return len(self.row) == math.prod(self.shape)
+
+    def is_whole(self, shape: Sequence[int]) -> bool:
+        """Whether coefficients of this shape are a matrix (batch..., rows, variables): its last two lengths say so.
+
+        A length that is not known in a graph is one of a batch.
+        """
+        return len(shape) >= 2 and isinstance(shape[-2], int) and tuple(shape[-2:]) == self.shape
+
+    def _of_whole(self, numbers: Numbers) -> Matrix:
+        """A block stated by its non-zeros, with those of a dense matrix (batch..., rows, variables)."""
+        arrays.check_finite(self.name, numbers)
+        live = arrays.followed(numbers)
+        if self.full and live:
+            return replace(self, source=numbers, sparse=False, live=True)
+        flat = numbers.reshape(*numbers.shape[:-2], math.prod(self.shape))
+        if not self.full:
+            seen = None if live else arrays.visible(flat)
+            if seen is None:
+                self.reject_whole(numbers.shape, known=False)
+            outside = np.setdiff1d(np.arange(flat.shape[-1]), self._places())
+            if bool((arrays.picked(seen, outside) != 0).any()):
+                self.reject_whole(numbers.shape, known=True)
+            flat = arrays.picked(flat, self._places())
+        return replace(self, source=flat, live=False)
+
+    def reject_whole(self, shape: Sequence[int], *, known: bool) -> NoReturn:
+        """Raise an error about a matrix whose zeros are, or may be, others than those of the set."""
+        (rows, width), count = self.shape, len(self.row)
+        has = "has coefficients" if known else "is traced, mapped or learned: it may have coefficients"
+        also = f", in another shape than ({rows}, {width}): (batch, 1, {count}) for scores (batch, 1, {count})"
+        raise ConstraintError(
+            f"{self.name} has shape {tuple(shape)}, that of a matrix (..., rows, variables), and {has} where the set "
+            f"has none; expected a matrix with the zeros of the set, or the values of its non-zeros, row by row, "
+            f"(..., {count}). Fix: only these values{also if count == width else ''}; or a new Constraints."
+        )
+
     def _in_graph(self, tensor: Tensor) -> Matrix:
         """With a matrix (batch..., rows, variables) of a graph, whose zeros are unknown."""
-        if arrays.is_sparse(tensor) or len(self.row) != math.prod(self.shape):
+        if arrays.is_sparse(tensor) or not self.full:
             raise ConstraintError(
                 f"{self.name} of a graph may have non-zeros where the set has zeros. Fix: state the set sparse, "
                 f"Constraints({self.name}={self.name}.to_sparse(), ...), and give the values of its non-zeros."

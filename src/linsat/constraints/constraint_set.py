@@ -311,9 +311,10 @@ class Constraints:
         """The same rows with other coefficients, which may have leading batch dimensions and require gradients.
 
         Args:
-            A, C, E: (batch..., rows, variables), in the shape of the coefficients they replace; for rows that were
-                stated by their non-zeros (sparse matrices, formulas, most ready-made sets) their values
-                (batch..., non-zeros) in the order of `coefficients`, or a sparse matrix of the same pattern.
+            A, C, E: (batch..., rows, variables). For rows that were stated by their non-zeros (sparse matrices,
+                formulas, most ready-made sets) also their values (batch..., non-zeros) in the order of `coefficients`,
+                or a sparse matrix of the same pattern; a dense one must be constant, with the set's zeros if it has
+                some. What ends in (rows, variables) is always the matrix.
 
         Cost: that of reading them, as long as no coefficient appears where the set had none. Instances are then checked
         one by one when they are solved, as with `with_rhs`.
@@ -507,7 +508,7 @@ class Constraints:
             sides={name: cut(side) for name, side in self._right_sides.items()},
             bounds={name: cut(bound) for name, bound in self._bounds().items() if bound.ndim > 1},
             matrices={
-                name: matrix.with_coefficients(matrix.stated()[start:stop])
+                name: matrix.with_stated(matrix.stated()[start:stop])
                 for name, matrix in self._matrices.items()
                 if matrix.batch_shape
             },

@@ -94,6 +94,8 @@ def slots_given(constraints: Constraints, given: Mapping[str, Any]) -> dict[str,
             return None
         if not any(tuple(value.shape[value.ndim - len(shape) :]) == shape for shape in shapes.get(name, ())):
             return None
+        if name in constraints._matrices and not _is_block(constraints._matrices[name], value):
+            return None
     f = given.get("f")  # that of JAX is freed of rounding already
     if f is not None and not arrays.is_jax(f) and rounding_of(f) and _has_dependencies(constraints, given):
         return None
@@ -123,8 +125,7 @@ def _plain_shapes(constraints: Constraints) -> dict[str, list[tuple[int, ...]]]:
             if matrix is None:
                 continue
             shapes[side] = [matrix.shape[:1]]
-            if matrix.sparse or len(matrix.row) == math.prod(matrix.shape):  # else zeros may not become others
-                shapes[name] = [(len(matrix.row),) if matrix.sparse else matrix.shape]
+            shapes[name] = [matrix.shape] * matrix.full + [(len(matrix.row),)] * matrix.sparse
         constraints._slots["shapes"] = shapes
     return constraints._slots["shapes"]
 
@@ -150,11 +151,17 @@ def _is_plain(value: Any) -> bool:
     return (type(value) is np.ndarray or arrays.is_jax(value)) and value.dtype in (np.float64, np.float32)
 
 
+def _is_block(matrix: Matrix, value: Numbers) -> bool:
+    """Whether `_block` has the coefficients: in a matrix with zeros there may be others than those of the set."""
+    return matrix.full or not matrix.is_whole(value.shape)
+
+
 def _block(matrix: Matrix, value: Numbers | None) -> Numbers:
     """Coefficients of a block, (batch..., nnz)."""
     if value is None:
         return matrix.values()
-    return value if matrix.sparse else value.reshape(*value.shape[:-2], len(matrix.row))
+    whole = not matrix.sparse or matrix.is_whole(value.shape)
+    return value.reshape(*value.shape[:-2], len(matrix.row)) if whole else value
 
 
 def _has_dependencies(constraints: Constraints, given: Mapping[str, Any]) -> bool:

@@ -109,7 +109,7 @@ class Terms:
 
     def replaced(self, T: Any = None, t: Any = None) -> Terms:
         """The same with other numbers."""
-        matrix = self.matrix if T is None else self.matrix.with_coefficients(T)
+        matrix = self.matrix if T is None else self.matrix.with_stated(T)
         return replace(self, matrix=matrix, side=self.side if t is None else arrays.read_right_side("t", t, matrix))
 
     def on_rows(self, rows: Array) -> Terms:
@@ -119,7 +119,7 @@ class Terms:
     def instances(self, cut: Callable[[Numbers], Numbers]) -> Terms:
         matrix = self.matrix
         if matrix.batch_shape:
-            matrix = matrix.with_coefficients(cut(matrix.stated()))
+            matrix = matrix.with_stated(cut(matrix.stated()))
         return replace(self, matrix=matrix, side=cut(self.side))
 
     # ------------------------------------------------------------------ at a point, and in words

@@ -208,7 +208,7 @@ def _matrix(name: str, arrays: dict[str, np.ndarray]) -> Any:
     places = sp.csr_array((np.ones(count), *pattern), shape=(rows, variables))
     if not places.has_canonical_format:
         raise ConstraintError(f"{name}_indices must ascend in each row, where {name}_data differs per instance.")
-    return read_matrix(name, places).with_coefficients(data)
+    return read_matrix(name, places).with_stated(data)
 
 
 def _texts(key: str, array: np.ndarray | None) -> list[str] | None:

@@ -220,21 +220,15 @@ def _in_shape(constraints: Constraints, name: str, array: Array, width: int) -> 
                 f"{name} has shape {array.shape}; expected (..., {rows}). Fix: one right-hand side per row."
             )
         return array
-    full = array.ndim >= 2 and array.shape[-2:] == matrix.shape
-    if full and count < math.prod(matrix.shape):
-        raise ConstraintError(
-            f"{name} may have non-zeros where the set has zeros. Fix: give the {count} values of the set's "
-            f"non-zeros, row by row, (..., {count}); or state the set with numbers everywhere."
-        )
-    if not full and not (array.ndim and array.shape[-1] == count):
+    whole = matrix.is_whole(array.shape)
+    if whole and not matrix.full:
+        matrix.reject_whole(array.shape, known=False)
+    if not whole and not (array.ndim and array.shape[-1] == count):
         raise ConstraintError(
             f"{name} has shape {array.shape}; expected (..., {rows}, {matrix.shape[1]}), or (..., {count}): one value "
             f"for each non-zero of the set, row by row."
         )
-    if matrix.sparse == full:
-        shape = (*array.shape[:-2], count) if full else (*array.shape[:-1], *matrix.shape)
-        array = array.reshape(shape)
-    return array
+    return array if whole or matrix.sparse else array.reshape(*array.shape[:-1], *matrix.shape)
 
 
 def _price(constraints: Constraints, price: Array) -> Array:

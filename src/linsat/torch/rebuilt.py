@@ -13,6 +13,7 @@ from linsat._forks import one_thread_after_a_fork
 from linsat._recent import MadeFrom
 from linsat._transforms import plain_tensors, transforms_allowed, unwrapped
 from linsat.arrays.problem import Tensor
+from linsat.constraints.coefficients import read_matrix
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.structure import BLOCKS, SparsityPattern
 from linsat.objectives import Objective
@@ -179,7 +180,6 @@ def _constraints(numbers: Numbers, pattern: Sequence[Tensor], width: int, names:
     hard = ~torch.isfinite(price).any(0)  # soft ones contradict nothing
     kept = None if names is None else [name for name, counts in zip(names, hard.tolist(), strict=True) if counts]
     arguments: dict[str, Any] = {"lower": lower.squeeze(0), "upper": upper.squeeze(0), "names": kept}
-    coefficients = {}
     for matrix_name, side_name, sense in BLOCKS:
         members = (senses == sense) & hard
         if not bool(members.any()):
@@ -189,8 +189,7 @@ def _constraints(numbers: Numbers, pattern: Sequence[Tensor], width: int, names:
         index = torch.stack([place[row[entries]], col[entries]])
         ones = torch.ones_like(own[0])
         shape = (int(members.sum()), width)
-        arguments[matrix_name] = torch.sparse_coo_tensor(index, ones, shape, device=ones.device, check_invariants=True)
+        places = torch.sparse_coo_tensor(index, ones, shape, device=ones.device, check_invariants=True)
+        arguments[matrix_name] = read_matrix(matrix_name, places).with_stated(own.squeeze(0))
         arguments[side_name] = side[:, members].squeeze(0)
-        coefficients[matrix_name] = own.squeeze(0)
-    constraints = Constraints(**arguments)
-    return constraints.with_coefficients(**coefficients) if coefficients else constraints
+    return Constraints(**arguments)
