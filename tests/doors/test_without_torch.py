@@ -1,4 +1,4 @@
-"""Constraint sets without torch: tests/doors/without_torch/cases.py in a process that cannot import it; `statement()`."""
+"""Constraint sets without torch: tests/doors/without_torch/cases.py where it cannot be imported; `statement()`."""
 
 import ast
 import subprocess

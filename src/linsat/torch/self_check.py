@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from linsat.arrays import Newton
-from linsat.call import Request
+from linsat.call import Options, Request
 from linsat.constraints import Constraints
 from linsat.errors import LinSATWarning
 from linsat.objectives import KL, Entropy, Euclidean, Objective
@@ -92,7 +92,7 @@ def _both_ways(
 
     y = scores.clone().requires_grad_()
     with torch.enable_grad():
-        solution = solve(y, Request(cons, {}, objective, solver, "ignore"))
+        solution = solve(y, Request(cons, {}, objective, Options(solver, "ignore")))
         (gradient,) = torch.autograd.grad((solution.x * weights).sum(), y)
     return solution.codes, solution.x.detach(), gradient
 
