@@ -351,6 +351,13 @@ def _box(point: Array, cons: Constraints | None) -> tuple[Array, Array]:
     if cons is None:
         return np.zeros_like(point), np.ones_like(point)
     numbers = present(cons)
+    endless = ~(np.isfinite(numbers.lower) & np.isfinite(numbers.upper))
+    if endless.any():
+        at = np.argwhere(np.broadcast_to(endless, point.shape))[0, -1]
+        raise ConstraintError(
+            f"{cons._variable_name(int(at))} has an infinite bound; a decoder puts every variable on one of the two "
+            f"ends of its box. Fix: finite bounds, cons.with_bounds(lower=0, upper=1)."
+        )
     return np.broadcast_to(numbers.lower, point.shape), np.broadcast_to(numbers.upper, point.shape)
 
 

@@ -25,7 +25,7 @@ from linsat.call import (
     read_start,
     with_numbers,
 )
-from linsat.constraints.arrays import not_numbers
+from linsat.constraints.arrays import is_jax, not_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.constraints.modelling import not_a_set
@@ -182,6 +182,11 @@ def restored(call: Call, x: Array, dtype: np.dtype) -> Any:
 
 def read_scores(name: str, y: Any) -> Array:
     """Scores as a floating array of native byte order."""
+    if is_jax(y):
+        raise ConstraintError(
+            f"{name} is an array of JAX; expected numpy or a tensor of torch. Fix: linsat.jax.project, which JAX "
+            f"traces and differentiates; or numpy.asarray({name})."
+        )
     try:
         array = np.asarray(y)
     except ValueError:

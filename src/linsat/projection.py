@@ -186,6 +186,11 @@ def project_each(
     coefficients or right-hand sides differ; an infeasible one among those is reported by ``on_failure`` like any
     instance with per-instance numbers.
     """
+    if isinstance(constraints, Constraints):
+        raise ConstraintError(
+            "constraints is one Constraints; expected a list, one for each of the scores. "
+            "Fix: [constraints] * len(scores), or linsat.project of the stacked scores."
+        )
     if len(scores) != len(constraints):
         raise ConstraintError(
             f"scores has {len(scores)} entries and constraints {len(constraints)}. Fix: one constraint set per scores."
@@ -253,4 +258,5 @@ def _joined(sets: Sequence[Constraints], shape: tuple[int, ...]) -> Constraints:
     ones = [1] * (flatten("scores", scores, joined._layout, width, lambda _, whole: whole)[0].ndim - 1)
     blocks = [{name: as_array(matrix.stated()) for name, matrix in cons._matrices.items()} for cons in sets]
     sides = [{name: as_array(side) for name, side in cons._sides().items()} for cons in sets]
-    return joined._with_numbers(**stacked(blocks), **stacked(sides))
+    own = {name: joined._matrices[name].with_stated(values) for name, values in stacked(blocks).items()}
+    return joined._with_numbers(**own, **stacked(sides))

@@ -99,6 +99,7 @@ class Sinkhorn:
 
     def run(self, problem: Problem, start: Tensor | None = None) -> Claim:
         """Duals of every instance, without gradients through the iterations."""
+        _require_entropy(problem)
         _require_non_negative(problem)
         _require_equal_coefficients(problem)
         with torch.no_grad():
@@ -123,10 +124,7 @@ class _Sweeps:
     """The state of one batch: log odds of the shares, and log factors m = mu / tau of the rows."""
 
     def __init__(self, options: Sinkhorn, problem: Problem, start: Tensor | None) -> None:
-        if not (isinstance(problem.objective, Entropy) and problem.objective.entropic_slack):
-            raise ConstraintError(
-                "Sinkhorn solves the paper's program, linsat.Entropy(tau=...), only. Fix: use linsat.Newton()."
-            )
+        _require_entropy(problem)
         if bool(problem.soft.any()):
             raise ConstraintError(
                 f"Sinkhorn has no prices: row {int(problem.soft[0].nonzero()[0])} is soft. Fix: use linsat.Newton()."
@@ -300,6 +298,13 @@ def _find_groups(rows: RowMatrix, grouped: bool) -> list[_Group]:
         filled = torch.tensor(flags, dtype=torch.bool, device=device).reshape(len(members), longest)
         made.append(_Group(torch.tensor(members, device=device), padded, rows.col[padded], filled))
     return made
+
+
+def _require_entropy(problem: Problem) -> None:
+    if not (isinstance(problem.objective, Entropy) and problem.objective.entropic_slack):
+        raise ConstraintError(
+            "Sinkhorn solves the paper's program, linsat.Entropy(tau=...), only. Fix: use linsat.Newton()."
+        )
 
 
 def _require_non_negative(problem: Problem) -> None:

@@ -70,8 +70,10 @@ class Matrix:
         """The block with other coefficients, shared or per instance; the pattern stays where it holds them all.
 
         A matrix (batch..., rows, variables). A block stated by its non-zeros takes a sparse matrix of its pattern, or
-        (batch..., nnz) values in their order, too: `is_whole` tells the forms apart.
+        (batch..., nnz) values in their order, too: `is_whole` tells the forms apart. A block is taken as it is.
         """
+        if isinstance(value, Matrix):
+            return value
         if self.sparse and not arrays.is_sparse(value):
             numbers = arrays.read_numbers(self.name, value)
             return self._of_whole(numbers) if self.is_whole(numbers.shape) else self._with_values(numbers)

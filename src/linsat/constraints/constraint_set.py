@@ -6,7 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -130,6 +130,12 @@ class Constraints:
 
     def __len__(self) -> int:
         return self._structure.num_rows
+
+    def __bool__(self) -> NoReturn:
+        raise ConstraintError(
+            "A set of constraints is neither true nor false. Fix: cons1 & cons2 joins two sets; len(cons) counts rows, "
+            "and cons is None asks for one."
+        )
 
     def __repr__(self) -> str:
         return summary(self)

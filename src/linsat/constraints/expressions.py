@@ -324,6 +324,12 @@ class Relation:
             )
         return replace(self, names=tuple(listed))
 
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise ConstraintError(
+            "A relation has no entries to index or iterate over. Fix: index the expressions, X[0] <= 1; an array of "
+            "rows is one relation, linsat.subject_to(X <= 1)."
+        )
+
     def __bool__(self) -> NoReturn:
         raise ConstraintError(
             "A relation is neither true nor false. Fix: write a chained comparison (0 <= X <= 1) or an 'and' "

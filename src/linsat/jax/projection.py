@@ -203,6 +203,10 @@ def _on_host(y: Any, request: Request) -> _Host | None:
             if len(devices) > 1 or own.platform != "cpu" or own is not (device or own):
                 return None
             device = own
+            # bfloat16 is none of numpy's.
+            short = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.kind != "f"
+            if short and not formulas.takes(request.constraints):
+                return None
     check(request)
     if objective.native is None or (solver is not None and solver.backend == "arrays"):
         return None

@@ -222,6 +222,12 @@ class Tempered(Objective):
 
     tau: Any
 
+    def __post_init__(self) -> None:
+        for name, limits in self.ranges.items():
+            value = getattr(self, name, None)
+            if type(value) in (int, float) and not (value > limits.above or (limits.zero and value == 0)):
+                raise ConstraintError(f"{name} is {value}; expected {limits.expected}")
+
     @property
     def temperature(self) -> Any:
         return self.tau

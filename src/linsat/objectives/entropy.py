@@ -38,6 +38,7 @@ class Entropy(Tempered):
     ranges = {"tau": POSITIVE_TAU}  # noqa: RUF012
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.slack not in ("entropic", "none"):
             raise ConstraintError(
                 f"slack is {self.slack!r}; expected 'entropic' (the paper's layer) or 'none'. Fix: slack='none'."

@@ -110,7 +110,9 @@ class Projection(torch.autograd.Function):
         ctx.learned, solved = how
         scores = given[0]
         answer = solve_flat(call, flat_scores(scores))
-        x = _like(answer.x, scores)
+        x = _in(answer.x, scores.dtype).contiguous()
+        if x.shape != scores.shape:
+            x = x.resize_(scores.shape)  # and no view, which nobody could write to
         answer.x = None  # a node that holds its own outputs would wait for the garbage collector
         ctx.call, ctx.answer = call, answer
         ctx.set_materialize_grads(False)

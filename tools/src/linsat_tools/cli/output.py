@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from linsat.errors import ConstraintError
+from linsat.errors import ConstraintError, LinSATError
 from linsat_tools.cli.record import Job, Record
 from linsat_tools.scores import ScoreFile
 
@@ -41,7 +41,13 @@ def unfinished(job: Job, record: Record, scores: ScoreFile) -> Iterator[IO[bytes
         else:
             file.truncate(size)
             file.seek(size)
-        yield file
+        try:
+            yield file
+        except LinSATError:
+            if record.done == 0:  # nothing to continue, and the corrected run may start
+                job.part.unlink(missing_ok=True)
+                job.record.unlink(missing_ok=True)
+            raise
 
 
 def _lock(file: IO[bytes], path: Path) -> None:
