@@ -99,7 +99,7 @@ class Sinkhorn:
 
     def run(self, problem: Problem, start: Tensor | None = None) -> Claim:
         """Duals of every instance, without gradients through the iterations."""
-        _require_entropy(problem)
+        _entropy_of(problem)
         _require_non_negative(problem)
         _require_equal_coefficients(problem)
         with torch.no_grad():
@@ -124,13 +124,12 @@ class _Sweeps:
     """The state of one batch: log odds of the shares, and log factors m = mu / tau of the rows."""
 
     def __init__(self, options: Sinkhorn, problem: Problem, start: Tensor | None) -> None:
-        _require_entropy(problem)
+        tau = _entropy_of(problem).tau
         if bool(problem.soft.any()):
             raise ConstraintError(
                 f"Sinkhorn has no prices: row {int(problem.soft[0].nonzero()[0])} is soft. Fix: use linsat.Newton()."
             )
         _require_non_negative(problem)
-        tau = problem.objective.tau
         self.options, self.problem, self.tau = options, problem, tau
         self.width = problem.upper - problem.lower
         r = problem.presolved
@@ -300,11 +299,13 @@ def _find_groups(rows: RowMatrix, grouped: bool) -> list[_Group]:
     return made
 
 
-def _require_entropy(problem: Problem) -> None:
-    if not (isinstance(problem.objective, Entropy) and problem.objective.entropic_slack):
-        raise ConstraintError(
-            "Sinkhorn solves the paper's program, linsat.Entropy(tau=...), only. Fix: use linsat.Newton()."
-        )
+def _entropy_of(problem: Problem) -> Entropy:
+    objective = problem.objective
+    if isinstance(objective, Entropy) and objective.entropic_slack:
+        return objective
+    raise ConstraintError(
+        "Sinkhorn solves the paper's program, linsat.Entropy(tau=...), only. Fix: use linsat.Newton()."
+    )
 
 
 def _require_non_negative(problem: Problem) -> None:

@@ -224,7 +224,7 @@ class Tempered(Objective):
 
     def __post_init__(self) -> None:
         for name, limits in self.ranges.items():
-            value = getattr(self, name, None)
+            value: Any = getattr(self, name, None)
             if type(value) in (int, float) and not (value > limits.above or (limits.zero and value == 0)):
                 raise ConstraintError(f"{name} is {value}; expected {limits.expected}")
 
