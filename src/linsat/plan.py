@@ -237,8 +237,8 @@ def plan_of(constraints: Constraints, objective: Objective, solver: Solver, widt
     if plan is None:
         constraints._require_linear("this function")
         numbers = numbers_of(constraints, width, ()) if constant else None
-        # Numbers that are kept here would keep alive the computation that they come from.
-        bare = objective if objective.native is None else objective.changed(lambda _: 1.0)
+        # Numbers that are kept here would keep alive the computation that they come from; 2 is allowed for each.
+        bare = objective if objective.native is None else objective.changed(lambda _: 2.0)
         plan = Plan(constraints._structure, width, bare, solver, owner_of(constraints), numbers)
         constraints._plans[key] = plan
     return plan
