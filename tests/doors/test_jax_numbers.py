@@ -279,3 +279,11 @@ def test_batches_of_none_and_of_one(shape: tuple[int, ...]):
     assert found.duals.shape == (*shape[:-1], 3)
     expected = optimum({"y": np.zeros(4)}, "euclidean")
     np.testing.assert_allclose(found.x, np.broadcast_to(expected, shape), atol=1e-6)
+
+
+def test_values_of_the_non_zeros_stand_for_a_matrix_with_zeros():
+    """A traced matrix may have coefficients where the set has none: its values come alone, as the message says."""
+    cons = linsat.Constraints(E=[[1.0, 0.0, 2.0]], f=[1.0], C=[[0.0, 1.0, 0.0]], d=[0.2])
+    y = jnp.array([0.3, 0.1, 0.9])
+    x = jit(lambda values: linsat.jax.project(y, cons, objective=EUCLIDEAN, E=values))(jnp.array([1.0, 3.0]))
+    np.testing.assert_allclose(x, [0.1, 0.2, 0.3], atol=1e-9)  # (0.3, 0.9) less (1, 3) times 2 / 10; 0.1 up to 0.2

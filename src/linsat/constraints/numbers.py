@@ -125,7 +125,7 @@ def _plain_shapes(constraints: Constraints) -> dict[str, list[tuple[int, ...]]]:
             if matrix is None:
                 continue
             shapes[side] = [matrix.shape[:1]]
-            shapes[name] = [matrix.shape] * matrix.full + [(len(matrix.row),)] * matrix.sparse
+            shapes[name] = [matrix.shape] * matrix.full + [(len(matrix.row),)] * (matrix.sparse or not matrix.full)
         constraints._slots["shapes"] = shapes
     return constraints._slots["shapes"]
 
@@ -152,15 +152,18 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_block(matrix: Matrix, value: Numbers) -> bool:
-    """Whether `_block` has the coefficients: in a matrix with zeros there may be others than those of the set."""
-    return matrix.full or not matrix.is_whole(value.shape)
+    """Whether `_block` has the coefficients: in a matrix with zeros there may be others than those of the set.
+
+    Values of the non-zeros stand for a matrix with zeros where the set was stated so, and where JAX traces.
+    """
+    return matrix.full or ((matrix.sparse or arrays.is_jax(value)) and not matrix.is_whole(value.shape))
 
 
 def _block(matrix: Matrix, value: Numbers | None) -> Numbers:
     """Coefficients of a block, (batch..., nnz)."""
     if value is None:
         return matrix.values()
-    whole = not matrix.sparse or matrix.is_whole(value.shape)
+    whole = matrix.is_whole(value.shape) or (matrix.full and not matrix.sparse)
     return value.reshape(*value.shape[:-2], len(matrix.row)) if whole else value
 
 

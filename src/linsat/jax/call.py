@@ -228,7 +228,7 @@ def _in_shape(constraints: Constraints, name: str, array: Array, width: int) -> 
             f"{name} has shape {array.shape}; expected (..., {rows}, {matrix.shape[1]}), or (..., {count}): one value "
             f"for each non-zero of the set, row by row."
         )
-    return array if whole or matrix.sparse else array.reshape(*array.shape[:-1], *matrix.shape)
+    return array if whole or not matrix.full or matrix.sparse else array.reshape(*array.shape[:-1], *matrix.shape)
 
 
 def _price(constraints: Constraints, price: Array) -> Array:
