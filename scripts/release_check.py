@@ -25,8 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TOOLS = ["pytest>=8", "hypothesis>=6.100", "cvxpy>=1.5", "clarabel>=0.9", "LinSATNet==0.1.3"]
 TESTS = [f"core/test_{name}.py" for name in ("solve", "constraints", "objectives_euclidean", "kernel")]
-# Bytes; about 652,000 at present: 236,000 core, 370,000 Python, 47,000 all else; 400,000 is the aim.
-LARGEST_WHEEL = 660_000
+# Bytes; 663,000 at present: 239,000 core (three instruction sets), 394,000 Python, 30,000 all else; 400,000 is the aim.
+LARGEST_WHEEL = 670_000
 INSTALLED = """
 import sys, linsat
 from linsat.native.binding import unavailable
