@@ -30,7 +30,7 @@ from triton.compiler import ASTSource
 
 from linsat.triton.backend import compiler_options
 from linsat.triton.forward import forward
-from linsat.triton.layout import OBJECTIVES as KNOWN
+from linsat.triton.layout import KNOWN
 
 OUTPUT = Path(__file__).parent.parent / "docs" / "assets" / "gpu" / "codegen.json"
 TARGETS = {

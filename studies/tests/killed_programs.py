@@ -1,6 +1,6 @@
 """Training of the three studies, as programs that can be killed and started again (`fuzz.kills`).
 
-PYTHONPATH=. python studies/tests/killed_programs.py --count 20      kills each so often; says how many ended as if undisturbed
+PYTHONPATH=. python studies/tests/killed_programs.py --count 20    kills each so often; how many ended as if undisturbed
 """
 
 from __future__ import annotations
