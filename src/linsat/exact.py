@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from linsat._array_namespace import namespace, to_numpy
 from linsat._optional import is_tensor
 from linsat._transforms import outside_graphs
-from linsat.call import joint_batch, own_instance
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
 from linsat.constraints.modelling import not_a_set
@@ -20,6 +19,7 @@ from linsat.errors import ConstraintError, ConvergenceError
 from linsat.failures import check_lower, reject_instance
 from linsat.numpy_door import read_scores
 from linsat.projection import read_either
+from linsat.request import joint_batch, own_instance
 from linsat.solution import Scores
 from linsat.verdict.diagnosis import linear_system
 

@@ -44,7 +44,7 @@ from linsat.arrays.interior import instances as interior_point
 from linsat.arrays.interior.method import minimise
 from linsat.arrays.interior.quadratic import with_matrix
 from linsat.arrays.newton import Newton
-from linsat.call import DEFAULT, Call, Options, Request, check_options, joint_batch, own_instance
+from linsat.call import Call
 from linsat.constraints.arrays import as_array, namespace, positions_on
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.plain_rows import Choice, PlainRows, Selection, Stated, stated_numbers
@@ -55,6 +55,7 @@ from linsat.native.batch import Answer
 from linsat.objectives import Euclidean, Objective
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan, hold, plan_of
+from linsat.request import DEFAULT, Options, Request, check_options, joint_batch, own_instance
 from linsat.solution import Solution
 from linsat.status import Status
 from linsat.verdict import judge

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from linsat._transforms import tracing, transforming
-from linsat.call import GivenNumbers, OnFailure, Options, check_options, read_objective
 from linsat.constraints import Constraints
 from linsat.constraints.fingerprint import fingerprint
 from linsat.constraints.modelling import not_a_set
@@ -19,6 +18,7 @@ from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.plan import Solver
 from linsat.projection import project, solve
+from linsat.request import GivenNumbers, OnFailure, Options, check_options, read_objective
 from linsat.solution import Scores
 
 _RULES = "linsat_rules"  # in the metadata that torch keeps beside the tensors of a state

@@ -26,7 +26,6 @@ from torch import Tensor
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import has_tangent, mapped, outside_graphs
 from linsat.arrays.problem import Problem, StandardForm
-from linsat.call import OnFailure, Options, Request, read_objective
 from linsat.constraints.arrays import given_tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten, holds_tensors
@@ -36,6 +35,7 @@ from linsat.native.batch import Answer
 from linsat.objectives import Entropy, Euclidean, Objective
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Solver
+from linsat.request import OnFailure, Options, Request, read_objective
 from linsat.status import Status
 from linsat.torch.call import Reading, TensorCall, as_tensors, scores_from_numpy
 from linsat.torch.implicit import solve_flat

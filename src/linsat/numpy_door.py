@@ -13,18 +13,7 @@ from linsat._optional import torch_installed
 from linsat.arrays.bound_duals import bound_duals
 from linsat.arrays.interior.instances import unsupported
 from linsat.arrays.newton import Newton
-from linsat.call import (
-    DEFAULT,
-    Call,
-    Request,
-    check_options,
-    check_range,
-    joint_batch,
-    keep,
-    key_of,
-    read_start,
-    with_numbers,
-)
+from linsat.call import Call, keep
 from linsat.constraints.arrays import is_jax, not_numbers
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
@@ -33,6 +22,7 @@ from linsat.constraints.numbers import slots_given, slots_of
 from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
 from linsat.plan import Numbers, Plan, plan_of
+from linsat.request import DEFAULT, Request, check_options, check_range, joint_batch, key_of, read_start, with_numbers
 from linsat.solution import Solution
 
 Array = np.ndarray

@@ -12,13 +12,13 @@ from linsat import formulas, numpy_door
 from linsat._array_namespace import to_numpy
 from linsat._optional import is_tensor, require
 from linsat._transforms import outside_graphs, tracing
-from linsat.call import GivenNumbers, OnFailure, Options, Request, filled, joint_batch, read_objective, read_start
 from linsat.constraints.arrays import as_array
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten, holds_tensors
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.plan import Solver
+from linsat.request import GivenNumbers, OnFailure, Options, Request, filled, joint_batch, read_objective, read_start
 from linsat.solution import Scores, Solution
 from linsat.status import Status
 

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import linsat
 from linsat import _transforms
-from linsat.call import Options
+from linsat.request import Options
 from linsat.torch.operator import Arguments
 from linsat.torch.options import describe
 from tests.helpers.statements import Stated

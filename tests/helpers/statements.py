@@ -11,9 +11,9 @@ import linsat
 from linsat.arrays.presolve import everything_free
 from linsat.arrays.problem import Problem, StandardForm
 from linsat.arrays.rows import RowMatrix
-from linsat.call import Options, Request
 from linsat.native.batch import Answer
 from linsat.plan import Plan
+from linsat.request import Options, Request
 from linsat.torch.arrays import attempt
 from linsat.torch.call import Reading, TensorCall, as_tensors
 from linsat.torch.implicit import Solved, gradients

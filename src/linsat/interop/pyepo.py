@@ -19,11 +19,11 @@ import torch
 from torch import nn
 
 from linsat._optional import require
-from linsat.call import read_objective
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.losses import Reduction, fenchel_young_loss
 from linsat.objectives import Objective
+from linsat.request import read_objective
 
 
 class FenchelYoung(nn.Module):

@@ -13,7 +13,6 @@ import numpy as np
 
 from linsat.arrays.newton import Newton
 from linsat.arrays.presolve import has_even_interior
-from linsat.call import DEFAULT, Request, check_options, joint_batch, read_start
 from linsat.constraints.arrays import not_numbers, side_by_side
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
@@ -25,6 +24,7 @@ from linsat.jax.operands import Answers, Kind, Operands
 from linsat.jax.single import change
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan, plan_of
+from linsat.request import DEFAULT, Request, check_options, joint_batch, read_start
 from linsat.verdict.diagnosis import reject_infeasible
 
 Array = Any  # a jax.Array, or a tracer that stands for one

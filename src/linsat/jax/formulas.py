@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from linsat import formulas
-from linsat.call import DEFAULT, Request, read_start
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.constraints.plain_rows import PlainRows, Selection, Stated, stated_numbers
 from linsat.jax.call import Array, check, floating, slots_of_call
 from linsat.objectives import Objective
+from linsat.request import DEFAULT, Request, read_start
 from linsat.status import Status
 
 

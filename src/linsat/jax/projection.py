@@ -14,7 +14,7 @@ import numpy as np
 from linsat import formulas, numpy_door, projection
 from linsat.arrays import Newton
 from linsat.arrays.bound_duals import bound_duals
-from linsat.call import Call, GivenNumbers, OnFailure, Options, Request, filled, with_numbers
+from linsat.call import Call
 from linsat.constraints.constraint_set import Constraints
 from linsat.errors import ConstraintError
 from linsat.failures import settle
@@ -25,6 +25,7 @@ from linsat.jax.operands import Answers
 from linsat.native.batch import Answer as HostAnswer
 from linsat.objectives import Objective
 from linsat.plan import Numbers
+from linsat.request import GivenNumbers, OnFailure, Options, Request, filled, with_numbers
 from linsat.status import Status
 
 if TYPE_CHECKING:

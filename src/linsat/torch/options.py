@@ -10,10 +10,10 @@ from typing import Any
 
 from linsat._transforms import constant_in_graphs
 from linsat.arrays import made_solver, settings_of
-from linsat.call import Options
 from linsat.errors import ConstraintError
 from linsat.objectives import Objective
 from linsat.objectives.base import Kind, of_kind
+from linsat.request import Options
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Description:
     objective: str  # the name of its class
     fields: dict[str, Any]  # its fields that are no numbers
     numbers: Sequence[str]  # the names of those that are
-    options: dict[str, Any]  # `linsat.call.Options`, its solver as `linsat.arrays.settings_of` has it
+    options: dict[str, Any]  # `linsat.request.Options`, its solver as `linsat.arrays.settings_of` has it
     constant: bool  # whether rows and box are the same numbers in every call
     names: Sequence[str] | None  # of the rows, where the user gave any
 

@@ -9,11 +9,12 @@ import torch
 from linsat._forks import one_thread_after_a_fork
 from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, transforming
 from linsat.arrays.newton import Newton
-from linsat.call import Request, filled, keep, key_of
+from linsat.call import keep
 from linsat.constraints.numbers import slots_given
 from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
 from linsat.plan import Solver
+from linsat.request import Request, filled, key_of
 from linsat.solution import Solution
 from linsat.torch.call import Reading, numbers_in_graphs
 from linsat.torch.implicit import flat_scores, point, point_and_duals

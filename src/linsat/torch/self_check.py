@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from linsat.arrays import Newton
-from linsat.call import Options, Request
 from linsat.constraints import Constraints
 from linsat.errors import LinSATWarning
 from linsat.objectives import KL, Entropy, Euclidean, Objective
 from linsat.plan import Solver
+from linsat.request import Options, Request
 
 Tensor = torch.Tensor
 
