@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from linsat._optional import is_tensor
 from linsat._transforms import tracing, transforming
 from linsat.constraints import Constraints
 from linsat.constraints.fingerprint import fingerprint
@@ -182,12 +183,13 @@ class LinSAT(nn.Module):
 
 
 def _make_ready(constraints: Constraints, objective: Objective) -> None:
-    """Have a set whose numbers all instances share decided, by solving it once at scores 0.
+    """Have a set whose numbers all instances share, and that has numbers by now, decided: solved once at scores 0.
 
     Raises:
         InfeasibleError: the rows contradict each other.
     """
-    if constraints.batch_shape or constraints.num_variables is None:
+    learned = [*constraints._learned_tensors().values(), *objective.parameters().values()]
+    if constraints.batch_shape or constraints.num_variables is None or any(map(tracing, filter(is_tensor, learned))):
         return
     with torch.no_grad():
         scores = torch.zeros(constraints.num_variables, dtype=torch.float64, device="cpu")

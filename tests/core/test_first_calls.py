@@ -61,3 +61,16 @@ def test_sets_of_one_pattern_as_many_as_their_rows():
     sets = [linsat.subject_to(x[:2] @ w[:2] <= 1, x[2:] @ w[2:] <= 1) for w in ([1.0, 2, 3, 4], [1.0, 1, 1, 1])]
     made = linsat.project_each([np.ones(4)] * 2, sets, objective=linsat.Euclidean())
     np.testing.assert_allclose(made, [[0.6, 0.2, 0.28, 0.04], [0.5] * 4], atol=1e-5)
+
+
+def test_a_layer_with_learned_numbers_is_made_without_numbers_and_given_them_later():
+    with torch.device("meta"):
+        cap = torch.nn.Parameter(torch.ones(1))
+        layer = linsat.LinSAT(linsat.Constraints(A=[[1.0, 1.0, 1.0]], b=cap), objective=linsat.Euclidean())
+    assert "on meta" in repr(layer)
+    layer.to_empty(device="cpu")
+    torch.nn.init.constant_(layer.b, 0.6)
+    x = layer(torch.ones(3))
+    x[0].backward()
+    torch.testing.assert_close(x, torch.full((3,), 0.2), atol=1e-6, rtol=0)  # alike, so each has a third
+    torch.testing.assert_close(layer.b.grad, torch.full((1,), 1 / 3), atol=1e-5, rtol=0)

@@ -93,6 +93,8 @@ def summary(constraints: Constraints) -> str:
     """Size, box and the first and last rows."""
     senses, rows = constraints.senses, len(constraints)
     counts = ", ".join(f"{senses.count(s)} {s}" for s in ("<=", ">=", "==") if s in senses) or "none"
+    if any(number.is_meta for number in constraints._learned_tensors().values()):
+        return f"Constraints({constraints.num_variables} variables, {rows} rows: {counts}; its numbers are on meta)"
     lower, upper = (as_array(bound) for bound in constraints._bounds().values())
     box = f"[{_span(lower, 'min')}, {_span(upper, 'max')}]"
     width = "any number of" if constraints.num_variables is None else str(constraints.num_variables)

@@ -100,12 +100,10 @@ def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None =
         claim.mu[instance] = np.clip(mu, one(low, instance), one(high, instance))
         claim.x[instance] = optimum.x[: problem.rows.shape[1]]
         claim.steps[instance] = optimum.steps
-        stop = _ending(whole, optimum, tol, deadline)
-        if not problem.rows.sparse and _polished(problem, instance, options.tol, claim, polish):
-            stop = Stop.ARRIVED
-        if stop is Stop.ARRIVED:
-            stop = _confirmed(problem, instance, (elastic, program, whole), claim, tol, deadline)
-        claim.stops[instance] = stop
+        polished = not problem.rows.sparse and _polished(problem, instance, options.tol, claim, polish)
+        arrived = polished or optimum.error <= tol
+        stop = _seen(problem, instance, (elastic, program, whole), claim, tol, deadline, arrived)
+        claim.stops[instance] = stop if arrived or stop is Stop.ARRIVED else _ending(whole, optimum, deadline)
     return claim
 
 
@@ -161,18 +159,19 @@ def _modelled(
     return model(x, optimum.duals), replace(optimum, x=x, steps=steps)
 
 
-def _confirmed(
+def _seen(
     problem: Problem,
     instance: int,
     solved: tuple[Elastic, Program, Program],
     claim: Claim,
     tol: float,
     deadline: Deadline,
+    arrived: bool,
 ) -> Stop:
-    """What an answer said to have arrived is: by the duality gap of x and duals as returned, and by its rows.
+    """What an answer is by the duality gap of x and duals as returned, and by its rows, whatever the method's own error.
 
-    Rows that hold only because x is so far away, or only at huge duals, may be rows that cannot hold: that is put
-    to an exact verdict, and nothing is claimed where there is none.
+    Rows that hold only because x is so far away, or only at huge duals, may be rows that cannot hold: where the method
+    says that it has arrived, that is put to an exact verdict, and nothing is claimed where there is none.
     """
     elastic, program, whole = solved
     x, unit = claim.x[instance], one(problem.scale, instance)
@@ -184,6 +183,8 @@ def _confirmed(
     system, unit = hard_rows(problem, instance, x), unit[~soft]
     if gap.rows <= INTERIOR_GAP * tol and (system.outside(x) <= tol * unit).all():
         return Stop.ARRIVED
+    if not arrived:
+        return Stop.STALLED
     verdict = judge(system, seconds=min(JUDGE_SECONDS, deadline.remaining))
     if verdict.kind == "infeasible":
         return Stop.INFEASIBLE
@@ -217,10 +218,8 @@ def _polished(problem: Problem, instance: int, tol: float, claim: Claim, polish:
     return True
 
 
-def _ending(program: Program, optimum: Optimum, tol: float, deadline: Deadline) -> Stop:
-    """How the method ended."""
-    if optimum.error <= tol:
-        return Stop.ARRIVED
+def _ending(program: Program, optimum: Optimum, deadline: Deadline) -> Stop:
+    """Why the method ended where it has not arrived."""
     if optimum.out_of_time:
         return Stop.TIME_LIMIT
     return Stop.STALLED if recession(program, deadline) is None else Stop.UNBOUNDED
