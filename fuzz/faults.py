@@ -106,9 +106,8 @@ def malformed(arguments: argparse.Namespace) -> bool:
 
 def hostile(arguments: argparse.Namespace) -> bool:
     """Send so many hostile requests to a running explorer; the bar: no traceback, and it goes on answering."""
-    sys.path.insert(0, str(HERE.parent / "tools" / "tests"))
-    from explorer_server import running_explorer
     from fuzz import hostile as program
+    from tests.helpers.explorer_server import running_explorer
 
     with running_explorer() as port:  # which ends with an error where the explorer wrote one
         replies = program.asked(port, arguments.count, arguments.seed)

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from explorer_server import running_explorer
 from tests.helpers.browser import headless_browser
+from tests.helpers.explorer_server import running_explorer
 
 pytest.importorskip("starlette", reason="starlette is not installed (extra explore)")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed (extra explore)")

@@ -11,10 +11,10 @@ import sys
 import pytest
 
 import linsat
-from explorer_server import request, running_explorer
 from linsat_tools.explorer import serve
 from linsat_tools.explorer.server import LARGEST_QUESTION, MOST_WAITING, build_page
 from linsat_tools.explorer.worker import Worker
+from tests.helpers.explorer_server import request, running_explorer
 
 pytest.importorskip("starlette", reason="starlette is not installed (extra explore)")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed (extra explore)")

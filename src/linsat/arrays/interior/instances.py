@@ -168,7 +168,7 @@ def _seen(
     deadline: Deadline,
     arrived: bool,
 ) -> Stop:
-    """What an answer is by the duality gap of x and duals as returned, and by its rows, whatever the method's own error.
+    """What an answer is by the duality gap of x and duals as returned, and by its rows; not by the method's own error.
 
     Rows that hold only because x is so far away, or only at huge duals, may be rows that cannot hold: where the method
     says that it has arrived, that is put to an exact verdict, and nothing is claimed where there is none.
