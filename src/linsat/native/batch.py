@@ -193,6 +193,14 @@ def thread_count() -> int:
     return int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
 
 
+def dense(array: Array) -> Array:
+    """An array as the core reads it: contiguous, and with the sign that torch has yet to apply."""
+    if type(array) is np.ndarray:
+        return np.ascontiguousarray(array)
+    tensor = array.resolve_neg()
+    return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+
+
 def _address(array: Array) -> int:
     return array.__array_interface__["data"][0] if type(array) is np.ndarray else array.data_ptr()
 
