@@ -36,7 +36,7 @@ from linsat.arrays.linear_algebra import MOST_DENSE_ROWS, conjugate_gradients, i
 from linsat.arrays.problem import Curvature, Problem, Tensor
 from linsat.arrays.saddle import explicit
 from linsat.errors import ConstraintError
-from linsat.native.layout import fits_dense
+from linsat.native.batch import fits_dense
 from linsat.objectives import Objective
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan

@@ -20,8 +20,7 @@ from linsat.call import keep
 from linsat.constraints.numbers import slots_given
 from linsat.errors import ConstraintError
 from linsat.native import batch as native
-from linsat.native.batch import Answer, dense
-from linsat.native.layout import NativeLayout
+from linsat.native.batch import Answer, NativeLayout, dense
 from linsat.plan import Numbers, Plan, Solver
 from linsat.request import Request, filled, key_of
 from linsat.solution import Solution
