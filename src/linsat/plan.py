@@ -25,7 +25,6 @@ from linsat._array_namespace import namespace
 from linsat._optional import is_tensor
 from linsat._senses import GREATER
 from linsat._transforms import plain_tensors
-from linsat.arrays.box import Box
 from linsat.arrays.forced import presolve_by_program
 from linsat.arrays.newton import STEPS_BEFORE_INTERIOR, Newton, handed_over
 from linsat.arrays.presolve import everything_free, has_even_interior, propagate
@@ -153,13 +152,11 @@ class Plan:
     # ------------------------------------------------------------------ on arrays of any library
 
     def form(self, numbers: Numbers) -> StandardForm:
-        """The standard form (`linsat.arrays.box`), differentiable in every number."""
-        rows = RowMatrix(self.rows, numbers.values)
-        ends = numbers.lower[:, rows.col], numbers.upper[:, rows.col]
-        entropic, shift = self.objective.entropic_slack, self.solver.gamma_shift
+        """The standard form, differentiable in every number."""
+        values, side, lower, upper, price = numbers
+        rows, shift = RowMatrix(self.rows, values), self.solver.gamma_shift
         with np.errstate(all="ignore"):  # numbers that cannot be are for others to reject
-            box = Box.of(rows, numbers.lower, numbers.upper, self.objective, ends)
-            return box.form(numbers.side, numbers.price, self.senses(rows), entropic=entropic, gamma_shift=shift)
+            return StandardForm.of(rows, lower, upper, side, price, self.senses(rows), self.objective, shift)
 
     def problem(
         self, numbers: Numbers, scores: Array, objective: Objective, decided: Array | None, *, own: bool = False

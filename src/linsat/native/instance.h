@@ -1,4 +1,4 @@
-/* One instance: its numbers as stated, checked, and its standard form A x + S z = B (see linsat/arrays/box.py).
+/* One instance: its numbers as stated, checked, and its standard form A x + S z = B (see linsat/arrays/problem.py).
  */
 
 /* Rows, variables and coefficients in the order of the pattern; everything in double. */
