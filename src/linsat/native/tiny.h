@@ -262,6 +262,13 @@ static int V(begin_with)(Group *w, const V(LaneSolve) *lanes, int fresh, double 
     return fresh & ~V(bits_of)(running);
 }
 
+/* Work arrays for instances that go the way of all others, made for the first of them; false without memory. */
+static int V(work_alone)(void **block, Work *w, const Layout *a, const Statement *s, double ridge) {
+    if (!*block) *block = begin_work(w, a, s, NULL);
+    if (*block) w->dense.ridge = ridge;
+    return *block != NULL;
+}
+
 /* V(forward) for tiny sets; what lanes do not solve goes the way of all others. */
 static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve *call, Team *team) {
     Group group;
@@ -294,11 +301,8 @@ static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve 
         lanes.busy &= ~(ended | lost);
         for (int i = 0; i < LANES && !failed; i++) {
             if (!(lost >> i & 1)) continue;
-            if (!alone) alone = begin_work(&w, a, s, NULL);
-            failed = !alone;
-            if (failed) break;
-            w.dense.ridge = CONSTANTS.first_ridge;
-            CORE(forward_one)(&w, s, call, lanes.at[i], 1, usable >> i & 1);
+            failed = !V(work_alone)(&alone, &w, a, s, CONSTANTS.first_ridge);
+            if (!failed) CORE(forward_one)(&w, s, call, lanes.at[i], 1, usable >> i & 1);
         }
     }
     if (alone) free_block(w.interior);
@@ -390,11 +394,8 @@ static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull 
             const int later = V(pull_lanes)(&group, &w, &stated, s, call, &wanted, team, t, n, end);
             for (int i = 0; i < LANES && !failed; i++) {
                 if (!(later >> i & 1)) continue;
-                if (!alone) alone = begin_work(&other, a, s, NULL);
-                failed = !alone;
-                if (failed) break;
-                other.dense.ridge = CONSTANTS.refined_ridge;
-                CORE(backward_one)(&other, s, call, n + i, places(&wanted, team, t, n + i), 1);
+                failed = !V(work_alone)(&alone, &other, a, s, CONSTANTS.refined_ridge);
+                if (!failed) CORE(backward_one)(&other, s, call, n + i, places(&wanted, team, t, n + i), 1);
             }
         }
     }
