@@ -432,6 +432,5 @@ def test_axes_of_maxima_and_of_torch_are_kept():
     cons = subject_to(
         X.max(1, keepdims=True) <= 0.2, X.min(0, keepdims=True) >= -0.1, norm(X, axis=1, keepdims=True) <= 1
     )
-    sizes = abs(point).sum(1)
-    expected = [*(point.max(1) - 0.2), *(sizes - 1), *(-0.1 - point.min(0))]
+    expected = [*(point.max(1) - 0.2), *(abs(point).sum(1) - 1), *(-0.1 - point.min(0))]
     np.testing.assert_allclose(cons.row_violation(point), np.maximum(expected, 0), atol=1e-12)
