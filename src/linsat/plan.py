@@ -37,9 +37,8 @@ from linsat.constraints.structure import Numbers as Numbers
 from linsat.constraints.structure import SparsityPattern
 from linsat.errors import ConstraintError
 from linsat.native import batch as native
-from linsat.native.batch import Answer, Array, Statement
+from linsat.native.batch import Answer, Array, NativeLayout, Statement, fits_dense, make_layout
 from linsat.native.binding import Core, load
-from linsat.native.layout import NativeLayout, fits_dense, make_layout
 from linsat.objectives import Objective
 
 if TYPE_CHECKING:

@@ -173,11 +173,6 @@ class TensorCall(Call):
             _ = kept.others  # once for all calls made from it
         return kept
 
-    @staticmethod
-    def dense(tensor: Tensor) -> Tensor:
-        tensor = tensor.resolve_neg()  # memory knows nothing of a sign that torch has yet to apply
-        return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-
     @classmethod
     def of(cls, plan: Plan, numbers: Numbers, objective: Objective, device: torch.device, **others: Any) -> TensorCall:
         """For the native core where it takes the call, else with everything as tensors in float64."""
