@@ -10,7 +10,6 @@ import numpy as np
 
 from linsat._array_namespace import to_numpy
 from linsat._optional import torch_installed
-from linsat.arrays.bound_duals import bound_duals
 from linsat.arrays.interior.instances import unsupported
 from linsat.arrays.newton import Newton
 from linsat.call import Call, keep
@@ -23,7 +22,7 @@ from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
 from linsat.plan import Numbers, Plan, plan_of
 from linsat.request import DEFAULT, Request, check_options, check_range, joint_batch, key_of, read_start, with_numbers
-from linsat.solution import Solution
+from linsat.solution import Solution, bound_duals
 
 Array = np.ndarray
 

@@ -104,7 +104,7 @@ static int V(lane_holds)(const Group *w, const V(LaneSolve) *lanes, const vec *x
     double values[LANE_ROWS] = {0}, sizes[LANE_ROWS] = {0}, mu[LANE_ROWS], objective = 0.0;
     for (int64_t i = 0; i < a->rows; i++) mu[i] = w->now.mu[i][n];
     for (int64_t e = 0; e < a->entries; e++) {
-        const double term = it->values[a->entry[e]] * x[a->entry_col[e]][n];
+        const double term = it->values[e] * x[a->entry_col[e]][n];
         values[a->entry_row[e]] += term;
         sizes[a->entry_row[e]] += fabs(term);
     }
@@ -136,7 +136,7 @@ static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) 
             for (int32_t f = w->column[j]; f <= e; f++) {
                 const int g = place[w->row[e] / V(WIDE)], h = place[w->row[f] / V(WIDE)];
                 if (g < 0 || h < 0) continue;
-                const double term = it->values[a->entry[w->place[e]]] * it->values[a->entry[w->place[f]]] * D[j];
+                const double term = it->values[w->place[e]] * it->values[w->place[f]] * D[j];
                 G[g > h ? g : h][g > h ? h : g] += term;
             }
     for (int g = 0; g < count; g++) { /* L L', a row that depends on others dropped */
@@ -150,7 +150,7 @@ static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) 
     for (int round = 0; round < 2; round++) {
         for (int g = 0; g < count; g++) r[g] = -it->side[a->order[tight[g]]];
         for (int64_t e = 0; e < a->entries; e++)
-            if (place[a->entry_row[e]] >= 0) r[place[a->entry_row[e]]] += it->values[a->entry[e]] * x[a->entry_col[e]];
+            if (place[a->entry_row[e]] >= 0) r[place[a->entry_row[e]]] += it->values[e] * x[a->entry_col[e]];
         for (int g = 0; g < count; g++) {
             for (int m = 0; m < g; m++) r[g] -= G[g][m] * r[m];
             r[g] *= G[g][g];
@@ -161,7 +161,7 @@ static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) 
         }
         for (int64_t e = 0; e < a->entries; e++)
             if (place[a->entry_row[e]] >= 0)
-                x[a->entry_col[e]] -= D[a->entry_col[e]] * it->values[a->entry[e]] * r[place[a->entry_row[e]]];
+                x[a->entry_col[e]] -= D[a->entry_col[e]] * it->values[e] * r[place[a->entry_row[e]]];
         for (int64_t j = 0; j < a->variables; j++) x[j] = x[j] < it->lower[j] ? it->lower[j] : x[j] > it->upper[j] ? it->upper[j] : x[j];
     }
 }
@@ -325,7 +325,6 @@ static void V(take_lane)(Work *w, const Group *from, const Instance *it, int n) 
         for (int64_t i = 0; i < a->rows; i++) rows[c].to[i] = rows[c].of[i][n];
     for (int c = 0; c < 7; c++)
         for (int64_t j = 0; j < a->variables; j++) columns[c].to[j] = columns[c].of[j][n];
-    for (int64_t e = 0; e < a->entries; e++) w->values[e] = it->values[a->entry[e]];
     w->it = *it;
     w->tau = from->tau[n];
     w->has_slack = from->has_slack;
