@@ -71,7 +71,7 @@ METHODS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def errors(scale: float, count: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Worst error of a row or column sum, worst gradient error, nanoseconds a matrix both ways, of every method at one scale."""
+    """Worst errors of a row or column sum and of the gradient, nanoseconds a matrix both ways, of every method."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     y, g = scale * torch.randn(count, STREAMS, STREAMS), torch.randn(count, STREAMS, STREAMS)

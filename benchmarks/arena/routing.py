@@ -125,6 +125,8 @@ class ExpertChoice(nn.Module):
 class Biased(nn.Module):
     """The best of scores and a bias that each batch moves by a rule; gates from the scores alone."""
 
+    bias: Tensor
+
     def __init__(self, size: Size, rule: str) -> None:
         super().__init__()
         self.k, self.rule = size.k, rule
@@ -153,6 +155,8 @@ class Projected(nn.Module):
     With ``every`` only each so manieth token is in that projection; its duals shift the scores of all, and X is made of
     these, each token by itself: for the tokens that were in it the same X.
     """
+
+    bias: Tensor
 
     def __init__(self, size: Size, tau: float = 0.1, every: int = 1) -> None:
         super().__init__()
