@@ -174,7 +174,7 @@ def test_a_back_end_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = Optimum(np.zeros(2), np.zeros(1), 1, 0.0, 0.0, 0.0)
     monkeypatch.setattr(interior_point, "minimise", lambda *_, **__: nowhere)
     monkeypatch.setattr(interior_point, "_polished", lambda *_: False)
-    monkeypatch.setattr(interior_point, "_confirmed", lambda *_: Stop.ARRIVED)
+    monkeypatch.setattr(interior_point, "_seen", lambda *_: Stop.ARRIVED)
     assert str(linsat.solve(y, cons, on_failure="ignore").status) == "stalled"
 
 
