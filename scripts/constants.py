@@ -15,7 +15,7 @@ from types import ModuleType
 
 from linsat.arrays import hard_rows, newton, presolve
 from linsat.arrays.interior import duality_gap, instances
-from linsat.native import layout
+from linsat.native import batch
 from linsat.verdict import feasibility
 
 HEADER = Path(__file__).parents[1] / "src" / "linsat" / "native" / "constants.h"
@@ -33,7 +33,7 @@ _SHARED: dict[ModuleType, dict[str, list[str]]] = {
     duality_gap: {"double": ["AT_END"]},
     hard_rows: {"double": ["ROW_LOST", "RUNS_OFF"]},
     feasibility: {"double": ["HOLDS"]},
-    layout: {"int64_t": ["MOST_DENSE", "LARGEST_DENSE"]},
+    batch: {"int64_t": ["MOST_DENSE", "LARGEST_DENSE"]},
 }  # fmt: skip
 
 

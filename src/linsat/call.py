@@ -23,6 +23,7 @@ from linsat.arrays.problem import Problem
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement
 from linsat.failures import settle, unusable_scores
+from linsat.native.batch import dense
 from linsat.objectives import Objective
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Answer, Array, Numbers, Plan, pack
@@ -95,14 +96,9 @@ class Call:
         made = object.__new__(type(self))
         made.__dict__ |= self.__dict__
         made.given = arrays
-        made.statement = self.statement.with_arrays({slot: self.dense(array) for slot, array in arrays.items()})
+        made.statement = self.statement.with_arrays({slot: dense(array) for slot, array in arrays.items()})
         made.owner = functools.partial(with_numbers, constraints, given)
         return made
-
-    @staticmethod
-    def dense(array: Array) -> Array:
-        """An array as the core reads it."""
-        return np.ascontiguousarray(array)
 
     def solve(self, scores: Array, x: Array) -> Answer:
         """Scores (N, l) solved into x by the native core; failures become what the caller asked for.

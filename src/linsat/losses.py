@@ -38,7 +38,7 @@ from linsat.plan import Solver
 from linsat.request import OnFailure, Options, Request, read_objective
 from linsat.status import Status
 from linsat.torch.call import Reading, TensorCall, as_tensors, scores_from_numpy
-from linsat.torch.implicit import solve_flat
+from linsat.torch.projection import solve_flat
 
 Reduction = Literal["mean", "sum", "none"]
 _FEASIBLE = 1e-5  # a target in float32 holds long rows to this

@@ -69,16 +69,12 @@ def test_instances_of_a_batch_may_lack_rows(kind, backend):
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
 @pytest.mark.parametrize("instance", range(4))
-def test_a_whole_set_may_lack_rows_in_numpy_torch_and_jax(kind, instance):
+def test_a_whole_set_may_lack_rows_in_numpy_and_torch(kind, instance):
     cons = linsat.Constraints(A=A, b=B_EACH[instance], C=C, d=D_EACH[instance], E=E, f=F)
     expected = linsat.project(SCORES, reduced(instance), objective=OBJECTIVES[kind])
     np.testing.assert_allclose(linsat.project(SCORES, cons, objective=OBJECTIVES[kind]), expected, atol=1e-8)
     layer = linsat.LinSAT(cons, objective=OBJECTIVES[kind])
     np.testing.assert_allclose(layer(torch.tensor(SCORES)), expected, atol=1e-8)
-    jax = pytest.importorskip("jax")
-    with jax.enable_x64(True):
-        found = linsat.jax.project(jax.numpy.asarray(SCORES), cons, objective=OBJECTIVES[kind])
-        np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
@@ -93,9 +89,6 @@ def test_sides_of_a_call_and_learned_ones_may_be_infinite(kind):
         layer(scores, b=torch.tensor(B_EACH), d=torch.tensor(D_EACH)),
         layer(scores, rhs=named),
         torch.func.vmap(lambda y, b, d: linsat.project(y, cons.with_rhs(b=b, d=d), objective=objective))(
-            scores, torch.tensor(B_EACH), torch.tensor(D_EACH)
-        ),
-        torch.compile(lambda y, b, d: linsat.project(y, cons.with_rhs(b=b, d=d), objective=objective), backend="eager")(
             scores, torch.tensor(B_EACH), torch.tensor(D_EACH)
         ),
     ):

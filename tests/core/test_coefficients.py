@@ -491,13 +491,13 @@ def test_bad_input_is_named(call, message):
 # ------------------------------------------------------------------ dense matrices for rows stated by their non-zeros
 
 
-def _groups():
+def groups():
     """Two rows that part four variables: as many non-zeros as variables."""
     x = linsat.Variable(4)
     return linsat.subject_to(x[:2].sum() <= 1, x[2:].sum() <= 1)
 
 
-def _one_row():
+def one_row():
     return linsat.subject_to(linsat.Variable(4) @ [1.0, 1.0, 1.0, 1.0] <= 1)
 
 
@@ -521,14 +521,7 @@ def _with_coefficients(cons, shape, A):
     return linsat.project(np.ones(shape), cons.with_coefficients(A=A), objective=linsat.Euclidean())
 
 
-def _jax(cons, shape, A):
-    pytest.importorskip("jax")
-    import linsat.jax
-
-    return np.asarray(linsat.jax.project(np.ones(shape), cons, objective=linsat.Euclidean(), A=A))
-
-
-DOORS = [_project_torch, _project_numpy, _layer, _with_coefficients, _jax]
+DOORS = [_project_torch, _project_numpy, _layer, _with_coefficients]
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -536,7 +529,7 @@ DOORS = [_project_torch, _project_numpy, _layer, _with_coefficients, _jax]
 def test_a_matrix_for_rows_that_part_the_variables(door, batch):
     # By hand: the nearest point to ones under x0 + 2 x1 <= 1 is 1 - 0.4 (1, 2), under 3 x2 + 4 x3 <= 1 1 - 0.24 (3, 4).
     A = np.broadcast_to(WEIGHTED_GROUPS, (*batch, 2, 4)).copy()
-    x = door(_groups(), (*batch, 4), A)
+    x = door(groups(), (*batch, 4), A)
     assert x.shape == (*batch, 4)
     np.testing.assert_allclose(x, np.broadcast_to([0.6, 0.2, 0.28, 0.04], x.shape), atol=1e-5)
 
@@ -548,7 +541,7 @@ def test_a_matrix_for_one_row_over_all_variables(door, shape, A):
     expected = [
         nearest_point(System(row[None], ["<="], np.array([1.0]), None), np.ones(4)) for row in prices.reshape(-1, 4)
     ]
-    x = door(_one_row(), shape, A)
+    x = door(one_row(), shape, A)
     assert x.shape == shape
     np.testing.assert_allclose(x, np.reshape(expected, shape), atol=1e-5)
 
@@ -556,45 +549,45 @@ def test_a_matrix_for_one_row_over_all_variables(door, shape, A):
 @pytest.mark.parametrize("door", DOORS)
 def test_the_non_zeros_still_serve(door):
     values = np.array([[1.0, 2, 3, 4], [1, 1, 1, 1], [1, 2, 1, 2]])
-    x = door(_groups(), (3, 4), values)
+    x = door(groups(), (3, 4), values)
     np.testing.assert_allclose(x, [[0.6, 0.2, 0.28, 0.04], [0.5] * 4, [0.6, 0.2, 0.6, 0.2]], atol=1e-5)
-    assert door(_one_row(), (3, 4), PRICES[:, 0]).shape == (3, 4)
+    assert door(one_row(), (3, 4), PRICES[:, 0]).shape == (3, 4)
 
 
 @pytest.mark.parametrize("door", DOORS)
 def test_values_that_have_the_shape_of_the_matrix_are_named(door):
     with pytest.raises(ConstraintError, match=r"A has shape \(2, 4\), that of a matrix .* values of its non-zeros"):
-        door(_groups(), (2, 4), np.ones((2, 4)))
+        door(groups(), (2, 4), np.ones((2, 4)))
 
 
 def test_a_learned_matrix_where_the_set_has_zeros_is_named():
     A = torch.tensor(WEIGHTED_GROUPS, requires_grad=True)
     with pytest.raises(ConstraintError, match="learned: it may have coefficients where the set has none"):
-        linsat.project(torch.ones(4), _groups(), A=A)
+        linsat.project(torch.ones(4), groups(), A=A)
 
 
-def test_gradients_reach_a_matrix_of_one_row():
+def test_gradients_reach_a_matrix_ofone_row():
     A = torch.tensor(PRICES, requires_grad=True)
     y = torch.tensor(np.random.default_rng(0).normal(size=(3, 4)) * 0.2 + 0.5, requires_grad=True)
 
     def project(y, A):
-        return linsat.project(y, _one_row(), objective=linsat.Entropy(0.5), solver=TIGHT, A=A)
+        return linsat.project(y, one_row(), objective=linsat.Entropy(0.5), solver=TIGHT, A=A)
 
     assert gradcheck(project, (y, A), atol=1e-6)
-    learned = _one_row().with_coefficients(A=torch.nn.Parameter(A[0].detach()))
+    learned = one_row().with_coefficients(A=torch.nn.Parameter(A[0].detach()))
     assert [tuple(p.shape) for p in linsat.LinSAT(learned).parameters()] == [(1, 4)]
 
 
 def test_values_of_a_batch_as_long_as_the_rows_survive_a_file_and_cutting(tmp_path):
     # (2, 1, 4) values: the matrix is (2, 4), so such a batch has a further dimension.
-    cons = _groups().with_coefficients(A=np.array([[[1.0, 2, 3, 4]], [[1, 1, 1, 1]]]))
+    cons = groups().with_coefficients(A=np.array([[[1.0, 2, 3, 4]], [[1, 1, 1, 1]]]))
     assert cons.batch_shape == (2, 1)
     cons.save(tmp_path / "set.npz")
     again = linsat.Constraints.load(tmp_path / "set.npz")
     x = linsat.project(np.ones((2, 1, 4)), again, objective=linsat.Euclidean())
     np.testing.assert_allclose(x[:, 0], [[0.6, 0.2, 0.28, 0.04], [0.5] * 4], atol=1e-5)
     csr = torch.tensor(np.stack([WEIGHTED_GROUPS] * 2)).to_sparse_csr()
-    pair = _groups().with_coefficients(A=csr)
+    pair = groups().with_coefficients(A=csr)
     assert pair.batch_shape == (2,)
     pair.save(tmp_path / "pair.npz")
     x = linsat.project(np.ones((2, 4)), linsat.Constraints.load(tmp_path / "pair.npz"), objective=linsat.Euclidean())

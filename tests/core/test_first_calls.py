@@ -45,17 +45,6 @@ def test_answers_can_be_changed_in_place(shape):
     torch.testing.assert_close(y.grad, torch.tensor([-3.0, -1, 1, 3], dtype=torch.float64).expand(shape))
 
 
-def test_jax_scores_at_the_other_door_and_bfloat16():
-    jnp = pytest.importorskip("jax.numpy")
-    import linsat.jax
-
-    with pytest.raises(ConstraintError, match=r"linsat\.jax\.project"):
-        linsat.project(jnp.ones(4), CAP)
-    x = linsat.jax.project(jnp.ones(4, jnp.bfloat16), CAP, objective=linsat.Euclidean())
-    assert x.dtype == jnp.bfloat16
-    np.testing.assert_allclose(np.asarray(x, np.float64), 0.25, atol=1e-2)
-
-
 def test_sets_of_one_pattern_as_many_as_their_rows():
     x = linsat.Variable(4)
     sets = [linsat.subject_to(x[:2] @ w[:2] <= 1, x[2:] @ w[2:] <= 1) for w in ([1.0, 2, 3, 4], [1.0, 1, 1, 1])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import pickle
 import warnings
 from collections.abc import Callable
@@ -487,14 +486,6 @@ def test_layer_with_learned_and_given_numbers() -> None:
         different.load_state_dict(fresh.state_dict())
 
 
-def test_inside_a_compiled_model() -> None:
-    cons = many()
-    layer = linsat.LinSAT(cons, objective=linsat.Euclidean())
-    y = torch.randn(2, N, dtype=torch.float64)
-    model = torch.compile(lambda y: layer(2 * y) + 1, backend="eager")
-    assert torch.equal(model(y), layer(2 * y) + 1)
-
-
 @pytest.mark.parametrize("ending", ["json", "npz"])
 def test_files_and_copies_keep_formulas(tmp_path: Path, ending: str) -> None:
     cons = many().soften("turnover", price=0.7)
@@ -533,38 +524,6 @@ def test_damaged_files_are_rejected(tmp_path: Path) -> None:
         path.write_text(json.dumps(wrong))
         with pytest.raises(ConstraintError, match=message):
             linsat.Constraints.load(path)
-
-
-def test_jax_eager_traced_and_mapped() -> None:
-    jax = pytest.importorskip("jax")
-    jnp = jax.numpy
-    import linsat.jax as door
-
-    cons = many()
-    y = np.random.default_rng(0).normal(size=(3, N))
-    t = np.asarray(cons._terms.side)  # type: ignore[union-attr]
-    pull = np.random.default_rng(1).normal(size=(3, N))
-    jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-    with jax.enable_x64(True):
-        for objective in (OBJECTIVES["entropy"], OBJECTIVES["kl"]):
-            x = linsat.project(y, cons, objective=objective)
-
-            def projected(y: Any, t: Any, objective: Any = objective) -> Any:
-                return door.project(y, cons, objective=objective, t=t)
-
-            arrays = jnp.asarray(y), jnp.asarray(t)
-            assert np.array_equal(projected(*arrays), x)
-            assert np.abs(jit(projected)(*arrays) - x).max() < 1e-12
-            assert np.abs(jit(jax.vmap(projected, (0, None)))(*arrays) - x).max() < 1e-12
-            to_y, to_t = jit(jax.grad(lambda y, t: (projected(y, t) * pull).sum(), (0, 1)))(*arrays)
-            tensors = torch.tensor(y, requires_grad=True), torch.tensor(t, requires_grad=True)
-            solved = linsat.project(tensors[0], cons.with_rhs(t=tensors[1]), objective=objective)
-            (solved * torch.tensor(pull)).sum().backward()
-            for mine, theirs in zip((to_y, to_t), tensors, strict=True):
-                assert np.abs(mine - theirs.grad.numpy()).max() < 1e-9  # type: ignore[union-attr]
-        bad = jit(lambda y: door.solve(y, cons.with_rhs({"turnover": -0.1})))(jnp.asarray(y))
-        assert np.isnan(bad.violation).all()
-        assert (bad.status == linsat.status.Status.INFEASIBLE.code).all()
 
 
 def test_scores_that_hold_variables() -> None:
@@ -644,26 +603,3 @@ class TestFullQuadratics:
         y = torch.tensor([0.1, 0.2, 0.9, 0.3], dtype=torch.float64, requires_grad=True)
         assert ((project(y, P) - held) == 0).sum() == 1  # one is not traded
         assert torch.autograd.gradcheck(project, (y, P.requires_grad_()), atol=1e-6)
-
-
-def test_jax_traced_takes_a_start() -> None:
-    """Duals of an earlier solve spare all steps, whole or by the names of rows; malformed ones are rejected."""
-    jax = pytest.importorskip("jax")
-    import linsat.jax as door
-
-    w = Variable(N, name="w")
-    joint, plain = abs(w - CENTRE).sum() <= 0.2, abs(w - CENTRE) <= 0.04
-    cons = subject_to((w.sum() == 1).named("budget"), joint.named("turnover"), w >= 0, w <= 1)
-    y = np.random.default_rng(3).normal(size=(3, N))
-    first = linsat.solve(y, cons, objective=linsat.Euclidean())
-    by_name = {name: first.duals[:, [cons.names.index(name)]] for name in cons.names}
-    assert first.steps.min() > 1
-
-    with jax.enable_x64(True):
-        for start in (first.duals, by_name):
-            again = jax.jit(lambda y, start: door.solve(y, cons, objective=linsat.Euclidean(), start=start))(y, start)
-            assert np.abs(again.x - first.x).max() < 1e-9
-            assert np.asarray(again.steps).tolist() == [0, 0, 0]
-        for rows in (joint, plain):
-            with pytest.raises(ConstraintError, match=r"start has shape \(3, 7\); expected duals of shape .* Fix: "):
-                jax.jit(lambda y, rows=rows: door.project(y, subject_to(w.sum() == 1, rows), start=np.zeros((3, 7))))(y)

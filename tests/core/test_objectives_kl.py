@@ -249,41 +249,14 @@ def test_doors_of_torch_and_numpy():
     scores = torch.tensor(y)
     np.testing.assert_allclose(linsat.project(y, cons, objective=linsat.KL(0.7, prior)), expected, atol=1e-5)
     np.testing.assert_allclose(linsat.project(scores, cons, objective=objective), expected, atol=1e-5)
-    compiled = torch.compile(
-        lambda s: linsat.project(s, cons, objective=objective), fullgraph=True, backend="aot_eager"
-    )
-    np.testing.assert_allclose(compiled(scores), expected, atol=1e-5)
     mapped = torch.func.vmap(lambda s: linsat.project(s, cons, objective=objective))(scores)
     np.testing.assert_allclose(mapped, expected, atol=1e-5)
     rows = torch.func.jacrev(lambda s: linsat.project(s, cons, objective=objective))(scores[0])
     assert rows.shape == (l, l)
 
 
-def test_doors_of_jax():
-    jax = pytest.importorskip("jax")
-    import linsat.jax
-
-    system, cons, l = _signed()
-    y, prior, g = np.random.default_rng(13).normal(size=(3, l)), np.linspace(0.5, 1.5, l), np.arange(l) - 2.0
-    expected = _expected(system, y, 0.7, prior)
-    with jax.enable_x64(True):
-
-        def answer(y, tau, prior):
-            return linsat.jax.project(y, cons, objective=linsat.KL(tau, prior))
-
-        given = (jax.numpy.asarray(y), jax.numpy.asarray(0.7), jax.numpy.asarray(prior))
-        np.testing.assert_allclose(answer(*given), expected, atol=1e-5)
-        np.testing.assert_allclose(jax.jit(answer)(*given), expected, atol=1e-5)
-        np.testing.assert_allclose(jax.vmap(answer, (0, None, None))(*given), expected, atol=1e-5)
-        found = jax.jit(jax.grad(lambda *own: (answer(*own) * g).sum(), (0, 1, 2)))(*given)
-    leaves = [torch.tensor(np.array(number), dtype=F64, requires_grad=True) for number in (y, 0.7, prior)]
-    (linsat.project(leaves[0], cons, objective=linsat.KL(*leaves[1:])) * torch.tensor(g)).sum().backward()
-    for one, leaf in zip(found, leaves, strict=True):
-        np.testing.assert_allclose(one, leaf.grad, atol=1e-8)
-
-
-def test_the_layer_learns_its_numbers_is_saved_and_exported():
-    system, cons, l = _signed()
+def test_the_layer_learns_its_numbers_and_is_saved():
+    _, cons, l = _signed()
     tau, prior = torch.nn.Parameter(torch.tensor(0.7, dtype=F64)), torch.nn.Parameter(torch.ones(l, dtype=F64))
     layer = linsat.LinSAT(cons, objective=linsat.KL(tau, prior))
     y = torch.randn(4, l, dtype=F64, generator=torch.Generator().manual_seed(0))
@@ -293,8 +266,6 @@ def test_the_layer_learns_its_numbers_is_saved_and_exported():
     torch.save(layer, kept)
     kept.seek(0)
     assert torch.equal(torch.load(kept, weights_only=False)(y), layer(y))
-    program = torch.export.export(linsat.LinSAT(cons, objective=linsat.KL(0.7)), (y,))
-    np.testing.assert_allclose(program.module()(y), _expected(system, y.numpy(), 0.7, 1.0), atol=1e-5)
 
 
 # ---------------------------------------------------------------- gradients

@@ -396,23 +396,6 @@ def test_broken_rows_of_scores_by_name():
         assert repr(solution).endswith("few is broken by 4 at most, in 4 of 4 instances")
 
 
-@pytest.mark.parametrize("learned", [False, True])
-def test_broken_rows_and_violation_in_a_graph(learned):
-    """x = y - price where two entries may add up to 0.5: broken by 3 - 0.2 - 0.5, in one graph."""
-    sides = torch.tensor([0.5], dtype=torch.float64, requires_grad=learned)
-    soft = linsat.Constraints(A=[[1.0, 1.0]], b=sides, upper=2.0).soften(price=0.1)
-
-    def measured(y):
-        solution = linsat.solve(y, soft, objective=NEAREST)
-        return solution.broken, solution.violation, solution.broken
-
-    compiled = torch.compile(measured, fullgraph=True, backend="aot_eager")
-    broken, violation, again = compiled(torch.full((2, 2), 1.5, dtype=torch.float64))
-    np.testing.assert_allclose(broken.detach(), [[2.3], [2.3]], rtol=0, atol=1e-12)
-    assert torch.equal(broken, again)
-    assert violation.tolist() == [0.0, 0.0]
-
-
 def test_the_set_says_which_rows_are_soft():
     cons = linsat.constraints.capacity_assignment(3, 2, 2.0)
     soft = cons.soften("capacity", price=[1.5, 2.0])

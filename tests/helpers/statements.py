@@ -16,7 +16,8 @@ from linsat.plan import Plan
 from linsat.request import Options, Request
 from linsat.torch.arrays import attempt
 from linsat.torch.call import Reading, TensorCall, as_tensors
-from linsat.torch.implicit import Solved, gradients
+from linsat.torch.implicit import Solved
+from linsat.torch.projection import gradients
 
 KERNEL, TORCH = linsat.Newton(backend="kernel"), linsat.Newton(backend="arrays")
 

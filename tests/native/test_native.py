@@ -14,7 +14,7 @@ import constants
 import platforms
 from linsat.arrays.result import SOLVERS
 from linsat.native import binding
-from linsat.native.layout import make_layout
+from linsat.native.batch import make_layout
 from linsat.status import Status
 
 HEADER = (c_tests.CORE / "linsat.h").read_text()

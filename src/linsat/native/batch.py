@@ -1,4 +1,7 @@
-"""Calling the native core on a batch: arrays of numpy, or tensors of torch on the CPU; nothing is copied."""
+"""Calling the native core: a layout of the pattern, made once, and batches of arrays or tensors; nothing is copied.
+
+The core takes arrays of numpy and tensors of torch on the CPU. `arrange.h` makes the index tables of a layout.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,62 @@ import math
 import os
 import struct
 import sys
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from linsat.native.binding import NUMBERS, OBJECTIVES, PARAMETERS, PULL, SOLVE, STATEMENT, check
-from linsat.native.layout import NativeLayout
+from linsat.native.binding import NUMBERS, OBJECTIVES, PARAMETERS, PULL, SOLVE, STATEMENT, Core, check
 
 Array = Any  # of numpy, or a tensor on the CPU: float32 or float64
 _SLOTS = 5  # numbers of a statement besides those of the objective: values, side, lower, upper, price
 _FIRST = STATEMENT.size - NUMBERS.size * (_SLOTS + PARAMETERS) - 8  # where they begin; a real number follows them
 _NOWHERE = (0, 0, 0, 0)
+# What linsat_layout returns, and why the array path or the interior-point method is the better choice.
+_NO_MEMORY, _MADE = -1, 0
+_REASONS = {
+    2: "{} rows are more than {}",
+    3: "{} variables are more than {}",
+    4: "its tables would have {:,} entries, more than {:,}",
+    5: "{} rows share variables with other rows, more than {}",
+}
+# The interior-point method of the core, and full quadratics, have dense factors of sets up to this size.
+MOST_DENSE, LARGEST_DENSE = 1000, 250_000  # rows and variables together, and multiplied
+
+
+class NativeLayout:
+    """A layout in the memory of the core, freed with this object."""
+
+    def __init__(self, address: int, rows: int, variables: int, coefficients: int, core: Core) -> None:
+        self.address, self.rows, self.core = address, rows, core
+        self.sizes = coefficients, rows, variables, variables, rows  # of the numbers of one instance
+        # Not when Python ends: a thread may still be at work, and the memory goes anyway.
+        weakref.finalize(self, core.functions.linsat_layout_free, address).atexit = False
+
+
+def make_layout(row: np.ndarray, col: np.ndarray, senses: np.ndarray, variables: int, core: Core) -> NativeLayout | str:
+    """The layout of a pattern, or the reason why the core does not take it."""
+    row, col = (np.ascontiguousarray(index, dtype=np.int64) for index in (row, col))
+    senses = np.ascontiguousarray(senses, dtype=np.int8)
+    address, refused = ctypes.c_void_p(), (ctypes.c_int64 * 2)()
+    tables = (array.ctypes.data for array in (row, col, senses))
+    code = core.functions.linsat_layout(
+        len(senses), variables, len(col), *tables, ctypes.addressof(address), ctypes.addressof(refused)
+    )
+    if code == _NO_MEMORY:
+        raise MemoryError("there is not enough memory for the tables of the native core.")
+    if code in _REASONS:
+        return _REASONS[code].format(*refused)
+    if code != _MADE or address.value is None:
+        raise ValueError("a coefficient lies outside of the matrix, or in the same place as another.")
+    return NativeLayout(address.value, len(senses), variables, len(col), core)
+
+
+def fits_dense(rows: int, variables: int) -> bool:
+    """Whether dense factors pay: as `interior_takes` of the core has it."""
+    return rows + variables <= MOST_DENSE and rows * variables <= LARGEST_DENSE
 
 
 @dataclass(slots=True)
@@ -191,6 +237,14 @@ def thread_count() -> int:
         return torch.get_num_threads()
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
+
+
+def dense(array: Array) -> Array:
+    """An array as the core reads it: contiguous, and with the sign that torch has yet to apply."""
+    if type(array) is np.ndarray:
+        return np.ascontiguousarray(array)
+    tensor = array.resolve_neg()
+    return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
 
 
 def _address(array: Array) -> int:

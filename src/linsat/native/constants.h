@@ -21,7 +21,7 @@ typedef struct {
     double row_lost, runs_off;
     /* linsat/verdict/feasibility.py */
     double holds;
-    /* linsat/native/layout.py */
+    /* linsat/native/batch.py */
     int64_t most_dense, largest_dense;
 } Constants;
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from linsat._transforms import constant_in_graphs, plain_tensors, tracing
-from linsat.arrays.bound_duals import bound_duals
 from linsat.call import Call
 from linsat.constraints.arrays import given_tensor, to_tensor
 from linsat.constraints.constraint_set import Constraints
@@ -26,10 +25,11 @@ from linsat.objectives import Objective
 from linsat.objectives.base import check_spread
 from linsat.plan import Numbers, Plan, Solver, plan_of
 from linsat.request import DEFAULT, Request, check_options, check_range, joint_batch, read_start, with_numbers
-from linsat.solution import Solution
+from linsat.solution import Solution, bound_duals
 from linsat.torch.self_check import trusted
 
 Tensor = torch.Tensor
+EXPORT = "torch.export.export(model, (y,)), whose programs can be saved and loaded as well"
 _CPU = torch.device("cpu")
 
 
@@ -70,6 +70,7 @@ class Reading:
         like, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, read_scores)
         if not tracing(like) and like.dtype is not torch.float64:
             check_range(like.dtype, torch.finfo(like.dtype).max, constraints)
+        _reject_meta(like, constraints)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = _CPU if like.device.type == "mps" else like.device
         batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
@@ -173,11 +174,6 @@ class TensorCall(Call):
             _ = kept.others  # once for all calls made from it
         return kept
 
-    @staticmethod
-    def dense(tensor: Tensor) -> Tensor:
-        tensor = tensor.resolve_neg()  # memory knows nothing of a sign that torch has yet to apply
-        return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-
     @classmethod
     def of(cls, plan: Plan, numbers: Numbers, objective: Objective, device: torch.device, **others: Any) -> TensorCall:
         """For the native core where it takes the call, else with everything as tensors in float64."""
@@ -273,15 +269,23 @@ def _whole(tensor: Tensor) -> Tensor:
 def _reject_recorders() -> None:
     """TorchScript would record the steps of the solver for one input, as if they were those for every input."""
     if torch._C._is_tracing():
-        raise ConstraintError(
-            "torch.jit.trace cannot record a projection. Fix: torch.export.export(model, (y,)), whose programs can be "
-            "saved and loaded as well."
-        )
+        raise ConstraintError(f"torch.jit.trace cannot record a projection. Fix: {EXPORT}.")
     if torch.onnx.is_in_onnx_export():  # the operators of ONNX are fixed
         raise ConstraintError(
             "ONNX has no operator for a projection. Fix: export the network that makes the scores, and call "
             "linsat.project on its output; or torch.export.export(model, (y,)), which keeps the projection."
         )
+
+
+def _reject_meta(scores: Tensor, constraints: Constraints) -> None:
+    """Learned numbers without memory are none to solve with."""
+    if not constraints._fixed and not scores.is_meta:
+        for name, tensor in constraints._learned_tensors().items():
+            if tensor.is_meta:
+                raise ConstraintError(
+                    f"{name} is on the meta device, which holds no numbers; expected them where y is, on "
+                    f"{scores.device}. Fix: model.to_empty(device={str(scores.device)!r}), then load_state_dict."
+                )
 
 
 def spread_objective(

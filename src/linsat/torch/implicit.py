@@ -23,214 +23,29 @@ which masks it trains on.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from linsat._forks import one_thread_after_a_fork
+from linsat._array_namespace import to_numpy
 from linsat._transforms import transforming
-from linsat.arrays.problem import Problem, Tensor
-from linsat.native import batch as native
-from linsat.native.batch import Answer
-from linsat.native.layout import NativeLayout
+from linsat.arrays.interior import quadratic
+from linsat.arrays.linear_algebra import MOST_DENSE_ROWS, conjugate_gradients, is_dense, solve_refined
+from linsat.arrays.problem import Curvature, Problem, Tensor
+from linsat.arrays.saddle import explicit
+from linsat.errors import ConstraintError
+from linsat.native.batch import fits_dense
 from linsat.objectives import Objective
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan
 from linsat.status import Status
-from linsat.torch import saddle
-from linsat.torch.call import TensorCall, as_tensors, tensors_of
-from linsat.torch.exact_solve import solve_exactly
+from linsat.torch.call import tensors_of
 
 _NUMBERS = len(Numbers._fields)
-_dense = TensorCall.dense
-_READ = (torch.float64, torch.float32)  # by the native core
-
-
-def solve_flat(call: TensorCall, scores: Tensor) -> Answer:
-    """Scores (N, l) solved, without gradients; x in their dtype, or in float32 where the core does not read it."""
-    if call.statement is None and not call.objective.couples:
-        from linsat.torch.arrays import solve  # which brings every back end along
-
-        return solve(call, scores)
-    readable = _readable(scores)
-    try:
-        x = torch.empty_like(readable)
-    except RuntimeError as error:
-        if "memory" not in str(error):
-            raise
-        raise native.too_large(scores.shape[0], scores.shape[1], call.plan.pattern.num_rows) from None
-    answer = call.solve(readable, x)
-    if call.statement is None:  # solved on the host
-        answer = as_tensors(answer)
-        duals, counts, decided = (part.to(scores.device) for part in (answer.duals, answer.counts, answer.decided))
-        x = torch.as_tensor(answer.x).to(scores.device)
-        answer = Answer(x, duals, counts, decided, answer.solved)
-    if readable.dtype is not scores.dtype and call.mark_beyond(torch.as_tensor(answer.codes), x.to(scores.dtype)):
-        call.report(answer, readable.numpy())  # of codes that share their memory
-    return answer
-
-
-def point(call: TensorCall, scores: Tensor) -> Tensor:
-    """x for scores (batch..., l), in their shape and dtype, with gradients to every tensor that wants them."""
-    if torch.is_grad_enabled():
-        learned = _learned(call)
-        if learned or scores.requires_grad:
-            return Projection.apply(call, (tuple(learned), None), scores, *learned.values())
-    return _like(solve_flat(call, flat_scores(scores)).x, scores)
-
-
-def point_and_duals(call: TensorCall, scores: Tensor) -> Answer:
-    """The same with the duals, which have gradients too, and how each instance ended; all as tensors."""
-    learned = _learned(call) if torch.is_grad_enabled() else {}
-    if learned or (scores.requires_grad and torch.is_grad_enabled()):
-        solved: list[Answer] = []
-        x, duals = Projection.apply(call, (tuple(learned), solved), scores, *learned.values())
-        return replace(as_tensors(solved[0]), x=x, duals=duals)
-    return as_tensors(solve_flat(call, flat_scores(scores)))
-
-
-def _learned(call: TensorCall) -> dict[int, Tensor]:
-    """What carries a gradient besides the scores, by its position among numbers and parameters, as it came."""
-    return {at: tensor for at, tensor in (*call.given.items(), *call.others) if tensor.requires_grad}
-
-
-class Projection(torch.autograd.Function):
-    """(scores, learned tensors) -> x and, if asked for, duals: outside of function transforms, where it costs least.
-
-    Views and conversions of scores and x happen inside, where torch does not record them.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, call: TensorCall, how: tuple[tuple[int, ...], list[Answer] | None], *given: Tensor
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        ctx.learned, solved = how
-        scores = given[0]
-        answer = solve_flat(call, flat_scores(scores))
-        x = _in(answer.x, scores.dtype).contiguous()
-        if x.shape != scores.shape:
-            x = x.resize_(scores.shape)  # and no view, which nobody could write to
-        answer.x = None  # a node that holds its own outputs would wait for the garbage collector
-        ctx.call, ctx.answer = call, answer
-        ctx.set_materialize_grads(False)
-        if solved is None:
-            ctx.save_for_backward(*given)
-            return x
-        solved.append(answer)
-        duals = as_tensors(answer).duals
-        ctx.answer = replace(answer, duals=None if duals is answer.duals else answer.duals)
-        ctx.save_for_backward(*given, duals)  # as an output, so that second derivatives reach it
-        return x, duals
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        scores, *learned = ctx.saved_tensors
-        grad_x, grad_duals = grads if len(grads) == 2 else (grads[0], None)
-        duals = learned.pop() if len(grads) == 2 else None
-        call, answer = ctx.call, ctx.answer
-        if answer.statement is not None and not torch.is_grad_enabled() and not _transformed(grad_x, grad_duals):
-            # By far the most frequent case, with nothing in its way: the core has the numbers already.
-            needed = zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True)
-            wanted = {position: tensor for position, tensor, wants in needed if wants}
-            to_scores, others = _by_core(call.plan, answer, flat_scores(scores), grad_x, grad_duals, wanted)
-            return None, None, _like(to_scores, scores), *map(others.get, ctx.learned)
-        if duals is None and torch.is_grad_enabled():  # for second derivatives the duals are functions of all too
-            duals = Duals.apply(call, (ctx.learned, answer), scores, *learned)
-        elif duals is None:
-            duals = as_tensors(answer).duals
-        return _pull_back(ctx, (scores, *learned), duals, grad_x, grad_duals)
-
-
-class Duals(torch.autograd.Function):
-    """(scores, learned tensors) -> duals that are known already: `Projection` without solving."""
-
-    @staticmethod
-    def forward(ctx: Any, call: TensorCall, known: tuple[tuple[int, ...], Answer], *given: Tensor) -> Tensor:
-        ctx.call, (ctx.learned, ctx.answer) = call, known
-        ctx.save_for_backward(*given)
-        return as_tensors(ctx.answer).duals.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad_duals: Tensor) -> tuple[Tensor | None, ...]:
-        return _pull_back(ctx, ctx.saved_tensors, as_tensors(ctx.answer).duals, None, grad_duals)
-
-
-def _by_core(
-    plan: Plan,
-    answer: Answer,
-    scores: Tensor,
-    grad_x: Tensor | None,
-    grad_duals: Tensor | None,
-    wanted: Mapping[int, Tensor],
-) -> tuple[Tensor, dict[int, Tensor]]:
-    """The gradient to scores (N, l), and those like the tensors ``wanted``, by the native core."""
-    layout, readable = plan.layout(), _readable(scores)
-    assert isinstance(layout, NativeLayout)
-    given = None if grad_x is None else _dense(_in(flat_scores(grad_x), readable.dtype))
-    to_duals = None if grad_duals is None else _dense(_in(grad_duals, torch.float64))
-    to_scores = torch.empty_like(readable)
-    others = {at: _room(like) for at, like in wanted.items()}
-    native.pull_back(layout, answer, readable, to_scores, given, to_duals, others)
-    for at, like in wanted.items():
-        if like.dtype is not torch.float64 or not like.is_cpu:
-            others[at] = others[at].to(like.device, like.dtype)
-    return _in(to_scores, scores.dtype), others
-
-
-def _room(like: Tensor) -> Tensor:
-    """A contiguous tensor of its shape, in float64 on the CPU."""
-    if like.dtype is torch.float64 and like.is_cpu and like.is_contiguous():
-        return torch.empty_like(like)  # which takes half the time
-    return torch.empty(like.shape, dtype=torch.float64)
-
-
-def _pull_back(
-    ctx: Any, given: tuple[Tensor, ...], duals: Tensor, grad_x: Tensor | None, grad_duals: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    """Gradients to (call, how, scores, learned tensors)."""
-    call: TensorCall = ctx.call
-    scores, *learned = given
-    tensors = [flat_scores(scores), *call.tensors(), *call.objective.parameters().values()]
-    needed = [ctx.needs_input_grad[2], *[False] * (len(tensors) - 1)]
-    for position, tensor, wants in zip(ctx.learned, learned, ctx.needs_input_grad[3:], strict=True):
-        tensors[1 + position], needed[1 + position] = tensor.reshape(tensors[1 + position].shape), wants
-    counts, decided = (as_tensors(ctx.answer).counts, as_tensors(ctx.answer).decided)
-    solved = Solved(call.plan, call.objective, tuple(tensors), duals, counts, decided)
-    gradient = gradients(solved, grad_duals, None if grad_x is None else flat_scores(grad_x), tuple(needed))
-    to_scores = None if gradient[0] is None else gradient[0].reshape(scores.shape)
-    others = [gradient[1 + i] for i in ctx.learned]
-    pairs = zip(others, learned, strict=True)
-    return None, None, to_scores, *(None if g is None else g.reshape(like.shape) for g, like in pairs)
-
-
-def _transformed(*tensors: Tensor | None) -> bool:
-    return any(tensor is not None and transforming(tensor) for tensor in tensors)
-
-
-def _like(x: Tensor, scores: Tensor) -> Tensor:
-    """x (N, l) in the shape and dtype of the scores."""
-    if x.dim() != scores.dim():
-        x = x.view(scores.shape)
-    return _in(x, scores.dtype)
-
-
-def _in(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor if tensor.dtype is dtype else tensor.to(dtype)
-
-
-def flat_scores(tensor: Tensor) -> Tensor:
-    """(batch..., l) as (N, l)."""
-    if tensor.dim() == 2:
-        return tensor
-    return tensor[None] if tensor.dim() == 1 else tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
-
-
-def _readable(scores: Tensor) -> Tensor:
-    """The scores as the core reads them; float32 holds every shorter dtype exactly."""
-    return _dense(scores if scores.dtype in _READ else scores.to(torch.float32))
+_STEPS_EXACT = 4000
+_EXACT = 1e-13
 
 
 @dataclass(frozen=True)
@@ -287,46 +102,54 @@ class Solved:
         return x, here.residual(x, here.slack_shares(mu)), mu / here.scale
 
 
-@one_thread_after_a_fork
-def gradients(
+def on_arrays(
     solved: Solved, grad_duals: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
 ) -> Sequence[Tensor | None]:
-    """Gradients to scores, `Numbers` and the numbers of the objective, where needed, from those of duals and of x."""
-    plan, scores = solved.plan, solved.tensors[0]
-    by_core = not torch.is_grad_enabled() and not _transformed(grad_x, grad_duals, solved.duals)
-    if by_core and plan.native(scores.device.type):
-        own = solved.tensors[1:]
-        statement = plan.state(Numbers(*own[:_NUMBERS]), own[_NUMBERS:], scores.shape[0])
-        duals, counts, decided = (_dense(part).numpy() for part in (solved.duals, solved.counts, solved.decided))
-        wanted = {at: tensor for at, tensor in enumerate(own) if needed[1 + at]}
-        answer = Answer(None, duals, counts, decided, False, statement)
-        to_scores, others = _by_core(plan, answer, scores, grad_x, grad_duals, wanted)
-        return to_scores, *map(others.get, range(len(own)))
-    return _on_arrays(solved.usable(), grad_duals, grad_x, needed)
-
-
-def _on_arrays(
-    solved: Solved, grad_duals: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
-) -> Sequence[Tensor | None]:
-    """The same in torch operations, each of which may be differentiated again."""
-    if isinstance(solved.kind, Matrix):
-        return _of_matrix(solved, grad_duals, grad_x, needed)
-    problem = solved.problem()
-    given = solved.masked(torch.zeros_like(problem.scores) if grad_x is None else grad_x)
+    """Gradients to every tensor where needed, in torch operations, each of which may be differentiated again."""
+    solved = solved.usable()
+    given = solved.masked(torch.zeros_like(solved.tensors[0]) if grad_x is None else grad_x)
     to_duals = torch.zeros_like(solved.duals) if grad_duals is None else solved.masked(grad_duals)
-    q = adjoint(problem, solved.duals, given, to_duals)
+    if isinstance(solved.kind, Matrix):
+        return _of_matrix(solved, solved.kind, given, to_duals, needed)
+    q = adjoint(solved.problem(), solved.duals, given, to_duals)
     pull_back: Callable[..., Any] = torch.func.vjp(solved.explicit, *solved.tensors)[1]
     return pull_back((given, -q, to_duals))
 
 
 def _of_matrix(
-    solved: Solved, grad_duals: Tensor | None, grad_x: Tensor | None, needed: tuple[bool, ...]
+    solved: Solved, objective: Matrix, grad_x: Tensor, grad_duals: Tensor, needed: tuple[bool, ...]
 ) -> Sequence[Tensor | None]:
-    assert isinstance(solved.kind, Matrix)
-    given = solved.masked(torch.zeros_like(solved.tensors[0]) if grad_x is None else grad_x)
-    to_duals = torch.zeros_like(solved.duals) if grad_duals is None else solved.masked(grad_duals)
-    point = solved.duals, solved.decided, solved._converged()
-    return saddle.gradients(solved.plan, solved.kind, solved.tensors, *point, given, to_duals, needed)
+    """Gradients of full quadratics: on arrays that torch follows, or once, in numpy."""
+    plan, tensors = solved.plan, solved.tensors
+    if objective.sparsity is None and fits_dense(plan.pattern.num_rows, plan.width):
+
+        def solution(*own: Tensor) -> tuple[Tensor, Tensor]:
+            here = objective.changed(lambda _: own[-1])
+            assert isinstance(here, Matrix)
+            point = solved.duals, solved.decided, solved._converged()
+            return explicit(plan, here, own[0], Numbers(*own[1:-1]), *point)
+
+        pull_back: Callable[..., Any] = torch.func.vjp(solution, *tensors)[1]
+        return pull_back((grad_x.to(torch.float64), grad_duals.to(torch.float64)))
+    if torch.is_grad_enabled():
+        raise ConstraintError(
+            "second derivatives and function transforms need dense factors of P, which this set is too large for. "
+            "Fix: call backward or torch.autograd.grad once, without create_graph."
+        )
+    arrays = [to_numpy(tensor) for tensor in tensors]
+    problem = plan.problem(Numbers(*arrays[1:-1]), arrays[0].astype("float64"), objective.probe(arrays[3]), None)
+    own = objective.changed(lambda _: arrays[-1])
+    assert isinstance(own, Matrix)
+    shapes = [tuple(tensor.shape) if wants else None for tensor, wants in zip(tensors[1:], needed[1:], strict=True)]
+    duals, decided = to_numpy(solved.duals), to_numpy(solved.decided)
+    x = quadratic.point(problem, own, duals, decided)
+    to_scores, others = quadratic.pull_back(
+        problem, own, x, duals, decided, to_numpy(grad_x), to_numpy(grad_duals), shapes
+    )
+    return [
+        None if array is None else torch.from_numpy(array).to(like.device, like.dtype)
+        for array, like in zip([to_scores, *others], tensors, strict=True)
+    ]
 
 
 def moving_rows(problem: Problem, duals: Tensor) -> Tensor:
@@ -344,3 +167,38 @@ def adjoint(problem: Problem, duals: Tensor, grad_x: Tensor, grad_duals: Tensor)
     curvature = problem.curvature(u, z, problem.objective, moving)
     rhs = curvature.inverse * (problem.rows.matvec(curvature.weights * grad_x) + grad_duals)
     return torch.where(moving, solve_exactly(curvature, rhs), 0.0)
+
+
+def solve_exactly(curvature: Curvature, rhs: Tensor) -> Tensor:
+    """H^{-1} rhs for rhs (N, k) in the range of H; differentiable in the problem and rhs."""
+    num_rows = rhs.shape[-1]
+    if is_dense(num_rows):
+        return solve_refined(curvature.dense(), rhs)
+    if transforming(rhs):
+        raise ConstraintError(
+            f"function transforms (vmap, jacrev) and forward mode (jvp, jacfwd) need a dense Hessian, which {num_rows} "
+            f"rows are too many for (limit: {MOST_DENSE_ROWS}). "
+            f"Fix: call backward or torch.autograd.grad once per output."
+        )
+    with torch.no_grad():
+        solution = _by_iteration(curvature, rhs)
+    return solution + _Correction.apply(rhs - curvature.product(solution), curvature)
+
+
+class _Correction(torch.autograd.Function):
+    """H^{-1} of a residual that is zero, and so zero; but its derivative, H^{-1} of the residual's, is not."""
+
+    @staticmethod
+    def forward(ctx: Any, residual: Tensor, curvature: Curvature) -> Tensor:
+        ctx.curvature = curvature
+        return torch.zeros_like(residual)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _by_iteration(ctx.curvature, grad), None
+
+
+def _by_iteration(curvature: Curvature, rhs: Tensor) -> Tensor:
+    tol = torch.full_like(rhs[:, 0], _EXACT)
+    return conjugate_gradients(curvature.product, curvature.diagonal(), rhs, tol, _STEPS_EXACT)

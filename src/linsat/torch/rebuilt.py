@@ -20,9 +20,10 @@ from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan
 from linsat.torch.arrays import packed
 from linsat.torch.call import TensorCall, as_tensors, tensors_of
-from linsat.torch.implicit import Solved, gradients, solve_flat
+from linsat.torch.implicit import Solved
 from linsat.torch.operator import Answers, Arguments
 from linsat.torch.options import Description, read
+from linsat.torch.projection import gradients, solve_flat
 
 _KEPT = 32  # patterns and sets
 _patterns: MadeFrom[SparsityPattern] = MadeFrom(_KEPT)

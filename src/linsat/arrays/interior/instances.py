@@ -13,13 +13,13 @@ from linsat.arrays.hard_rows import ROW_LOST, contradictory, hard_rows, linear_s
 from linsat.arrays.interior.duality_gap import duality_gap
 from linsat.arrays.interior.method import Optimum, minimise
 from linsat.arrays.interior.program import Program
-from linsat.arrays.interior.recession import recession
 from linsat.arrays.newton import Newton
 from linsat.arrays.problem import Problem
 from linsat.arrays.result import Claim, Stop
 from linsat.objectives import Objective, Tsallis
 from linsat.verdict import judge
 from linsat.verdict.feasibility import refuted
+from linsat.verdict.programs import linear_program
 from linsat.verdict.system import Deadline, LinearSystem
 
 Array = np.ndarray
@@ -34,6 +34,7 @@ _REFUTE_SECONDS = 10.0  # for the question whether duals refute the rows of an i
 # Quadratic models of a cost, the shortest step between two of them, the way (relative to x) that ends them, and the
 # distance from a bound at which a curvature without end is taken.
 _MODELS, _SHORTEST, _AT_REST, _NEAR_BOUND = 40, 1e-3, 1e-9, 1e-12
+_FALLS = 1e-6  # by which a direction of entries up to 1 must lower the cost, relative to its largest entry
 _PATTERNS = 4  # of which the order of elimination is kept with a set
 
 
@@ -217,7 +218,41 @@ def _ending(program: Program, optimum: Optimum, deadline: Deadline) -> Stop:
     """Why the method ended where it has not arrived."""
     if optimum.out_of_time:
         return Stop.TIME_LIMIT
-    return Stop.STALLED if recession(program, deadline) is None else Stop.UNBOUNDED
+    return Stop.STALLED if _recession(program, deadline) is None else Stop.UNBOUNDED
+
+
+def _recession(program: Program, deadline: Deadline) -> Array | None:
+    """A direction d with P d = 0 and <c, d> > 0 along which every point of the program stays one; None: none was seen.
+
+    Cost: a linear program where a column without curvature of its own has no bound on one side, else nothing.
+    """
+    free = (program.quadratic == 0) & (program.entropy == 0) & (program.upper > program.lower)
+    upwards, downwards = free & np.isposinf(program.upper), free & np.isneginf(program.lower)
+    open_columns = np.flatnonzero(upwards | downwards)
+    if not len(open_columns) or not program.linear[open_columns].any():
+        return None
+    bounds = np.stack([np.where(downwards, -1.0, 0.0), np.where(upwards, 1.0, 0.0)], axis=1)[open_columns]
+    rows, curves = program.matrix[:, open_columns], []
+    if program.P is not None:
+        curves = [program.P[:, open_columns]]
+    low, high = np.isfinite(program.row_lower), np.isfinite(program.row_upper)
+    equal = sp.csr_array(sp.vstack([rows[low & high], *curves]))
+    capped = sp.csr_array(sp.vstack([rows[high & ~low], -rows[low & ~high]]))
+    cost = program.linear[open_columns]
+    solved = linear_program(
+        -cost / np.abs(cost).max(),
+        deadline,
+        A_eq=equal,
+        b_eq=np.zeros(equal.shape[0]),
+        A_ub=capped,
+        b_ub=np.zeros(capped.shape[0]),
+        bounds=bounds,
+    )
+    if solved.status != 0 or solved.x is None or not -solved.fun > _FALLS:
+        return None
+    direction = np.zeros(len(program.linear))
+    direction[open_columns] = solved.x
+    return direction
 
 
 @dataclass(frozen=True)
