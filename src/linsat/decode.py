@@ -8,8 +8,8 @@ gradient. A set with per-instance numbers broadcasts its batch dimensions with t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -89,17 +89,16 @@ def hungarian(
     """The matching of n1 with n2 items of the largest total score: its pairs to the upper end, the rest down.
 
     Args:
-        x: scores of all pairs, (..., n1, n2) where the set's variable has that shape, else (..., n1 * n2), row by row.
+        x: scores of all pairs, (..., n1, n2) or, row by row, (..., n1 * n2).
         cons: the constraint set; without it the box is [0, 1] and no verdict is given.
-        shape: (n1, n2); min(n1, n2) pairs are matched. Default: the shape of the set's variable.
+        shape: (n1, n2); min(n1, n2) pairs are matched. Default: that of the set's variable, without a set that of x.
         keep: keep only this many pairs of the matching, those of the highest score (equal ones by the lower
             index); an int or one per instance (...). Default all.
         tol: a row holds when violated by at most this, in units of its mean |coefficient|.
     """
     from scipy.optimize import linear_sum_assignment  # half a second to import, and only this decoder needs it
 
-    point, form = _read_point(x, cons, tol, optional=True)
-    n1, n2 = _read_shape(shape, point, cons)
+    point, form, (n1, n2) = _read_pairs(x, cons, tol, shape)
     most = min(n1, n2)
     count = _read_counts("keep", most if keep is None else keep, point, most=most)
     scores = point.reshape(-1, n1, n2)
@@ -127,19 +126,18 @@ def assign(
     and then shortest chains of moves between them. Meant for many items and few places.
 
     Args:
-        x: scores of all pairs, (..., n1, n2) where the set's variable has that shape, else (..., n1 * n2), row by row.
+        x: scores of all pairs, (..., n1, n2) or, row by row, (..., n1 * n2).
         cons: the constraint set; without it the box is [0, 1] and no verdict is given. Pairs whose box is a single
             point are not chosen.
         k: places for each item, an int or (..., n1).
         capacity: most items in each place, an int or (..., n2).
-        shape: (n1, n2). Default: the shape of the set's variable.
+        shape: (n1, n2). Default: that of the set's variable, without a set that of x.
         tol: a row holds when violated by at most this, in units of its mean |coefficient|.
 
     Raises:
         ConstraintError: capacities that do not hold all items.
     """
-    point, form = _read_point(x, cons, tol, optional=True)
-    n1, n2 = _read_shape(shape, point, cons)
+    point, form, (n1, n2) = _read_pairs(x, cons, tol, shape)
     batch, (lower, upper) = point.shape[:-1], _box(point, cons)
     wanted = _read_counts("k", k, point, most=n2, each=n1).reshape(-1, n1)
     places = _read_counts("capacity", capacity, point, most=2**31, each=n2).reshape(-1, n2)
@@ -384,6 +382,7 @@ class _Form:
 
     like: Any
     arrangement: Arrangement
+    pairs: tuple[int, ...] = ()  # (n1, n2) where x came as matrices that the set knows nothing of
 
     def decoded(self, point: Array, cons: Constraints | None, tol: float) -> Decoded:
         """The point in the form of the input, and the verdict on exactly that point."""
@@ -398,7 +397,7 @@ class _Form:
                 parts = (torch.from_numpy(np.asarray(part)).to(x.device) for part in parts)
             feasible, violation = parts
             x = x if cons._layout is None else cons._layout.restored(x, self.arrangement)
-        return Decoded(x, feasible, violation)
+        return Decoded(x.reshape(*x.shape[:-1], *self.pairs) if self.pairs else x, feasible, violation)
 
     def _as_given(self, point: Array) -> Any:
         if is_tensor(self.like):
@@ -473,17 +472,33 @@ def _read_counts(name: str, value: Any, point: Array, *, most: int, each: int | 
         ) from None
 
 
-def _read_shape(shape: tuple[int, int] | None, point: Array, cons: Constraints | None) -> tuple[int, int]:
+def _read_pairs(x: Any, cons: Constraints | None, tol: float, shape: Any) -> tuple[Array, _Form, tuple[int, int]]:
+    """As `_read_point`, of scores of pairs, which may come as matrices; and (n1, n2)."""
+    pairs: tuple[int, ...] = ()
+    if getattr(cons, "_layout", None) is None and not isinstance(x, Mapping):
+        x = _read_array("x", x)
+        last = tuple(x.shape[-2:])
+        if shape is None and cons is None and len(last) == 2:
+            shape = last
+        if isinstance(shape, Sequence) and last == tuple(shape) and last[-1] != math.prod(last):
+            x, pairs = x.reshape(*x.shape[:-2], math.prod(last)), last
+    point, form = _read_point(x, cons, tol, optional=True)
+    return point, replace(form, pairs=pairs), _read_shape(shape, point, cons)
+
+
+def _read_shape(shape: Any, point: Array, cons: Constraints | None) -> tuple[int, int]:
     if shape is None and cons is not None and cons._layout is not None and len(cons._layout.shape or ()) == 2:
         return cons._layout.shape  # type: ignore[return-value]
     if shape is None:
         raise ConstraintError(
-            "shape is missing, and no variable of a constraint set has two axes. Fix: shape=(n1, n2)."
+            f"shape is missing, and neither x, {tuple(point.shape)}, nor a variable of a set has two axes. Fix: "
+            f"shape=(n1, n2)."
         )
+    shape = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     whole = len(shape) == 2 and all(isinstance(n, (int, np.integer)) and n >= 1 for n in shape)
     if not whole or shape[0] * shape[1] != point.shape[-1]:
         raise ConstraintError(
-            f"shape is {tuple(shape)}; expected (n1, n2) with n1 * n2 = {point.shape[-1]}, the entries "
+            f"shape is {shape}; expected (n1, n2) with n1 * n2 = {point.shape[-1]}, the entries "
             f"of x. Fix: pass the size of the score matrix that x flattens."
         )
     return int(shape[0]), int(shape[1])

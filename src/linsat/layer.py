@@ -21,6 +21,10 @@ from linsat.plan import Solver
 from linsat.projection import project, solve
 from linsat.request import GivenNumbers, OnFailure, Options, check_options, read_objective
 from linsat.solution import Scores
+from linsat.torch.call import EXPORT
+
+if TYPE_CHECKING:
+    from typing_extensions import Never
 
 _RULES = "linsat_rules"  # in the metadata that torch keeps beside the tensors of a state
 
@@ -69,7 +73,7 @@ class LinSAT(nn.Module):
         check_options(Options(solver, on_failure))
         objective.check_bounds(constraints)
         _make_ready(constraints, objective)
-        self.constraints = constraints
+        self._constraints = constraints
         self._objective = objective
         self.solver = solver
         self.on_failure: OnFailure = on_failure
@@ -82,6 +86,16 @@ class LinSAT(nn.Module):
         self._numbers = tuple(numbers)
         for name, value in numbers.items():
             setattr(self, name, value)
+
+    @property
+    def constraints(self) -> Constraints:
+        """Rows and box, with the present numbers of the layer."""
+        constraints = self._constraints
+        kept = constraints._learned_tensors() if self._learned else {}
+        # Parameters may be swapped: load_state_dict(assign=True), torch.func.functional_call, parametrizations.
+        present = {name: getattr(self, name) for name in self._learned}
+        swapped = {name: tensor for name, tensor in present.items() if tensor is not kept.get(name)}
+        return constraints._with_numbers(**swapped) if swapped else constraints
 
     @property
     def objective(self) -> Objective:
@@ -106,6 +120,7 @@ class LinSAT(nn.Module):
         tau: Any = None,
         on_failure: OnFailure | None = None,
         start: Any = None,
+        **unknown: Never,
     ) -> Scores:
         """x like y: flat, in the shape of the set's variable, or a dict of several, as in `linsat.project`.
 
@@ -113,13 +128,6 @@ class LinSAT(nn.Module):
         bounds (``A``, ``b``, ..., ``rhs``) replace the layer's for this call.
         """
         constraints = self.constraints
-        kept = constraints._learned_tensors() if self._learned else {}
-        # Parameters may be swapped for others: load_state_dict(assign=True), torch.func.functional_call.
-        swapped = {
-            name: self._parameters[name] for name in self._learned if self._parameters[name] is not kept.get(name)
-        }
-        if swapped:
-            constraints = constraints._with_numbers(**swapped)
         objective = self.objective
         if tau is not None:
             if objective.temperature is None:
@@ -134,7 +142,7 @@ class LinSAT(nn.Module):
         }
         # By name, and not as GivenNumbers: torch.export wants the dynamic shapes of each by its name.
         numbers: GivenNumbers = {"A": A, "C": C, "E": E, "b": b, "d": d, "f": f, "lower": lower, "upper": upper}
-        numbers |= {"price": price, "rhs": rhs}
+        numbers |= {"price": price, "rhs": rhs, **unknown}  # type: ignore[typeddict-item]  # `project` rejects these
         parts = [*y.values()] if isinstance(y, Mapping) else [y]
         plain = all(isinstance(part, torch.Tensor) and not tracing(part) for part in parts) and not transforming()
         if not self.warm_start or start is not None or not plain:
@@ -146,23 +154,28 @@ class LinSAT(nn.Module):
         self._last = (shapes, duals) if bool(torch.isfinite(duals).all()) else None
         return solution.x
 
+    def __prepare_scriptable__(self) -> Any:
+        """What torch.jit.script asks a module for."""
+        raise ConstraintError(f"torch.jit.script cannot compile a projection. Fix: {EXPORT}.")
+
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if hasattr(destination, "_metadata"):
-            destination._metadata[prefix[:-1]][_RULES] = fingerprint(self.constraints)
+            destination._metadata[prefix[:-1]][_RULES] = fingerprint(self._constraints)
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: Any, missing: Any, unexpected: Any, errors: Any
     ) -> None:
         """Reject the state of a layer with other rules: its numbers, learned or of layers before, are for those."""
-        own = fingerprint(self.constraints)
+        own = fingerprint(self._constraints)
         saved = local_metadata.get(_RULES, own)
         differ = ", ".join(name for name in own | saved if own.get(name) != saved.get(name))
         if differ:
             errors.append(
                 f"the state{f' of {prefix[:-1]!r}' if prefix else ''} was saved by a layer with other rules (what "
-                f"differs: {differ}); expected those of {repr(self.constraints).splitlines()[0]}. Fix: build the layer "
-                f"with the rules it was saved with, or load_state_dict(dict(state)) to take the numbers to other rules."
+                f"differs: {differ}); expected those of {repr(self._constraints).splitlines()[0]}. Fix: build the "
+                f"layer with the rules it was saved with, or load_state_dict(dict(state)) to take the numbers to other "
+                f"rules."
             )
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
 
@@ -179,7 +192,7 @@ class LinSAT(nn.Module):
         name = type(self._objective).__name__
         numbers = ", ".join(f"{n}={shown(getattr(self, n))}" for n in self._numbers)
         text = numbers if name == "Entropy" and self._objective.entropic_slack else f"objective={name}({numbers})"
-        return f"{repr(self.constraints).splitlines()[0]}, {text}"
+        return f"{repr(self._constraints).splitlines()[0]}, {text}"
 
 
 def _make_ready(constraints: Constraints, objective: Objective) -> None:

@@ -13,7 +13,7 @@ from linsat._optional import torch_installed
 from linsat.arrays.interior.instances import unsupported
 from linsat.arrays.newton import Newton
 from linsat.call import Call, keep
-from linsat.constraints.arrays import is_jax, not_numbers
+from linsat.constraints.arrays import is_jax, read_any
 from linsat.constraints.layout import flatten
 from linsat.constraints.numbers import slots_given, slots_of
 from linsat.errors import ConstraintError
@@ -172,12 +172,7 @@ def read_scores(name: str, y: Any) -> Array:
             f"{name} is an array of JAX; expected numpy or a tensor of torch. Fix: linsat.jax.project, which JAX "
             f"traces and differentiates; or numpy.asarray({name})."
         )
-    try:
-        array = np.asarray(y)
-    except ValueError:
-        raise ConstraintError(f"{name} has parts of different lengths; expected one array. Fix: pad them.") from None
-    if array.dtype.kind in "OUS" and not isinstance(y, np.ndarray):
-        raise not_numbers(name, y, "floating scores")
+    array = read_any(name, y, "floating scores")
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         fix = f"{name}.astype(float)" if hasattr(y, "astype") else f"numpy.array({name}, float)"
         raise ConstraintError(

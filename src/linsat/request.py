@@ -11,10 +11,11 @@ import numpy as np
 from linsat._array_namespace import to_numpy
 from linsat.arrays import is_solver
 from linsat.arrays.newton import Newton
-from linsat.constraints.arrays import picked, side_by_side, spread
+from linsat.constraints.arrays import picked, reject_masked, side_by_side, spread
 from linsat.constraints.by_name import duals_by_name
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.modelling import not_a_set
+from linsat.constraints.names import families
 from linsat.errors import ConstraintError
 from linsat.objectives import Entropy, Objective
 from linsat.plan import Array
@@ -98,7 +99,7 @@ _FIXES = {
 }
 
 
-def read_given(numbers: GivenNumbers) -> dict[str, Any]:
+def read_given(numbers: GivenNumbers, constraints: Any) -> dict[str, Any]:
     """The numbers of a call without those that are None.
 
     Raises:
@@ -106,10 +107,16 @@ def read_given(numbers: GivenNumbers) -> dict[str, Any]:
     """
     if not _GIVEN.issuperset(numbers):
         unknown = next(name for name in numbers if name not in _GIVEN)
+        known = constraints.names if isinstance(constraints, Constraints) else []
+        named = (
+            f"rhs={{{unknown!r}: ...}}, a right-hand side by the name of its row."
+            if unknown in families(known)
+            else None
+        )
         raise TypeError(
             f"unexpected keyword argument {unknown!r}; expected tau, objective, solver, on_failure or start, or "
             f"numbers of the set for this call: {', '.join(sorted(_GIVEN - {'T', 't'}))}. Fix: "
-            + _FIXES.get(unknown, "leave it out.")
+            + (named or _FIXES.get(unknown, "leave it out."))
         )
     return {name: value for name, value in numbers.items() if value is not None}
 
@@ -134,7 +141,7 @@ class Request(NamedTuple):
         start: Any,
     ) -> Request:
         """From the arguments as they came."""
-        return cls(constraints, read_given(numbers), read_objective(objective, tau), options, start)
+        return cls(constraints, read_given(numbers, constraints), read_objective(objective, tau), options, start)
 
     @property
     def has_formulas(self) -> bool:
@@ -244,6 +251,7 @@ def read_start(
 
 
 def _duals(value: Any, shape: tuple[Any, ...], read: Callable[[Any], Array]) -> Array:
+    reject_masked("start", value)
     try:
         return read(value)
     except (TypeError, ValueError, RuntimeError):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from linsat.constraints import Constraints
-from linsat.decode import Decoded, greedy_repair, hungarian, rounding, top_k
+from linsat.decode import Decoded, assign, greedy_repair, hungarian, rounding, top_k
 from linsat.errors import ConstraintError
 
 MATCHING = Constraints(A=[[1.0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0], [0, 1, 0, 1]], b=1.0)
@@ -149,3 +149,19 @@ def test_result_is_frozen():
     assert isinstance(decoded, Decoded)
     with pytest.raises(AttributeError):
         decoded.x = None
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 0)])
+def test_pairs_may_come_as_matrices(batch):
+    """As they do flat, also of a set that knows no matrix; without a set their shape is that of x."""
+    x = torch.rand(*batch, 2, 3, generator=torch.Generator().manual_seed(4))
+    flat, box = x.reshape(*batch, 6), Constraints(lower=np.zeros(6), upper=1.0)
+    for decode in (hungarian, lambda *x, **own: assign(*x, k=1, capacity=1, **own)):
+        expected = decode(flat, shape=(2, 3)).x.reshape(x.shape)
+        assert torch.equal(decode(x).x, expected)
+        assert torch.equal(decode(x, shape=(2, 3)).x, expected)
+        decoded = decode(x, box, shape=(2, 3))
+        assert torch.equal(decoded.x, expected)
+        assert decoded.feasible.shape == batch
+        with pytest.raises(ConstraintError, match=r"shape is \(6,\); expected \(n1, n2\)"):
+            decode(flat, shape=6)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linsat.constraints import Constraints, modelling
-from linsat.constraints.modelling import Variable, subject_to
+from linsat.constraints.modelling import Variable, norm, subject_to
 from linsat.errors import ConstraintError
 
 
@@ -50,6 +50,9 @@ FORMULAS: dict[str, Callable[[Any], Any]] = {
     "boolean rows": lambda X: X[np.array([True, False, True])],
     "sum": lambda X: X.sum(),
     "sum 0": lambda X: X.sum(0),
+    "sum 0, kept": lambda X: X.sum(0, keepdims=True),
+    "all summed, kept": lambda X: np.sum(X, keepdims=True),
+    "less its mean": lambda X: X - X.mean(1, keepdims=True),
     "sum -1": lambda X: X.sum(axis=-1),
     "sum of both": lambda X: X.sum((0, 1)),
     "sum of no axis": lambda X: X.sum(()),
@@ -421,3 +424,13 @@ def test_numpy_operators_and_functions_on_expressions():
         np.testing.assert_array_equal(theirs.row_violation(3 * point), ours.row_violation(3 * point))
     np.testing.assert_allclose(subject_to(a * w <= 1).row_violation(point), np.maximum(a * point - 1, 0))
     np.testing.assert_allclose(subject_to(a @ w <= 1).row_violation(point), np.maximum([a @ point - 1], 0))
+
+
+def test_axes_of_maxima_and_of_torch_are_kept():
+    X, point = Variable(3, 4, name="X", lower=-9, upper=9), RNG.normal(size=(3, 4))
+    assert torch.sum(X, dim=0, keepdim=True).shape == X.mean(dim=0, keepdim=True).shape == (1, 4)
+    cons = subject_to(
+        X.max(1, keepdims=True) <= 0.2, X.min(0, keepdims=True) >= -0.1, norm(X, axis=1, keepdims=True) <= 1
+    )
+    expected = [*(point.max(1) - 0.2), *(abs(point).sum(1) - 1), *(-0.1 - point.min(0))]
+    np.testing.assert_allclose(cons.row_violation(point), np.maximum(expected, 0), atol=1e-12)

@@ -108,7 +108,7 @@ FIRST_DAY = {  # what is written in the first hour -> what the message says
     "list of whole numbers": (lambda: linsat.project([1, 2, 3], SIMPLEX), r"y has dtype int64.*Fix: numpy.array\(y"),
     "no scores": (lambda: linsat.project(None, SIMPLEX), "y is None; expected floating scores"),
     "text": (lambda: linsat.project("y", SIMPLEX), "y is 'y'; expected floating scores"),
-    "lists of two lengths": (lambda: linsat.project([[1.0, 2.0], [3.0]], SIMPLEX), "y has parts of different lengths"),
+    "lists of two lengths": (lambda: linsat.project([[1.0, 2.0], [3.0]], SIMPLEX), "y is not a regular array"),
     "instances last": (lambda: linsat.project(torch.zeros(3, 2), SIMPLEX), r"Fix: y.swapaxes\(-1, -2\)"),
     "too few": (lambda: linsat.project(torch.zeros(2), SIMPLEX), "each of the 3 variables, or a set over 2"),
     "matrices": (lambda: linsat.project(torch.zeros(5, 3, 1), SIMPLEX), "Fix: flatten matrices"),
@@ -277,3 +277,54 @@ def test_a_whole_matrix_of_weights_has_the_way_out_that_its_message_names():
     cons = linsat.Constraints(A=rows, b=[0.3, 1, 1, 1], C=back, d=[0, 0, 0], lower=-np.inf, upper=np.inf)
     z = linsat.project(L.T @ y, cons, objective=linsat.Euclidean())
     np.testing.assert_allclose(back @ z, x.value, atol=1e-6)
+
+
+MASKED = np.ma.masked_array([0.3, 0.2, 0.9], mask=[False, True, False])
+LIMITED = linsat.Constraints(A=np.ones((1, 3)), b=[1.0], names=["limit"])
+
+
+@pytest.mark.parametrize(
+    "call",
+    {
+        "y": lambda door, y: door.project(MASKED, LIMITED),
+        "b": lambda door, y: door.project(y, LIMITED, b=MASKED[1:2]),
+        "upper": lambda door, y: door.project(y, LIMITED, upper=MASKED),
+        "rhs['limit']": lambda door, y: door.project(y, LIMITED, rhs={"limit": MASKED[1:2]}),
+        "start": lambda door, y: door.project(y, LIMITED, start=MASKED[1:2]),
+        "tau": lambda door, y: door.project(y, LIMITED, tau=np.ma.masked_array(0.1, mask=True)),
+        "A": lambda door, y: linsat.Constraints(A=MASKED[None], b=1.0),
+    }.items(),
+    ids=lambda item: item[0],
+)
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+def test_masked_entries_are_no_numbers(library, call):
+    """What stands under a mask is not what anybody means."""
+    name, made = call
+    door, y = (
+        pytest.importorskip("linsat.jax") if library == "jax" else linsat,
+        torch.zeros(3) if library == "torch" else np.zeros(3),
+    )
+    with pytest.raises(linsat.ConstraintError, match=rf"{re.escape(name)} is a masked array with 1 masked.*filled"):
+        made(door, y)
+
+
+def test_a_mask_that_masks_nothing_is_taken():
+    y = np.array([0.3, 0.2, 0.9])
+    assert np.array_equal(linsat.project(np.ma.masked_array(y), LIMITED), linsat.project(y, LIMITED))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: linsat.project(np.zeros(3), LIMITED, limit=0.5),
+        lambda: linsat.solve(torch.zeros(3), LIMITED, limit=0.5),
+        lambda: linsat.LinSAT(LIMITED)(torch.zeros(3), limit=0.5),
+        lambda: LIMITED.with_rhs(limit=0.5),
+    ],
+    ids=["project", "solve", "layer", "with_rhs"],
+)
+def test_the_name_of_a_row_is_no_keyword(call):
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'limit'.*Fix: (rhs=|with_rhs\()\{'limit': ...\}"):
+        call()
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'limt'.*Fix: leave it out"):
+        linsat.LinSAT(LIMITED)(torch.zeros(3), limt=0.5)

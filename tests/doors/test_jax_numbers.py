@@ -287,3 +287,49 @@ def test_values_of_the_non_zeros_stand_for_a_matrix_with_zeros():
     y = jnp.array([0.3, 0.1, 0.9])
     x = jit(lambda values: linsat.jax.project(y, cons, objective=EUCLIDEAN, E=values))(jnp.array([1.0, 3.0]))
     np.testing.assert_allclose(x, [0.1, 0.2, 0.3], atol=1e-9)  # (0.3, 0.9) less (1, 3) times 2 / 10; 0.1 up to 0.2
+
+
+NAMED = linsat.Constraints(A=A, b=4.0, C=C, d=0.5, E=E, f=2.0, names=["weight", "floor", "total"])
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_right_hand_sides_by_the_names_of_rows(traced) -> None:
+    """As in torch: the other rows keep theirs, also those given by kind; values and gradients are Clarabel's."""
+
+    def projected(limit, total, floor):
+        rhs = {"weight": limit, "total": total}
+        return linsat.jax.project(Y[0], NAMED, objective=EUCLIDEAN, rhs=rhs, d=floor)
+
+    def expected(limit, total):
+        return optimum({"y": Y[0], "b": [limit], "f": [total], "d": [0.3]}, "euclidean")
+
+    projected = jax.jit(projected) if traced else projected
+    np.testing.assert_allclose(projected(3.5, 1.8, jnp.array([0.3])), expected(3.5, 1.8), atol=1e-7)
+    weights, h = jnp.arange(1.0, 5.0), 1e-3
+    slopes = jax.grad(lambda *own: weights @ projected(*own, jnp.array([0.3])), argnums=(0, 1))(3.5, 1.8)
+    for slope, step in zip(slopes, np.eye(2) * h, strict=True):
+        ahead, behind = (expected(*(np.array([3.5, 1.8]) + sign * step)) for sign in (1, -1))
+        np.testing.assert_allclose(slope, weights @ (ahead - behind) / (2 * h), rtol=1e-4)
+    several = jax.vmap(lambda limit: linsat.jax.project(Y[0], NAMED, objective=EUCLIDEAN, rhs={"weight": limit}))
+    for limit, x in zip((3.0, 3.5), several(jnp.array([3.0, 3.5])), strict=True):
+        np.testing.assert_allclose(x, optimum({"y": Y[0], "b": [limit]}, "euclidean"), atol=1e-7)
+
+
+def test_names_of_rows_that_are_not_there() -> None:
+    for call in (linsat.jax.project, jit(linsat.jax.project, static_argnums=1)):
+        with pytest.raises(linsat.ConstraintError, match="No row is named 'wieght'.*did you mean 'weight'"):
+            call(Y, NAMED, rhs={"wieght": 1.0})
+
+
+def test_sides_given_in_single_precision_say_what_rounding_took() -> None:
+    """Known or traced, given with the call or of the set: the largest relative change, and 0 of consistent ones."""
+    up = np.nextafter(np.float32(0.7), np.float32(1))
+    f = np.array([[0.7, up], [0.5, 0.5]], np.float32)
+    twice = linsat.Constraints(E=[[1.0, 1, 0], [1, 1, 0]], f=[0.7, 0.7])
+    # The least sum of squares of relative changes is the same for both but for its sign: half the difference.
+    expected = [(float(up) - float(np.float32(0.7))) / 2 / float(up), 0.0]
+    for given in (f, jnp.asarray(f)):
+        for call in (linsat.jax.solve, jit(linsat.jax.solve, static_argnums=1)):
+            np.testing.assert_allclose(call(np.zeros((2, 3)), twice, f=given).adjusted, expected, rtol=1e-6)
+    np.testing.assert_allclose(linsat.jax.solve(np.zeros((2, 3)), twice.with_rhs(f=f)).adjusted, expected, rtol=1e-6)
+    assert not linsat.jax.solve(np.zeros((2, 3)), twice.with_rhs(f=f), f=f[1].astype(float)).adjusted.any()

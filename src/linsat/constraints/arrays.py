@@ -59,6 +59,15 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 
 
+def reject_masked(name: str, value: Any) -> None:
+    """Raise an error about a masked array of numpy with masked entries: these have no numbers."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ConstraintError(
+            f"{name} is a masked array with {np.ma.count_masked(value)} masked entries; expected numbers everywhere. "
+            f"Fix: {name}.filled(number), with the number that masked entries stand for."
+        )
+
+
 def is_sparse(value: Any) -> bool:
     """Whether the value is a sparse matrix of scipy, or a tensor of torch that is not dense."""
     return not is_dense(value) if is_tensor(value) else scipy.sparse.issparse(value)
@@ -85,12 +94,18 @@ def read_numbers(name: str, value: Any) -> Numbers:
 
 def read_array(name: str, value: Any) -> Array:
     """Any array-like but tensors as a float64 array that nothing else holds."""
-    array = _regular(name, value)
-    if array.dtype.kind in "OUS" and not isinstance(value, np.ndarray):
-        raise not_numbers(name, value, "real numbers (float, int or bool)")
+    array = read_any(name, value, "real numbers (float, int or bool)")
     if array.dtype.kind not in "fiub":
         reject_dtype(name, array.dtype)
     return np.array(array, dtype=np.float64, order="C")
+
+
+def read_any(name: str, value: Any, expected: str) -> Array:
+    """Any array-like as it is; what is no array, or a list of no numbers, is rejected."""
+    array = _regular(name, value)
+    if array.dtype.kind in "OUS" and not isinstance(value, np.ndarray):
+        raise not_numbers(name, value, expected)
+    return array
 
 
 def _regular(name: str, value: Any) -> Array:
@@ -99,6 +114,7 @@ def _regular(name: str, value: Any) -> Array:
             f"{name} is traced by JAX (jit, grad or vmap); expected numbers known by now. Fix: make sets and look "
             f"at points outside; traced numbers of a set come with the call, linsat.project(y, cons, b=b)."
         )
+    reject_masked(name, value)
     try:
         return np.asarray(value)
     except ValueError:
@@ -169,7 +185,7 @@ def read_right_side(name: str, value: Any, matrix: Matrix) -> Numbers:
         if side.ndim == 1 and side.shape[0] == matrix.shape[1]:
             fix += f"; or {matrix.name}.T, which has {matrix.shape[1]}"
         raise ConstraintError(
-            f"{name} has shape {tuple(side.shape)} but {matrix.name} has {rows} rows; "
+            f"{name} has shape {tuple(side.shape)} but {matrix.name} has {rows} row{'s' * (rows != 1)}; "
             f"expected {name} of shape ({rows},) or (batch, {rows}). Fix: {fix}."
         )
     return side
@@ -191,9 +207,9 @@ def read_bound(name: str, value: Any) -> Numbers:
 
 
 def visible(numbers: Numbers) -> Numbers | None:
-    """The numbers themselves, those of all mapped instances, without gradients; None in a graph, which has none."""
+    """The numbers themselves, those of all mapped instances, without gradients; None where they are traced."""
     if not is_tensor(numbers):
-        return None if tracing() else numbers
+        return None if tracing() or is_traced(numbers) else numbers
     return None if tracing(numbers) else plain(numbers)
 
 

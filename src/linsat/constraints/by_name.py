@@ -28,31 +28,39 @@ if TYPE_CHECKING:
     from linsat.constraints.constraint_set import Constraints
 
 
-def right_sides_by_name(constraints: Constraints, values: Any) -> tuple[dict[str, Numbers], Numbers | None]:
+def right_sides_by_name(
+    constraints: Constraints,
+    values: Any,
+    read: Callable[[str, Any], Numbers] = read_numbers,
+    given: Mapping[str, Numbers] | None = None,
+) -> tuple[dict[str, Numbers], Numbers | None]:
     """The right-hand sides ``b``, ``d``, ``f`` that change when rows of these names get these numbers; and ``t``, where
     some are names of expressions in formulas.
 
     Args:
         values: from the name of a row, or of a family of rows, to a number, (rows,), (batch..., rows), or the array
             that the rows form, (batch..., *shape).
+        read: makes them arrays.
+        given: in place of numbers of the set, by their names.
     """
     if not isinstance(values, Mapping):
         raise ConstraintError(
             f"rhs is {type(values).__name__}; expected a dict from names of rows to numbers. "
             f"Fix: {{'capacity': 3.0}}, or b=, d=, f= for all rows of a kind."
         )
-    sides, changed, given = constraints._sides(), set[str](), dict[int, str]()
+    sides, changed, named = constraints._sides(), set[str](), dict[int, str]()
+    sides |= {side: read(side, given[side]) for side in sides if given and side in given}
     terms = constraints._terms
     inside = {} if terms is None else named_sides(terms, values)
-    t = None if terms is None or not inside else terms.sides()
+    t = None if terms is None or not inside else read("t", given["t"]) if given and "t" in given else terms.sides()
     for name, value in values.items():
         if name in inside and terms is not None:
-            given_numbers = read_numbers(f"rhs[{name!r}]", value)
+            given_numbers = read(f"rhs[{name!r}]", value)
             numbers = _for_rows(f"rhs[{name!r}]", given_numbers, [terms.names[i] for i in inside[name]])
             t = _replaced(t, inside[name], numbers)
             continue
-        rows = _once("rhs", name, constraints, given)
-        given_numbers = read_numbers(f"rhs[{name!r}]", value)
+        rows = _once("rhs", name, constraints, named)
+        given_numbers = read(f"rhs[{name!r}]", value)
         numbers = _for_rows(f"rhs[{name!r}]", given_numbers, [constraints.names[row] for row in rows])
         start = 0
         for _, side, _ in BLOCKS:

@@ -39,7 +39,7 @@ from linsat.errors import ConstraintError, LinSATWarning
 
 if TYPE_CHECKING:
     import torch
-    from typing_extensions import Self
+    from typing_extensions import Never, Self
 
     from linsat.verdict.diagnosis import NamedBound
 
@@ -291,6 +291,7 @@ class Constraints:
         d: Any = None,
         f: Any = None,
         t: Any = None,
+        **unknown: Never,
     ) -> Constraints:
         """The same rows with other right-hand sides, which may have leading batch dimensions and require gradients.
 
@@ -306,6 +307,12 @@ class Constraints:
         Instances are then checked one by one when they are solved: an infeasible one is reported by its status and
         leaves the others untouched.
         """
+        if unknown:
+            name = next(iter(unknown))
+            raise TypeError(
+                f"unexpected keyword argument {name!r}; expected b, d, f or t. "
+                f"Fix: with_rhs({{{name!r}: ...}}), a dictionary, where that is the name of a row."
+            )
         made = self._with_numbers(b=b, d=d, f=f, t=t)
         if by_name is None:
             return made

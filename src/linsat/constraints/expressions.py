@@ -130,17 +130,17 @@ class Expression:
             return self
         return self._picked(lambda entries: np.broadcast_to(entries, shape), "The broadcast")
 
-    def sum(self, axis: Any = None, *, dim: Any = None) -> Expression:
-        """The sum over all entries, one axis or several, as in numpy (``axis``) and torch (``dim``)."""
-        shape, target, labels = reduced_axes(self, _one_axis(axis, dim))
+    def sum(self, axis: Any = None, *, dim: Any = None, keepdims: bool = False, keepdim: bool = False) -> Expression:
+        """The sum over all entries, one axis or several, in the words of numpy (``axis``) and of torch (``dim``)."""
+        shape, target, labels = reduced_axes(self, _one_axis(axis, dim), keepdims or keepdim)
         matrix = sp.csr_array(
             (np.ones(self.size), (target, np.arange(self.size))), shape=(int(np.prod(shape)), self.size)
         )
         return self._mapped(shape, lambda rows: matrix @ rows, labels)
 
-    def mean(self, axis: Any = None, *, dim: Any = None) -> Expression:
+    def mean(self, axis: Any = None, *, dim: Any = None, keepdims: bool = False, keepdim: bool = False) -> Expression:
         """The mean over all entries, one axis or several."""
-        total = self.sum(axis, dim=dim)
+        total = self.sum(axis, dim=dim, keepdims=keepdims, keepdim=keepdim)
         return total / (self.size / total.size)
 
     def cumsum(self, axis: int | None = None, *, dim: int | None = None) -> Expression:
@@ -229,17 +229,17 @@ class Expression:
 
     abs = __abs__
 
-    def max(self, axis: Any = None, *, dim: Any = None) -> Expression:
+    def max(self, axis: Any = None, *, dim: Any = None, keepdims: bool = False) -> Expression:
         """The largest entry, over all, one axis or several: for rows such as ``w.max() <= u``."""
         from linsat.constraints.maxima import largest
 
-        return largest(self, _one_axis(axis, dim), 1.0)
+        return largest(self, _one_axis(axis, dim), 1.0, keepdims)
 
-    def min(self, axis: Any = None, *, dim: Any = None) -> Expression:
+    def min(self, axis: Any = None, *, dim: Any = None, keepdims: bool = False) -> Expression:
         """The smallest entry, over all, one axis or several: for rows such as ``w.min() >= l``."""
         from linsat.constraints.maxima import largest
 
-        return -largest(self, _one_axis(axis, dim), -1.0)
+        return -largest(self, _one_axis(axis, dim), -1.0, keepdims)
 
     def named(self, name: str) -> Expression:
         """The same expression with a name, for one that stands in `abs`, `linsat.maximum` and the like.
@@ -375,8 +375,11 @@ def _one_axis(axis: Any, dim: Any) -> Any:
     return axis if dim is None else dim
 
 
-def reduced_axes(expression: Expression, axis: Any) -> tuple[Shape, Array, Labels]:
-    """What is left of an expression without some axes: shape, the place of each entry in it, and labels."""
+def reduced_axes(expression: Expression, axis: Any, keepdims: bool) -> tuple[Shape, Array, Labels]:
+    """What is left of an expression without some axes: shape, the place of each entry in it, and labels.
+
+    With ``keepdims`` these axes stay, with one entry each.
+    """
     try:
         kept = np.zeros(expression.shape).sum(axis=axis, keepdims=True).shape
     except (ValueError, TypeError) as error:
@@ -385,10 +388,10 @@ def reduced_axes(expression: Expression, axis: Any) -> tuple[Shape, Array, Label
         ) from None
     ndim = expression.ndim
     dropped = range(ndim) if axis is None else [a % max(ndim, 1) for a in np.atleast_1d(axis)]
-    left = [a for a in range(ndim) if a not in dropped]
+    left = [a for a in range(ndim) if keepdims or a not in dropped]
     places = np.arange(int(np.prod(kept))).reshape(kept)
     target = np.broadcast_to(places, expression.shape).reshape(-1)  # (entries,)
-    return tuple(expression.shape[a] for a in left), target, tuple(expression.labels[a] for a in left)
+    return tuple(kept[a] for a in left), target, tuple(None if a in dropped else expression.labels[a] for a in left)
 
 
 def as_expression(value: Any) -> Expression:

@@ -79,19 +79,20 @@ def minimum(*arguments: Any) -> Expression:
     return -_maximum("minimum", _read(arguments, "minimum"), -1.0)
 
 
-def norm(x: Any, ord: Any = 1, *, axis: Any = None) -> Expression:
+def norm(x: Any, ord: Any = 1, *, axis: Any = None, keepdims: bool = False) -> Expression:
     """The norm of an array of expressions, for rows such as ``linsat.norm(w - held, 1) <= 0.2``.
 
     Args:
         x: an expression, of any shape.
         ord: 1 for the sum of absolute values, ``"inf"`` (or ``math.inf``) for the largest of them.
         axis: which axes are summed over; default all of them.
+        keepdims: whether these axes stay, with one entry each.
     """
     expression = as_expression(x)
     if ord == 1 and not isinstance(ord, bool):
-        return abs(expression).sum(axis)
+        return abs(expression).sum(axis, keepdims=keepdims)
     if ord in ("inf", math.inf):
-        return abs(expression).max(axis)
+        return abs(expression).max(axis, keepdims=keepdims)
     raise ConstraintError(
         f"ord is {ord!r}; expected 1 or 'inf', whose balls have flat sides. Fix: linsat.norm(x, 1), or "
         f"linsat.norm(x, 'inf')."
@@ -113,10 +114,10 @@ def absolute(expression: Expression) -> Expression:
     return made
 
 
-def largest(expression: Expression, axis: Any, sign: float) -> Expression:
+def largest(expression: Expression, axis: Any, sign: float, keepdims: bool) -> Expression:
     """``e.max(axis)`` for sign 1, ``-e.min(axis)`` for -1."""
     pieces = _pieces(expression, sign, "max" if sign > 0 else "min")
-    shape, target, labels = reduced_axes(expression, axis)
+    shape, target, labels = reduced_axes(expression, axis, keepdims)
     of = target[pieces.entry]
     order = np.argsort(of, kind="stable")
     size = int(np.prod(shape))

@@ -96,9 +96,9 @@ def position(names: Sequence[str], index: Any, argument: str = "rows") -> int:
         verb = "holds" if several else "is"
         raise ConstraintError(f"{argument} {verb} {shown(index)}; expected {expected}. Fix: {fix}.") from None
     if not -len(names) <= place < len(names):
-        raise ConstraintError(
-            f"{argument} asks for row {place} of a set of {len(names)} rows. Fix: count from 0 to {len(names) - 1}."
-        )
+        last, plural = len(names) - 1, "s" * (len(names) != 1)
+        fix = f"count from 0 to {last}" if last > 0 else "0, the only one" if names else "a set with rows"
+        raise ConstraintError(f"{argument} asks for row {place} of a set of {len(names)} row{plural}. Fix: {fix}.")
     return place % len(names)
 
 

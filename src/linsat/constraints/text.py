@@ -92,14 +92,14 @@ def _one_value(numbers: Array) -> float | None:
 def summary(constraints: Constraints) -> str:
     """Size, box and the first and last rows."""
     senses, rows = constraints.senses, len(constraints)
+    noun = "row" if rows == 1 else "rows"
     counts = ", ".join(f"{senses.count(s)} {s}" for s in ("<=", ">=", "==") if s in senses) or "none"
     if any(number.is_meta for number in constraints._learned_tensors().values()):
-        return f"Constraints({constraints.num_variables} variables, {rows} rows: {counts}; its numbers are on meta)"
+        return f"Constraints({constraints.num_variables} variables, {rows} {noun}: {counts}; its numbers are on meta)"
     lower, upper = (as_array(bound) for bound in constraints._bounds().values())
     box = f"[{_span(lower, 'min')}, {_span(upper, 'max')}]"
     width = "any number of" if constraints.num_variables is None else str(constraints.num_variables)
     batch = f", batch {tuple(constraints.batch_shape)}" if constraints.batch_shape else ""
-    noun = "row" if rows == 1 else "rows"
     soft, prices = constraints._soft_mask().tolist(), present(constraints).price
     softened = f", {sum(soft)} of them soft" if any(soft) else ""
     variables = str(constraints._layout or "")  # empty where labels were given but no name

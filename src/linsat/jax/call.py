@@ -13,7 +13,8 @@ import numpy as np
 
 from linsat.arrays.newton import Newton
 from linsat.arrays.presolve import has_even_interior
-from linsat.constraints.arrays import not_numbers, side_by_side
+from linsat.constraints.arrays import not_numbers, reject_masked, side_by_side
+from linsat.constraints.by_name import right_sides_by_name
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
 from linsat.constraints.numbers import slots_given, slots_of
@@ -64,6 +65,15 @@ def check(request: Request) -> None:
         raise ConstraintError(
             f"backend is {solver.backend!r}; linsat.jax has 'auto', 'kernel' and 'arrays'. Fix: leave backend out."
         )
+
+
+def by_kind(request: Request) -> Request:
+    """The same with the right-hand sides of rows by their names as those of all rows of a kind."""
+    given = dict(request.given)
+    if "rhs" not in given:
+        return request
+    sides, t = right_sides_by_name(request.constraints, given.pop("rhs"), floating, given)
+    return request._replace(given=given | sides | ({} if t is None else {"t": t}))
 
 
 def read(y: Any, request: Request) -> TracedCall:
@@ -166,6 +176,7 @@ def _known(function: Any, value: Any) -> Any:
 
 
 def _scores(name: str, y: Any) -> Array:
+    reject_masked(name, y)
     try:
         scores = _known(jnp.asarray, y)
     except (TypeError, ValueError):
@@ -177,6 +188,7 @@ def _scores(name: str, y: Any) -> Array:
 
 def floating(name: str, value: Any) -> Array:
     """A number of a call in the precision of JAX."""
+    reject_masked(name, value)
     try:
         array = _known(jnp.asarray, value)
     except (TypeError, ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,11 +14,12 @@ import numpy as np
 from linsat import numpy_door, projection
 from linsat.arrays import Newton
 from linsat.call import Call
+from linsat.constraints.arrays import reject_masked
 from linsat.constraints.constraint_set import Constraints
-from linsat.errors import ConstraintError
+from linsat.constraints.numbers import slots_given
 from linsat.failures import settle
 from linsat.jax.arrays import worst_violation
-from linsat.jax.call import Array, TracedCall, check, read
+from linsat.jax.call import Array, TracedCall, by_kind, check, read
 from linsat.jax.formulas import with_formulas
 from linsat.jax.operands import Answers
 from linsat.native.batch import Answer as HostAnswer
@@ -88,7 +89,8 @@ def project(
             names, ``{"capacity": duals[..., :64]}``, (rows,) or (batch..., rows): the others begin afresh. Duals that
             are worse than none are not used; they never change the answer but for its last digits.
         numbers: in place of the set's own for this call, by their names: right-hand sides ``b``, ``d``, ``f``, (rows,)
-            or (batch..., rows), a row whose b is inf, or d -inf, being absent; coefficients ``A``, ``C``, ``E``,
+            or (batch..., rows), a row whose b is inf, or d -inf, being absent, or by the names of rows,
+            ``rhs={"budget": 3.0}``; coefficients ``A``, ``C``, ``E``,
             (batch..., rows, variables) or, where the set has zeros, the values of its non-zeros, row by row,
             (batch..., non-zeros); bounds ``lower`` and ``upper``, a number, (variables,) or (batch..., variables); the
             ``price`` of soft rows, a number or (batch..., rows); ``T`` and ``t``, coefficients (batch..., non-zeros)
@@ -105,11 +107,11 @@ def project(
         ConstraintError: malformed arguments; outside of traces, numbers that no solver could use.
         ConvergenceError: with ``on_failure="raise"``, outside of traces.
     """
-    _reject_names(numbers)
     request = Request.of(constraints, numbers, objective, tau, Options(solver, on_failure), start)
     answer = _outside_traces(y, request, lambda *own: jax.tree.map(jnp.asarray, numpy_door.project(*own)))
     if answer is not None:
         return answer.x if isinstance(answer, Solution) else answer
+    request = by_kind(request)
     if request.has_formulas:
         return with_formulas(y, request).x
     call = read(y, request)
@@ -131,7 +133,6 @@ def solve(
 
     As the status says which instances were not solved, the default is to warn.
     """
-    _reject_names(numbers)
     return solve_request(y, Request.of(constraints, numbers, objective, tau, Options(solver, on_failure), start))
 
 
@@ -140,6 +141,7 @@ def solve_request(y: Any, request: Request) -> Solution:
     answer = _outside_traces(y, request, _by_core)
     if answer is not None:
         return answer
+    request = by_kind(request)
     if request.has_formulas:
         return with_formulas(y, request)
     call = read(y, request)
@@ -149,11 +151,6 @@ def solve_request(y: Any, request: Request) -> Solution:
     violation = _violation(call, answers.x).reshape(batch)
     own = _of_bounds(call, answers)
     return Solution(call.restored(answers.x), codes, violation, steps, duals, call.adjusted, own)
-
-
-def _reject_names(numbers: GivenNumbers) -> None:
-    if numbers.get("rhs") is not None:
-        raise ConstraintError("rhs names rows; linsat.jax takes right-hand sides by kind. Fix: b=, d= or f=.")
 
 
 def _of_bounds(call: TracedCall, answers: Answers) -> Array:
@@ -211,8 +208,8 @@ def _on_host(y: Any, request: Request) -> _Host | None:
     check(request)
     if objective.native is None or (solver is not None and solver.backend == "arrays"):
         return None
-    scores, start = (part if part is None else jax.tree.map(_to_numpy, part) for part in (y, request.start))
-    numbers = {name: np.asarray(value) for name, value in request.given.items()}
+    scores, start = (jax.tree.map(_to_numpy, part) for part in (y, request.start))
+    numbers = {name: _number_to_numpy(name, value) for name, value in request.given.items()}
     return _Host(scores, request._replace(given=numbers, objective=objective.changed(_to_numpy), start=start), device)
 
 
@@ -230,9 +227,17 @@ def _by_core(scores: Any, request: Request) -> Solution:
         jnp.asarray(violation),
         steps,
         jnp.asarray(answer.duals.reshape(*batch, answer.duals.shape[-1])),
-        jnp.asarray(np.broadcast_to(request.constraints._adjustment() if "f" not in request.given else 0.0, batch)),
+        jnp.asarray(np.broadcast_to(_adjustment(request), batch)),
         jnp.asarray(z.reshape(*batch, z.shape[-1])),
     )
+
+
+def _adjustment(request: Request) -> Any:
+    """`linsat.Solution.adjusted`, of the set; sides that need no change take the place of its own as they are."""
+    constraints, given = request.constraints, request.given
+    if given.keys() & {"f", "rhs"} and slots_given(constraints, given) is None:
+        return with_numbers(constraints, given)._adjustment()
+    return 0.0 if "f" in given else constraints._adjustment()
 
 
 def _by_torch(scores: Any, request: Request) -> Solution | None:
@@ -246,6 +251,12 @@ def _by_torch(scores: Any, request: Request) -> Solution | None:
     own = None if solution.of_bounds is None else jnp.asarray(solution.bound_duals)
     x = jax.tree.map(jnp.asarray, solution.x)
     return Solution(x, codes, violation, steps, duals, adjusted, own)
+
+
+def _number_to_numpy(name: str, value: Any) -> Any:
+    """A number of a call; those by the names of rows or variables one by one."""
+    reject_masked(name, value)
+    return jax.tree.map(_to_numpy, value) if isinstance(value, Mapping) else np.asarray(value)
 
 
 def _to_numpy(leaf: Any) -> Any:

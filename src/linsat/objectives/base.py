@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from linsat._array_namespace import Tensor, namespace
 from linsat._optional import is_tensor
-from linsat.constraints.arrays import is_jax, spread, to_float64
+from linsat.constraints.arrays import is_jax, reject_masked, spread, to_float64
 from linsat.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -260,6 +260,7 @@ def _spread_one(
 def _read_number(objective: Objective, name: str, device: torch.device | None) -> Any:
     """One number of an objective as a float64 array, or as a tensor on a device."""
     value = objective.parameters()[name]
+    reject_masked(_called(objective, name), value)
     try:
         number = to_float64(value, device)
     except (TypeError, ValueError, RuntimeError, OverflowError):

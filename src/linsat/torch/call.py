@@ -28,6 +28,7 @@ from linsat.solution import Solution, bound_duals
 from linsat.torch.self_check import trusted
 
 Tensor = torch.Tensor
+EXPORT = "torch.export.export(model, (y,)), whose programs can be saved and loaded as well"
 _CPU = torch.device("cpu")
 
 
@@ -66,6 +67,7 @@ class Reading:
         like, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, read_scores)
         if not tracing(like) and like.dtype is not torch.float64:
             check_range(like.dtype, torch.finfo(like.dtype).max, constraints)
+        _reject_meta(like, constraints)
         # Metal has no float64: solve on the CPU there and hand the answer back.
         device = _CPU if like.device.type == "mps" else like.device
         batch_shape = _joint_batch(like.shape[:-1], constraints.batch_shape)
@@ -264,15 +266,23 @@ def _whole(tensor: Tensor) -> Tensor:
 def _reject_recorders() -> None:
     """TorchScript would record the steps of the solver for one input, as if they were those for every input."""
     if torch._C._is_tracing():
-        raise ConstraintError(
-            "torch.jit.trace cannot record a projection. Fix: torch.export.export(model, (y,)), whose programs can be "
-            "saved and loaded as well."
-        )
+        raise ConstraintError(f"torch.jit.trace cannot record a projection. Fix: {EXPORT}.")
     if torch.onnx.is_in_onnx_export():  # the operators of ONNX are fixed
         raise ConstraintError(
             "ONNX has no operator for a projection. Fix: export the network that makes the scores, and call "
             "linsat.project on its output; or torch.export.export(model, (y,)), which keeps the projection."
         )
+
+
+def _reject_meta(scores: Tensor, constraints: Constraints) -> None:
+    """Learned numbers without memory are none to solve with."""
+    if not constraints._fixed and not scores.is_meta:
+        for name, tensor in constraints._learned_tensors().items():
+            if tensor.is_meta:
+                raise ConstraintError(
+                    f"{name} is on the meta device, which holds no numbers; expected them where y is, on "
+                    f"{scores.device}. Fix: model.to_empty(device={str(scores.device)!r}), then load_state_dict."
+                )
 
 
 def spread_objective(
