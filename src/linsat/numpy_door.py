@@ -14,7 +14,7 @@ from linsat.arrays.bound_duals import bound_duals
 from linsat.arrays.interior.instances import unsupported
 from linsat.arrays.newton import Newton
 from linsat.call import Call, keep
-from linsat.constraints.arrays import is_jax, not_numbers, reject_masked
+from linsat.constraints.arrays import is_jax, not_numbers, reject_lost
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.constraints.modelling import not_a_set
@@ -177,7 +177,7 @@ def read_scores(name: str, y: Any) -> Array:
             f"{name} is an array of JAX; expected numpy or a tensor of torch. Fix: linsat.jax.project, which JAX "
             f"traces and differentiates; or numpy.asarray({name})."
         )
-    reject_masked(name, y)
+    reject_lost(name, y)
     try:
         array = np.asarray(y)
     except ValueError:
