@@ -13,6 +13,7 @@ import numpy as np
 
 from linsat.arrays.newton import Newton
 from linsat.arrays.presolve import has_even_interior
+from linsat.call import SLOT_OF
 from linsat.constraints.arrays import not_numbers, reject_lost, side_by_side
 from linsat.constraints.by_name import right_sides_by_name
 from linsat.constraints.constraint_set import Constraints
@@ -94,7 +95,8 @@ def read(y: Any, request: Request) -> TracedCall:
         objective.check_bounds(constraints)
     batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
     for name, slot in slots.items():
-        batch = _joint(batch, slot.shape[:-1], name)
+        own = " and ".join(given for given in numbers if Numbers._fields[SLOT_OF[given]] == name)
+        batch = _joint(batch, slot.shape[:-1], own)
     width = scores.shape[-1]
     objective = objective.read(constraints._layout, batch, width)
     plan = plan_of(constraints, objective, options.solver or DEFAULT, width, given=bool(slots))
