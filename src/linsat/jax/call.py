@@ -13,7 +13,8 @@ import numpy as np
 
 from linsat.arrays.newton import Newton
 from linsat.arrays.presolve import has_even_interior
-from linsat.constraints.arrays import not_numbers, reject_masked, side_by_side
+from linsat.call import SLOT_OF
+from linsat.constraints.arrays import not_numbers, reject_lost, side_by_side
 from linsat.constraints.by_name import right_sides_by_name
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
@@ -85,13 +86,14 @@ def read(y: Any, request: Request) -> TracedCall:
     adjusted, freed = constraints._adjustment(), None
     if "f" in numbers:
         dtype = _known(jnp.asarray, given["f"]).dtype
-        freed, adjusted = change(numbers["f"], dtype, None if "E" in numbers else constraints)
+        freed, adjusted = change(jnp.atleast_1d(numbers["f"]), dtype, None if "E" in numbers else constraints)
     slots = slots_of_call(constraints, numbers, scores.shape[-1])
     if not {"lower", "upper"} & slots.keys():
         objective.check_bounds(constraints)
     batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
     for name, slot in slots.items():
-        batch = _joint(batch, slot.shape[:-1], name)
+        own = " and ".join(given for given in numbers if Numbers._fields[SLOT_OF[given]] == name)
+        batch = _joint(batch, slot.shape[:-1], own)
     width = scores.shape[-1]
     objective = objective.read(constraints._layout, batch, width)
     plan = plan_of(constraints, objective, request.solver, width, given=bool(slots))
@@ -125,7 +127,7 @@ def _rest_of_sides(
         elif name == "f" and change is not None:
             parts.append(change)
         else:
-            parts.append(np.zeros(given[name].shape[-1]))
+            parts.append(np.zeros(side.shape[-1]))
     if all(isinstance(part, np.ndarray) and not part.any() for part in parts):
         return None
     whole = jnp.asarray(side_by_side(parts), jax.dtypes.canonicalize_dtype(np.float64))
@@ -176,7 +178,7 @@ def _known(function: Any, value: Any) -> Any:
 
 
 def _scores(name: str, y: Any) -> Array:
-    reject_masked(name, y)
+    reject_lost(name, y)
     try:
         scores = _known(jnp.asarray, y)
     except (TypeError, ValueError):
@@ -188,7 +190,7 @@ def _scores(name: str, y: Any) -> Array:
 
 def floating(name: str, value: Any) -> Array:
     """A number of a call in the precision of JAX."""
-    reject_masked(name, value)
+    reject_lost(name, value)
     try:
         array = _known(jnp.asarray, value)
     except (TypeError, ValueError):
@@ -224,7 +226,9 @@ def _in_shape(constraints: Constraints, name: str, array: Array, width: int) -> 
     matrix = constraints._matrices[block]
     rows, count = matrix.shape[0], len(matrix.row)
     if name != block:
-        if array.ndim == 0 or array.shape[-1] != rows:
+        if array.ndim == 0:
+            return jnp.broadcast_to(array, (rows,))
+        if array.shape[-1] != rows:
             raise ConstraintError(
                 f"{name} has shape {array.shape}; expected (..., {rows}). Fix: one right-hand side per row."
             )

@@ -14,7 +14,7 @@ import numpy as np
 from linsat import numpy_door, projection
 from linsat.arrays import Newton
 from linsat.call import Call
-from linsat.constraints.arrays import reject_masked
+from linsat.constraints.arrays import reject_lost
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.numbers import slots_given
 from linsat.failures import settle
@@ -255,8 +255,12 @@ def _by_torch(scores: Any, request: Request) -> Solution | None:
 
 def _number_to_numpy(name: str, value: Any) -> Any:
     """A number of a call; those by the names of rows or variables one by one."""
-    reject_masked(name, value)
-    return jax.tree.map(_to_numpy, value) if isinstance(value, Mapping) else np.asarray(value)
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            reject_lost(f"{name}[{key!r}]", one)
+        return jax.tree.map(_to_numpy, dict(value))
+    reject_lost(name, value)
+    return np.asarray(value)
 
 
 def _to_numpy(leaf: Any) -> Any:

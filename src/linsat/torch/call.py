@@ -335,6 +335,10 @@ def read_scores(name: str, y: Any) -> Tensor:
         raise ConstraintError(
             f"{name} is {type(y).__name__}; expected a tensor, as the other scores are. Fix: torch.as_tensor({name})."
         )
+    if y.is_nested:
+        raise ConstraintError(
+            f"{name} is a nested tensor; expected one array. Fix: linsat.project_each, for scores of several lengths."
+        )
     tensor = y.resolve_neg()
     if not tensor.is_floating_point():
         raise ConstraintError(f"{name} has dtype {tensor.dtype}; expected floating scores. Fix: {name}.float().")
