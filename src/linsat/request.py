@@ -162,8 +162,8 @@ class Request(NamedTuple):
 
 def filled(request: Request) -> Request:
     """The same with the numbers that come with the call in its set."""
-    constraints, given, *others = request
-    return Request(with_numbers(constraints, given), {}, *others) if given else request
+    constraints, given = request.constraints, request.given
+    return request._replace(constraints=with_numbers(constraints, given), given={}) if given else request
 
 
 def key_of(request: Request) -> tuple[Any, ...] | None:
