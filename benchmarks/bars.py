@@ -5,8 +5,10 @@ Ratios are taken within one run only. Ours is `linsat` with the back end that it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +55,20 @@ def print_table(lines: Iterable[Line]) -> int:
         print(f"| {line.case} | {line.measured} | {line.bar} | {line.verdict} |", flush=True)
         missed += line.met is False
     return 1 if missed else 0
+
+
+def shortest(
+    runs: dict[str, Callable[[], Any]], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
+    """The shortest time of each, in seconds; they take turns, and the first turn warms up."""
+    times = dict.fromkeys(runs, float("inf"))
+    for turn in range(repeats + 1):
+        for name, run in runs.items():
+            begin = clock()
+            run()
+            if turn:
+                times[name] = min(times[name], clock() - begin)
+    return times
 
 
 @dataclass(frozen=True)

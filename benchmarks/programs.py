@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,25 +30,13 @@ import scipy.sparse as sp
 import torch
 
 import linsat
-from bars import Line, at_least, at_most, print_table, seconds_text, times_text
+from bars import Line, at_least, at_most, print_table, seconds_text, shortest, times_text
 from hyper_connections import sinkhorn
 
 Array = np.ndarray
 Layer = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 SERIES, GROUPS, PATHS = 25, 4, 200
 SCALES = (1.0, 3.0, 10.0, 30.0, 100.0)
-
-
-def shortest(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """The shortest time of each, in seconds; they take turns, and the first turn warms up."""
-    times = dict.fromkeys(runs, float("inf"))
-    for turn in range(repeats + 1):
-        for name, run in runs.items():
-            begin = time.perf_counter()
-            run()
-            if turn:
-                times[name] = min(times[name], time.perf_counter() - begin)
-    return times
 
 
 def by_clarabel(P: Array, c: Array, rows: Array, sides: Array, cones: list[Any], tol: float = 1e-11) -> Array:

@@ -41,7 +41,7 @@ import torch
 import linsat
 import problems
 import sparse
-from bars import Line, at_least, at_most, print_table, seconds_text, times_text
+from bars import Line, at_least, at_most, print_table, seconds_text, shortest, times_text
 from peer_pinet import Pinet
 from units import Yardstick
 
@@ -59,11 +59,6 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
     begin = time.process_time()
     made = run()
     return time.process_time() - begin, made
-
-
-def least(run: Callable[[], Any], repeats: int = 3) -> float:
-    run()
-    return min(timed(run)[0] for _ in range(repeats))
 
 
 # ------------------------------------------------------------------ sparse programs
@@ -160,7 +155,8 @@ def dense_lines(data: Path | None) -> Iterator[Line]:
             x.backward(given.to(x.dtype))
             return x.detach().double()
 
-        times = {name: least(lambda layer=layer: both_ways(layer), 2) for name, layer in layers.items()}
+        runs = {name: partial(both_ways, layer) for name, layer in layers.items()}
+        times = shortest(runs, 2, time.process_time)
         off = {}
         for name, layer in layers.items():
             x = both_ways(layer).numpy()

@@ -10,11 +10,10 @@ import numpy as np
 
 from linsat._array_namespace import to_numpy
 from linsat._optional import torch_installed
-from linsat.arrays.bound_duals import bound_duals
 from linsat.arrays.interior.instances import unsupported
 from linsat.arrays.newton import Newton
 from linsat.call import Call, keep
-from linsat.constraints.arrays import is_jax, not_numbers, reject_lost
+from linsat.constraints.arrays import is_jax, read_any, reject_lost
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.constraints.modelling import not_a_set
@@ -23,7 +22,7 @@ from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
 from linsat.plan import Numbers, Plan, plan_of
 from linsat.request import DEFAULT, Request, check_options, check_range, joint_batch, key_of, read_start, with_numbers
-from linsat.solution import Solution
+from linsat.solution import Solution, bound_duals
 
 Array = np.ndarray
 
@@ -178,12 +177,7 @@ def read_scores(name: str, y: Any) -> Array:
             f"traces and differentiates; or numpy.asarray({name})."
         )
     reject_lost(name, y)
-    try:
-        array = np.asarray(y)
-    except ValueError:
-        raise ConstraintError(f"{name} has parts of different lengths; expected one array. Fix: pad them.") from None
-    if array.dtype.kind in "OUS" and not isinstance(y, np.ndarray):
-        raise not_numbers(name, y, "floating scores")
+    array = read_any(name, y, "floating scores")
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         fix = f"{name}.astype(float)" if hasattr(y, "astype") else f"numpy.array({name}, float)"
         raise ConstraintError(

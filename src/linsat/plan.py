@@ -16,19 +16,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linsat import constant
 from linsat._array_namespace import namespace
 from linsat._optional import is_tensor
 from linsat._senses import GREATER
 from linsat._transforms import plain_tensors
-from linsat.arrays.box import Box
-from linsat.arrays.newton import Newton, handed_over
-from linsat.arrays.presolve import everything_free, propagate
+from linsat.arrays.forced import presolve_by_program
+from linsat.arrays.newton import STEPS_BEFORE_INTERIOR, Newton, handed_over
+from linsat.arrays.presolve import everything_free, has_even_interior, propagate
 from linsat.arrays.problem import Presolved, Problem, StandardForm
 from linsat.arrays.rows import RowMatrix, RowPattern
 from linsat.constraints.constraint_set import Constraints
@@ -40,6 +39,7 @@ from linsat.native import batch as native
 from linsat.native.batch import Answer, Array, NativeLayout, Statement, fits_dense, make_layout
 from linsat.native.binding import Core, load
 from linsat.objectives import Objective
+from linsat.verdict.diagnosis import reject_infeasible
 
 if TYPE_CHECKING:
     from linsat.arrays import Sinkhorn
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     Solver = Newton | Sinkhorn
 else:  # Sinkhorn needs torch
     Solver = Any
+
+# A set whose every share lies this far inside (0, 1) at scores 0 has an interior: nothing is forced.
+_WELL_INSIDE = 1e-5
 
 
 def numbers_of(constraints: Constraints, width: int, batch_shape: Sequence[int]) -> Numbers:
@@ -149,13 +152,11 @@ class Plan:
     # ------------------------------------------------------------------ on arrays of any library
 
     def form(self, numbers: Numbers) -> StandardForm:
-        """The standard form (`linsat.arrays.box`), differentiable in every number."""
-        rows = RowMatrix(self.rows, numbers.values)
-        ends = numbers.lower[:, rows.col], numbers.upper[:, rows.col]
-        entropic, shift = self.objective.entropic_slack, self.solver.gamma_shift
+        """The standard form, differentiable in every number."""
+        values, side, lower, upper, price = numbers
+        rows, shift = RowMatrix(self.rows, values), self.solver.gamma_shift
         with np.errstate(all="ignore"):  # numbers that cannot be are for others to reject
-            box = Box.of(rows, numbers.lower, numbers.upper, self.objective, ends)
-            return box.form(numbers.side, numbers.price, self.senses(rows), entropic=entropic, gamma_shift=shift)
+            return StandardForm.of(rows, lower, upper, side, price, self.senses(rows), self.objective, shift)
 
     def problem(
         self, numbers: Numbers, scores: Array, objective: Objective, decided: Array | None, *, own: bool = False
@@ -209,7 +210,7 @@ class Plan:
         share = xp.cast(tight & (self.senses(form.rows) == GREATER), form.rhs)
         return Presolved(free, at_upper, active, tight, share, free[:, 0] & ~free[:, 0])
 
-    # ------------------------------------------------------------------ constant numbers (`linsat.constant`)
+    # ------------------------------------------------------------------ constant numbers
 
     def known(self) -> np.ndarray | None:
         """What is decided for all instances of a call; None: each has its own, as bounds that bind in `Quadratic`."""
@@ -223,7 +224,8 @@ class Plan:
         """
         if "decided" not in self.kept:
             self.objective.check_bounds(self.owner())
-            self.kept["decided"] = pack(constant.presolved(self))
+            with np.errstate(all="ignore"):
+                self.kept["decided"] = pack(_presolved(self))
         return self.kept["decided"]
 
 
@@ -271,3 +273,62 @@ def hold(numbers: Numbers, scores: Array, objective: Objective) -> tuple[Numbers
 def pack(presolved: Presolved) -> np.ndarray:
     """What presolve decided as one array, as the native core reads and writes it."""
     return np.ascontiguousarray(presolved.flags().astype(np.uint8))
+
+
+# ------------------------------------------------------------------ what constant numbers decide for every call
+
+
+def _presolved(plan: Plan) -> Presolved:
+    """What the constant numbers of a plan decide, (1, .): forced variables, rows that bind or cannot.
+
+    Presolve decides from bounds and rows. Variables that the rows together force to a bound are looked for too, for
+    objectives that never reach one: where the answer at scores 0, which the native core is asked for once, keeps away
+    from every bound nothing is forced; else a linear program says what is. Sets for the interior-point method need
+    none of it.
+
+    Raises:
+        InfeasibleError: the rows contradict each other; names a minimal conflicting set.
+    """
+    assert plan.numbers is not None
+    form = plan.form(plan.numbers)
+    senses = plan.senses(form.rows)
+    known = plan.presolve(form)
+    if bool(known.infeasible.any()):
+        reject_infeasible(plan.owner())
+        known = replace(known, infeasible=np.zeros_like(known.infeasible))
+    plain_set = not plan.objective.interior or not plan.solver.presolves
+    if plain_set or not bool(known.active.any()) or has_even_interior(form, senses) or form.rows.sparse:
+        return known
+    if _well_inside(plan, form, known):
+        return known
+    forced = presolve_by_program(form, senses, known)
+    if bool(forced.infeasible.any()):
+        reject_infeasible(plan.owner())
+        return known
+    return forced
+
+
+def _well_inside(plan: Plan, form: StandardForm, known: Presolved) -> bool:
+    """Whether the answer at scores 0 keeps away from every bound, so that nothing is forced to one."""
+    assert plan.numbers is not None
+    probe = replace(plan, numbers=None, kept={}, solver=Newton(max_steps=STEPS_BEFORE_INTERIOR))
+    if not probe.native():
+        return False
+    scores = np.zeros((1, plan.width))
+    objective = plan.objective.probe(scores)
+    statement = probe.state(plan.numbers, tuple(objective.parameters().values()), 1)
+    answer = probe.solve(statement, scores, np.empty_like(scores))
+    if not answer.solved:
+        return False
+    problem = form.problem(scores, objective, known)
+    width, t = problem.upper - problem.lower, answer.x - problem.lower
+    if not objective.finite_box:  # only its lower bound is out of reach
+        largest = np.where(known.free, t, 0.0).max(-1, keepdims=True)
+        return bool(((t > _WELL_INSIDE * np.minimum(width, largest)) | ~known.free).all())
+    share = t / np.where(width > 0, width, 1.0)
+    inside = bool(((share * (1 - share) > _WELL_INSIDE) | ~known.free).all())
+    if not objective.entropic_slack or not inside:
+        return inside
+    z = problem.slack_shares(answer.duals * problem.scale)
+    idle = ~known.active | (problem.slack <= 0)
+    return bool(((z * (1 - z) > _WELL_INSIDE) | idle).all())

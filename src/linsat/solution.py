@@ -1,4 +1,4 @@
-"""What `linsat.solve` returns."""
+"""What `linsat.solve` returns, and what of it is worked out when asked for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from linsat._array_namespace import namespace, to_numpy
+from linsat._array_namespace import Tensor, namespace, to_numpy
 from linsat._optional import is_tensor
 from linsat.arrays.result import SOLVERS
 from linsat.constraints.arrays import to_tensor
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.structure import Numbers
 from linsat.errors import ConstraintError
+from linsat.objectives import Objective
 from linsat.status import Status
 
 _HOLDS = 1e-8  # a soft row that is violated by less, relative to its size, is held
@@ -171,3 +173,29 @@ class Solution(Generic[Scores]):
             where = f" at most, in {instances[i]} of {len(amounts)} instances" if many else ""
             lines.append(f"  {names[i]} is broken by {worst[i]:.3g}{where}")
         return lines if len(order) <= _SHOWN else [*lines, f"  and {len(order) - _SHOWN} more soft rows"]
+
+
+def bound_duals(
+    objective: Objective, numbers: Numbers, places: tuple[Any, Any], scores: Tensor, x: Tensor, duals: Tensor
+) -> Tensor:
+    r"""The multipliers of the bounds, (N, l), on arrays of any library; see `Solution.bound_duals`.
+
+        bound_duals = Omega'(x) - linear(y) - A' duals        where x is at a bound, 0 elsewhere
+
+    0 too where a score of -inf holds a variable, and where Omega has no finite slope.
+
+    Args:
+        objective: its numbers spread over the batch.
+        places: row and column of each coefficient.
+        scores, x: (N, l); duals: (N, k).
+    """
+    xp, (row, col) = namespace(duals), places
+    lower, upper = (xp.broadcast_to(end, x.shape) for end in (numbers.lower, numbers.upper))
+    held = xp.isneginf(xp.constant(scores))
+    y = xp.cast(xp.where(held, 0.0, scores), duals)
+    at = ((x == xp.cast(lower, x)) | (x == xp.cast(upper, x))) & ~held
+    at_x = xp.cast(x, duals)
+    pull = xp.index_add(xp.zeros(x.shape, duals), col, numbers.values * duals[:, row])
+    slope = objective.cost_slope(at_x, xp.where(xp.isfinite(lower), lower, 0.0))
+    at = at & xp.isfinite(xp.constant(slope))
+    return xp.where(at, xp.where(at, slope, 0.0) - objective.linear(y) - pull, 0.0)

@@ -108,7 +108,7 @@ FIRST_DAY = {  # what is written in the first hour -> what the message says
     "list of whole numbers": (lambda: linsat.project([1, 2, 3], SIMPLEX), r"y has dtype int64.*Fix: numpy.array\(y"),
     "no scores": (lambda: linsat.project(None, SIMPLEX), "y is None; expected floating scores"),
     "text": (lambda: linsat.project("y", SIMPLEX), "y is 'y'; expected floating scores"),
-    "lists of two lengths": (lambda: linsat.project([[1.0, 2.0], [3.0]], SIMPLEX), "y has parts of different lengths"),
+    "lists of two lengths": (lambda: linsat.project([[1.0, 2.0], [3.0]], SIMPLEX), "y is not a regular array"),
     "instances last": (lambda: linsat.project(torch.zeros(3, 2), SIMPLEX), r"Fix: y.swapaxes\(-1, -2\)"),
     "too few": (lambda: linsat.project(torch.zeros(2), SIMPLEX), "each of the 3 variables, or a set over 2"),
     "matrices": (lambda: linsat.project(torch.zeros(5, 3, 1), SIMPLEX), "Fix: flatten matrices"),

@@ -163,5 +163,11 @@ int tables_are_right(int64_t rows, int64_t variables, int64_t entries, const int
     return right;
 }
 
+double tsallis_gap(double alpha, double tau, double upper, double u, double error, double x) {
+    const Variable of = {0.0, upper, {tau, alpha}};
+    double size;
+    return gap_of(TSALLIS, &of, u, u, x, error, &size);
+}
+
 void limit_instructions(int level) { linsat_limit_instructions(level); }
 const char *instructions(void) { return linsat_instructions(); }

@@ -56,6 +56,9 @@ int try_pattern(int64_t rows, int64_t variables, int64_t entries, const int64_t 
 
 int tables_are_right(int64_t rows, int64_t variables, int64_t entries, const int64_t *row, const int64_t *col);
 
+/* What a variable of Tsallis adds to the duality gap where the duals ask for u, known to `error`, and x is what it is. */
+double tsallis_gap(double alpha, double tau, double upper, double u, double error, double x);
+
 void limit_instructions(int level); /* 0: without AVX2, 1: without AVX-512 */
 const char *instructions(void);   /* in use */
 

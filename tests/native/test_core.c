@@ -417,6 +417,23 @@ static void bits_do_not_depend_on_the_batch(void) {
 /* ---- statuses ---- */
 
 /* Each row can hold, both together cannot; or one cannot hold in the box. The instance between has an answer. */
+/* psi(u) + omega(x) - u x as it is defined, where nothing of it cancels: x, and what u asks for, at a bound or inside. An
+ * error in u makes it less, but not by more than the gap moves with u. */
+static void gap_of_tsallis(void) {
+    const double alphas[] = {1.2, 1.5, 2.0, 3.0, 8.0}, points[] = {0.0, 1e-6, 0.01, 0.5, 2.0}, duals[] = {-30.0, -0.2, 0.1, 1.0, 9.0};
+    for (int n = 0; n < 125; n++) {
+        const double alpha = alphas[n % 5], x = points[n / 5 % 5], u = duals[n / 25], tau = 0.7, factor = tau / (alpha * (alpha - 1));
+        const double v = (alpha - 1) * u / tau + 1 / alpha, s = clip(v > 0 ? pow(v, 1 / (alpha - 1)) : 0.0, 0.0, 2.0);
+        const double psi = u * s - factor * (pow(s, alpha) - s), omega = factor * (pow(x, alpha) - x);
+        const double size = 1.0 + fabs(psi) + fabs(omega) + fabs(u * x);
+        CHECK_NEAR(tsallis_gap(alpha, tau, 2.0, u, 0.0, x), psi + omega - u * x, 1e-14 * size);
+        for (double error = 1e-12; error < 1e-5; error *= 1e3) {
+            const double less = tsallis_gap(alpha, tau, 2.0, u, 0.0, x) - tsallis_gap(alpha, tau, 2.0, u, error, x);
+            CHECK(less >= -1e-14 * size && less <= error * fabs(s - x) + 1e-14 * size);
+        }
+    }
+}
+
 static void contradictory_rows(void) {
     const double A[] = {1.0, 1.0, 1.0, 1.0, 2.0, 1.0}, scores[9] = {0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.1, 0.2, 0.3};
     const double together[] = {0.5, 3.0, 2.0, 1.0, 0.5, 2.5}, alone[] = {1.0, 5.0, 2.0, 1.0, -1.0, 1.0};
@@ -627,6 +644,7 @@ int main(int count, char **arguments) {
     if (strcmp(wanted, "--no-fork")) TEST(a_forked_child_has_workers_of_its_own);
 #endif
     TEST(bits_do_not_depend_on_the_batch);
+    TEST(gap_of_tsallis);
     TEST(contradictory_rows);
     TEST(scores_that_are_not_finite);
     TEST(scores_of_minus_infinity);

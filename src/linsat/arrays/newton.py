@@ -134,7 +134,7 @@ class Newton:
 
     @property
     def gamma_shift(self) -> float:
-        """Added to d in the multiplier of covering rows (`linsat.arrays.box`)."""
+        """Added to d in the multiplier of covering rows (`linsat.arrays.problem.StandardForm.of`)."""
         return 0.0
 
     @property

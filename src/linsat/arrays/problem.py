@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from linsat._array_namespace import Tensor, namespace, to_numpy
-from linsat._senses import GREATER, LESS
+from linsat._senses import EQUAL, GREATER, LESS
 from linsat.objectives.base import Objective
 
 if TYPE_CHECKING:
@@ -79,6 +79,58 @@ class StandardForm:
     scale: Tensor  # (., k) rho
     dual_lower: Tensor  # (., k) of the multipliers of the rows as written
     dual_upper: Tensor  # (., k)
+
+    @classmethod
+    def of(
+        cls,
+        rows: RowMatrix,
+        lower: Tensor,
+        upper: Tensor,
+        rhs: Tensor,
+        price: Tensor,
+        senses: Tensor,
+        objective: Objective,
+        gamma_shift: float,
+    ) -> StandardForm:
+        """From what is stated: bounds (., l), right-hand sides and prices (., k).
+
+        With the paper's entropic slack every inequality gets a slack mass, so that the row holds exactly when its share
+        z is in [0, 1]:
+
+            a x <= b   becomes   a x + S z = b,       S = b - min over the box of a x  (b for a >= 0, box [0, 1])
+            c x >= d   becomes   c x + S z = d + S,   S = max over the box of c x - d
+            c x >= d, c >= 0:    the same with S = g d, g = floor(sum c / d), the multiplier of the paper
+            e x = f    becomes   e x = f,             S = 0
+
+        Without it, and for soft rows always, S = 0 and the sense of a row is a bound on its dual; the price of a soft
+        row is a second bound. Rows are scaled by the mean |coefficient * width| of their non-zeros in a finite box (the
+        paper's slack temperature is in these units), the mean |coefficient| where duals multiply shares, else by the
+        norm of the row. ``gamma_shift`` is added to d in the paper's multiplier, as the published package does with
+        1e-4.
+
+        Rows with an infinite side hold for every x: their duals are 0, and `absent` knows them by that.
+        """
+        xp, entropic = namespace(rhs), objective.entropic_slack
+        least, most, scale = _measured(rows, lower, upper, objective)
+        absent = ((senses == LESS) & xp.isposinf(rhs)) | ((senses == GREATER) & xp.isneginf(rhs))
+        some_absent = not xp.known_false(absent)
+        if some_absent:  # an infinite side would spoil the arithmetic: a finite one that says nothing takes its place
+            rhs = xp.where(absent, xp.where(senses == LESS, most, least), rhs)
+        if entropic:
+            signed = rows.row_sums(xp.cast(rows.values < 0, rows.values)) > 0
+            covering = xp.where(signed, most - rhs, _covering_slack(rhs - least, most - least, gamma_shift))
+            slack = xp.where(senses == LESS, rhs - least, xp.where(senses == EQUAL, xp.zeros_like(rhs), covering))
+            slack = xp.where(xp.isfinite(price[:1]), 0.0, slack)
+            rhs = xp.where(senses == GREATER, rhs + slack, rhs)
+        else:
+            slack = xp.zeros_like(xp.constant(rhs[:1]))
+        # With entropic slack a hard row, of infinite price, has a multiplier of any sign.
+        one_way = xp.isfinite(price) if entropic else xp.ones_like(price) > 0
+        low = xp.where(one_way & (senses == GREATER), 0.0, -price)
+        high = xp.where(one_way & (senses == LESS), 0.0, price)
+        if some_absent:
+            low, high = xp.where(absent, 0.0, low), xp.where(absent, 0.0, high)
+        return cls(rows, lower, upper, rhs, slack, scale, low, high)
 
     @property
     def soft(self) -> Tensor:
@@ -360,3 +412,35 @@ class Curvature:
 
 def _select(tensor: Tensor, index: Tensor) -> Tensor:
     return tensor if tensor.shape[0] == 1 else tensor[index]
+
+
+def _measured(rows: RowMatrix, lower: Tensor, upper: Tensor, objective: Objective) -> tuple[Tensor, Tensor, Tensor]:
+    """The least and the largest value of each row over a finite box, else 0, and its scale; (., k) each."""
+    coefficients = rows.values
+    xp = namespace(coefficients)
+    if objective.finite_box:
+        low, high = lower[:, rows.col], upper[:, rows.col]
+        at_lower, at_upper, width = low * coefficients, high * coefficients, high - low
+        reach = abs(coefficients) * width
+        counts = rows.row_sums(xp.cast((coefficients != 0) & (width > 0), reach))
+        scale = rows.row_sums(reach) / xp.at_least(counts, 1.0)
+        least, most = rows.row_sums(xp.minimum(at_lower, at_upper)), rows.row_sums(xp.maximum(at_lower, at_upper))
+    else:
+        counts = rows.row_sums(xp.cast(coefficients != 0, coefficients))
+        # A scale changes the path of the solver only; without entropic slack it has no gradient.
+        sizes = xp.constant(abs(coefficients))
+        if objective.multiplies:
+            scale = rows.row_sums(sizes) / xp.at_least(counts, 1.0)
+        else:
+            scale = xp.sqrt(rows.row_sums(sizes**2))
+        least = most = xp.zeros_like(scale)
+    return least, most, xp.where(counts > 0, scale, xp.ones_like(scale))
+
+
+def _covering_slack(need: Tensor, total: Tensor, gamma_shift: float) -> Tensor:
+    """g d for rows c x >= d with c >= 0, measured from the row's smallest value."""
+    xp = namespace(need)
+    safe = xp.where(need > 0, need, xp.ones_like(need))
+    # The relative nudge keeps ratios that are whole numbers in exact arithmetic (0.3 / 0.1) from rounding down.
+    nudge = 1 + max(1e-12, 8 * xp.eps(need))
+    return xp.floor(xp.constant(total / (safe + gamma_shift)) * nudge) * need

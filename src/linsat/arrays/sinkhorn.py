@@ -89,7 +89,7 @@ class Sinkhorn:
 
     @property
     def gamma_shift(self) -> float:
-        """Added to d in the multiplier of covering rows (`linsat.arrays.box`)."""
+        """Added to d in the multiplier of covering rows (`linsat.arrays.problem.StandardForm.of`)."""
         return _PUBLISHED_GAMMA_SHIFT if self.as_published else 0.0
 
     @property

@@ -104,12 +104,18 @@ def read_numbers(name: str, value: Any) -> Numbers:
 
 def read_array(name: str, value: Any) -> Array:
     """Any array-like but tensors as a float64 array that nothing else holds."""
-    array = _regular(name, value)
-    if array.dtype.kind in "OUS" and not isinstance(value, np.ndarray):
-        raise not_numbers(name, value, "real numbers (float, int or bool)")
+    array = read_any(name, value, "real numbers (float, int or bool)")
     if array.dtype.kind not in "fiub":
         reject_dtype(name, array.dtype)
     return np.array(array, dtype=np.float64, order="C")
+
+
+def read_any(name: str, value: Any, expected: str) -> Array:
+    """Any array-like as it is; what is no array, or a list of no numbers, is rejected."""
+    array = _regular(name, value)
+    if array.dtype.kind in "OUS" and not isinstance(value, np.ndarray):
+        raise not_numbers(name, value, expected)
+    return array
 
 
 def _regular(name: str, value: Any) -> Array:

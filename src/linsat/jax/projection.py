@@ -13,7 +13,6 @@ import numpy as np
 
 from linsat import formulas, numpy_door, projection
 from linsat.arrays import Newton
-from linsat.arrays.bound_duals import bound_duals
 from linsat.call import Call
 from linsat.constraints.arrays import reject_lost
 from linsat.constraints.constraint_set import Constraints
@@ -27,6 +26,7 @@ from linsat.native.batch import Answer as HostAnswer
 from linsat.objectives import Objective
 from linsat.plan import Numbers
 from linsat.request import GivenNumbers, OnFailure, Options, Request, filled, with_numbers
+from linsat.solution import bound_duals
 from linsat.status import Status
 
 if TYPE_CHECKING:

@@ -215,7 +215,7 @@ static void read_matrix(Interior *a) {
     }
     for (int64_t e = 0; e < layout->entries; e++) {
         const int32_t i = layout->order[layout->entry_row[e]], j = layout->entry_col[e];
-        const double value = p->values[layout->entry[e]];
+        const double value = p->values[e];
         if (kept_variable[j] < 0) taken[i] += value * fixed_at(p, j);
         else if (value != 0.0) kept_row[i] = 0;
     }
@@ -233,7 +233,7 @@ static void read_matrix(Interior *a) {
     memset(s->start, 0, (a->variables + 1) * sizeof(int32_t));
     for (int64_t e = 0; e < layout->entries; e++) {
         const int32_t i = kept_row[layout->order[layout->entry_row[e]]], j = kept_variable[layout->entry_col[e]];
-        if (i < 0 || j < 0 || p->values[layout->entry[e]] == 0.0) continue;
+        if (i < 0 || j < 0 || p->values[e] == 0.0) continue;
         begin[i + 1]++;
         s->start[j + 1]++;
     }
@@ -241,13 +241,13 @@ static void read_matrix(Interior *a) {
     for (int64_t j = 0; j < a->variables; j++) s->start[j + 1] += s->start[j];
     for (int64_t e = 0; e < layout->entries; e++) {
         const int32_t i = kept_row[layout->order[layout->entry_row[e]]], j = kept_variable[layout->entry_col[e]];
-        if (i >= 0 && j >= 0 && p->values[layout->entry[e]] != 0.0) sorted[begin[i]++] = (int32_t)e;
+        if (i >= 0 && j >= 0 && p->values[e] != 0.0) sorted[begin[i]++] = (int32_t)e;
     }
     const int32_t kept = s->start[a->variables];
     for (int32_t n = 0; n < kept; n++) {
         const int32_t e = sorted[n], at = s->start[kept_variable[layout->entry_col[e]]]++;
         s->index[at] = kept_row[layout->order[layout->entry_row[e]]];
-        s->value[at] = p->values[layout->entry[e]];
+        s->value[at] = p->values[e];
     }
     memmove(s->start + 1, s->start, a->variables * sizeof(int32_t));
     s->start[0] = 0;

@@ -34,7 +34,7 @@ typedef struct {
     int64_t l, k;                                /* rounded up to multiples of eight */
     double tau, reach;                             /* tau: T at the end of continuation */
     double alpha;                                  /* 2 where the objective has none */
-    double *values, *coefficients, *pair_values;   /* a, c, and products of two c of one variable */
+    double *coefficients, *pair_values;            /* c, and products of two c of one variable */
     double *linear, *b, *s, *low, *high, *whole;   /* b: right-hand side; whole: what a row can reach, 0: not to be swept */
     double *totals, *taken, *negative;             /* sums of c; what fixed variables take of b; negative coefficients */
     double *base, *unit, *upper;                   /* x = base + unit p, and the bound that it must not exceed by rounding */
@@ -89,12 +89,11 @@ static void fold_coefficients(Work *w) {
     memset(w->totals, 0, w->k * sizeof(double));
     for (int64_t e = 0; e < a->entries; e++) {
         const int32_t i = a->entry_row[e], j = a->entry_col[e];
-        const double value = values[a->entry[e]], rho = scale[a->order[i]];
+        const double value = values[e], rho = scale[a->order[i]];
         const double c = value * w->unit[j] / rho;
         w->taken[i] += value * w->base[j];
         if (value < 0) w->negative[i] = 1.0;
         w->totals[i] += c;
-        w->values[e] = value;
         w->coefficients[e] = active[a->order[i]] ? c : 0.0;
     }
     for (int64_t e = 0; e < a->pairs && !a->pair_runs; e++)
@@ -170,7 +169,6 @@ static double *arrange(Work *w, const Layout *a, const Statement *s, double *at)
     at = arrange_instance(&w->it, a, at);
     w->moving = (uint8_t *)take(&at, w->k / 8);
     w->active = (uint8_t *)take(&at, w->k / 8);
-    w->values = take(&at, a->entries);
     w->coefficients = take(&at, a->entries);
     w->pair_values = take(&at, a->pairs);
     w->part = w->k > lead + ld ? w->k : lead + ld;

@@ -29,7 +29,7 @@ static void worth(const Work *w, const double *given, double *e) {
     memcpy(e, given, a->variables * sizeof(double));
     for (int64_t n = 0; n < a->entries; n++) {
         const int32_t i = a->entry_row[n];
-        if (w->q[i] != 0.0) e[a->entry_col[n]] -= w->values[n] * w->q[i] / w->it.scale[a->order[i]];
+        if (w->q[i] != 0.0) e[a->entry_col[n]] -= w->it.values[n] * w->q[i] / w->it.scale[a->order[i]];
     }
 }
 
@@ -113,7 +113,7 @@ static void gradients_of_entries(const Work *w, const Pull *call, int64_t n, Sum
     const double *of_least = w->direction, *of_most = w->next.r, *at_price = w->next.z;
     for (int64_t at = 0; at < a->entries; at++) {
         const int32_t i = a->order[a->entry_row[at]], j = a->entry_col[at];
-        const double value = w->values[at];
+        const double value = it->values[at];
         double *const of_upper = is_forbidden(w, call, n, j) ? to.lower : to.upper;
         double of_value = duals[i] * to_u[j] - of_rhs[i] * w->d[j];
         if (to.price) to.price[i] += at_price[i] * value * to_u[j];

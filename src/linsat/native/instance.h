@@ -1,7 +1,7 @@
-/* One instance: its numbers as stated, checked, and its standard form A x + S z = B (see linsat/arrays/box.py).
+/* One instance: its numbers as stated, checked, and its standard form A x + S z = B (see linsat/arrays/problem.py).
  */
 
-/* Rows, variables and coefficients in the order of the pattern; everything in double. */
+/* Rows and variables in the order of the pattern, coefficients in that of the layout; everything in double. */
 typedef struct {
     double *values, *lower, *upper, *side, *price, *parameters[PARAMETERS];    /* as stated */
     double *least, *most, *wide;                   /* of a x over the box; variables with room and a coefficient in a row */
@@ -64,7 +64,6 @@ INLINE int is_held(const Instance *it, const Objective *objective, const double 
 static int state_box(Instance *it, const Layout *a, const Statement *s, const double *scores, int64_t n) {
     const Objective *objective = OBJECTIVES + s->objective;
     const int wide = objective->unit == OF_BOX, plain = objective->unit == ITSELF; /* what a coefficient's size is */
-    read_numbers(it->values, s->values, n, a->entries);
     read_numbers(it->lower, s->lower, n, a->variables);
     read_numbers(it->upper, s->upper, n, a->variables);
     int usable = 1, empty = 0;
@@ -81,7 +80,7 @@ static int state_box(Instance *it, const Layout *a, const Statement *s, const do
     memset(it->negative, 0, a->rows);
     for (int64_t e = 0; e < a->entries; e++) {
         const int32_t i = a->order[a->entry_row[e]], j = a->entry_col[e];
-        const double value = it->values[a->entry[e]];
+        const double value = it->values[e] = number_at(s->values, n, a->entry[e]);
         usable &= fabs(value) < INFINITY;
         it->negative[i] |= value < 0;
         if (!wide) {
@@ -112,7 +111,7 @@ static void state_unit(Instance *it, const Layout *a) {
     for (int64_t i = 0; i < a->rows; i++) asked[i] = it->side[i];
     for (int64_t e = 0; e < a->entries; e++) {
         const double low = it->lower[a->entry_col[e]];
-        if (low != 0.0) asked[a->order[a->entry_row[e]]] -= it->values[a->entry[e]] * low;
+        if (low != 0.0) asked[a->order[a->entry_row[e]]] -= it->values[e] * low;
     }
     for (int64_t j = 0; j < a->variables; j++) it->room[j] = INFINITY;
     for (int64_t i = 0; i < a->rows; i++) {
@@ -124,7 +123,7 @@ static void state_unit(Instance *it, const Layout *a) {
         if (is_soft(it, i) || is_absent(it, i) || it->senses[i] == GREATER || it->negative[i]) asked[i] = INFINITY;
     }
     for (int64_t e = 0; e < a->entries; e++) {
-        const double value = it->values[a->entry[e]], room = asked[a->order[a->entry_row[e]]] / value;
+        const double value = it->values[e], room = asked[a->order[a->entry_row[e]]] / value;
         double *least = it->room + a->entry_col[e];
         /* No room at all holds x by the dual of the row, as anywhere; a cut at 0 would leave that dual unknown. */
         if (value > 0 && room > 0 && room < *least) *least = room;

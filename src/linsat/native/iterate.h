@@ -164,14 +164,14 @@ COLD static int V(proves_infeasible)(Work *w) {
 static void V(row_sizes)(const Work *w, const double *x, double *to) {
     const Layout *a = w->layout;
     memset(to, 0, w->k * sizeof(double));
-    for (int64_t e = 0; e < a->entries; e++) to[a->entry_row[e]] += fabs(w->values[e] * x[a->entry_col[e]]);
+    for (int64_t e = 0; e < a->entries; e++) to[a->entry_row[e]] += fabs(w->it.values[e] * x[a->entry_col[e]]);
 }
 
 /* Whether x, the point that the duals mu ask for, and these are an answer. */
 static int V(holds)(Work *w, const double *x, const double *mu, double tol) {
     const Layout *a = w->layout;
     double objective = 0.0;
-    V(apply)(w, w->values, x, NULL, w->scratch);
+    V(apply)(w, w->it.values, x, NULL, w->scratch);
     const int quick = judge(a, &w->it, w->entropic, w->tau, w->scratch, mu, NULL, 0.0, tol);
     if (quick >= 0) return quick;
     V(row_sizes)(w, x, w->again);

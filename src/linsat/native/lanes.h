@@ -1062,7 +1062,7 @@ static void V(fold_lane_coefficients)(Group *w, const Instance *const *of) {
     for (int64_t j = 0; j < a->variables; j++) {
         for (int32_t e = w->column[j]; e < w->column[j + 1]; e++) {
             const int32_t i = w->row[e] / V(WIDE);
-            const vec value = V(gather)(values, a->entry[w->place[e]]), c = value * w->unit[j] / w->scale[i];
+            const vec value = V(gather)(values, w->place[e]), c = value * w->unit[j] / w->scale[i];
             w->taken[i] += value * w->base[j];
             w->negative[i] |= value < 0.0;
             w->even[i] &= (c == 1.0) | (c == 0.0);
@@ -1072,7 +1072,7 @@ static void V(fold_lane_coefficients)(Group *w, const Instance *const *of) {
     }
     for (int64_t n = 0; n < a->entries; n++) {
         w->row_values[n] = w->coefficients[w->row_entry[n]];
-        w->given[n] = V(gather)(values, a->entry[w->place[w->row_entry[n]]]);
+        w->given[n] = V(gather)(values, w->place[w->row_entry[n]]);
     }
 }
 

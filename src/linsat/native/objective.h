@@ -222,6 +222,11 @@ static double relative_entropy(double share, double v, double lower, double uppe
  * of the objective. */
 static double gap_of(int o, const Variable *of, double score, long double u, double x, double error, double *size) {
     const double *n = of->numbers, low = of->lower, high = of->upper, width = high - low, t = x - low;
+    if (o == TSALLIS) { /* near its bound x may be as steep as it likes: of the u within `error`, what x answers to best */
+        const long double own = n[0] / (n[1] - 1.0) * (pow(t, n[1] - 1.0) - 1.0 / n[1]);
+        u = own < u - error ? u - error : own > u + error ? u + error : own;
+        error = 0.0;
+    }
     const double away = asked_point(o, of, (double)u), nearest = away < low ? low : away > high ? high : away, a = nearest - low;
     double part, entropy, scale, power, curve = NAN, slope = NAN; /* omega(t) - omega(a) - omega'(a) (t - a), and omega'(a) */
     *size = fabs(score * x) + n[0] * t;
@@ -246,6 +251,7 @@ static double gap_of(int o, const Variable *of, double score, long double u, dou
         slope = scale * (n[1] * power - 1.0);
         break;
     }
-    const double pushed = nearest != away ? fabs((double)(u - slope) * (t - a)) : 0.0; /* where x is at a bound */
+    const int cut = nearest != away || !(a > 0.0); /* u asks x beyond a bound */
+    const double pushed = cut ? fabs((double)(u - slope) * (t - a)) : 0.0;
     return (curve > 0.0 ? curve : 0.0) + pushed - steepness(o, of, nearest) * error * error / 2;
 }

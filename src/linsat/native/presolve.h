@@ -11,7 +11,7 @@ static void activity(const Layout *a, const double *values, const double *lower,
     memset(at.least, 0, 4 * a->rows * sizeof(double)); /* the four follow each other */
     for (int64_t e = 0; e < a->entries; e++) {
         const int32_t i = a->order[a->entry_row[e]], j = a->entry_col[e];
-        const double value = values[a->entry[e]];
+        const double value = values[e];
         if (value == 0.0) continue; /* times an infinite bound, too */
         const double at_low = value * (free_[j] || !at_upper[j] ? lower[j] : upper[j]);
         const double at_high = value * (free_[j] || at_upper[j] ? upper[j] : lower[j]);
@@ -51,7 +51,7 @@ static void presolve(Instance *it, const Layout *a) {
         at_upper[j] = 0;
         slightest[j] = 0.0;
     }
-    for (int64_t e = 0; e < a->entries; e++) slightest[a->entry_col[e]] += fabs(values[a->entry[e]]);
+    for (int64_t e = 0; e < a->entries; e++) slightest[a->entry_col[e]] += fabs(values[e]);
     for (int64_t j = 0; j < l; j++) {
         const double share = c->forced * (upper[j] - lower[j] < 1.0 ? upper[j] - lower[j] : 1.0);
         const double unnoticed = c->unnoticed / (slightest[j] > 1e-30 ? slightest[j] : 1e-30);
@@ -73,7 +73,7 @@ static void presolve(Instance *it, const Layout *a) {
         memset(down, 0, 2 * l);
         for (int64_t e = 0; e < a->entries; e++) {
             const int32_t i = a->order[a->entry_row[e]], j = a->entry_col[e];
-            const double value = values[a->entry[e]], needed = fabs(value) * slightest[j];
+            const double value = values[e], needed = fabs(value) * slightest[j];
             const int no_above = room_above[i] <= needed, no_below = room_below[i] <= needed;
             if (value > 0) {
                 down[j] |= no_above;
@@ -94,7 +94,7 @@ static void presolve(Instance *it, const Layout *a) {
     }
     memset(active, 0, k);
     for (int64_t e = 0; e < a->entries; e++)
-        if (values[a->entry[e]] != 0 && free_[a->entry_col[e]]) active[a->order[a->entry_row[e]]] = 1;
+        if (values[e] != 0 && free_[a->entry_col[e]]) active[a->order[a->entry_row[e]]] = 1;
     for (int64_t i = 0; i < k; i++) {
         const double reach = box.most[i] - box.least[i];
         const double at_least = slight(c, c->vacuous, reach, box.size_low[i], side[i]);

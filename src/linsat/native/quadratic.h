@@ -168,7 +168,7 @@ static void read_coefficients(Quadratic *q) {
     const Layout *a = q->layout;
     memset(q->A, 0, a->rows * q->n * sizeof(double));
     for (int64_t e = 0; e < a->entries; e++)
-        q->A[a->order[a->entry_row[e]] * q->n + a->entry_col[e]] += q->it.values[a->entry[e]];
+        q->A[a->order[a->entry_row[e]] * q->n + a->entry_col[e]] += q->it.values[e];
 }
 
 /* The largest entry on a diagonal. */

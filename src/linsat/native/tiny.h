@@ -104,7 +104,7 @@ static int V(lane_holds)(const Group *w, const V(LaneSolve) *lanes, const vec *x
     double values[LANE_ROWS] = {0}, sizes[LANE_ROWS] = {0}, mu[LANE_ROWS], objective = 0.0;
     for (int64_t i = 0; i < a->rows; i++) mu[i] = w->now.mu[i][n];
     for (int64_t e = 0; e < a->entries; e++) {
-        const double term = it->values[a->entry[e]] * x[a->entry_col[e]][n];
+        const double term = it->values[e] * x[a->entry_col[e]][n];
         values[a->entry_row[e]] += term;
         sizes[a->entry_row[e]] += fabs(term);
     }
@@ -136,7 +136,7 @@ static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) 
             for (int32_t f = w->column[j]; f <= e; f++) {
                 const int g = place[w->row[e] / V(WIDE)], h = place[w->row[f] / V(WIDE)];
                 if (g < 0 || h < 0) continue;
-                const double term = it->values[a->entry[w->place[e]]] * it->values[a->entry[w->place[f]]] * D[j];
+                const double term = it->values[w->place[e]] * it->values[w->place[f]] * D[j];
                 G[g > h ? g : h][g > h ? h : g] += term;
             }
     for (int g = 0; g < count; g++) { /* L L', a row that depends on others dropped */
@@ -150,7 +150,7 @@ static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) 
     for (int round = 0; round < 2; round++) {
         for (int g = 0; g < count; g++) r[g] = -it->side[a->order[tight[g]]];
         for (int64_t e = 0; e < a->entries; e++)
-            if (place[a->entry_row[e]] >= 0) r[place[a->entry_row[e]]] += it->values[a->entry[e]] * x[a->entry_col[e]];
+            if (place[a->entry_row[e]] >= 0) r[place[a->entry_row[e]]] += it->values[e] * x[a->entry_col[e]];
         for (int g = 0; g < count; g++) {
             for (int m = 0; m < g; m++) r[g] -= G[g][m] * r[m];
             r[g] *= G[g][g];
@@ -161,7 +161,7 @@ static void V(hold_tight)(const Group *w, const Instance *it, int n, double *x) 
         }
         for (int64_t e = 0; e < a->entries; e++)
             if (place[a->entry_row[e]] >= 0)
-                x[a->entry_col[e]] -= D[a->entry_col[e]] * it->values[a->entry[e]] * r[place[a->entry_row[e]]];
+                x[a->entry_col[e]] -= D[a->entry_col[e]] * it->values[e] * r[place[a->entry_row[e]]];
         for (int64_t j = 0; j < a->variables; j++) x[j] = x[j] < it->lower[j] ? it->lower[j] : x[j] > it->upper[j] ? it->upper[j] : x[j];
     }
 }
@@ -262,6 +262,13 @@ static int V(begin_with)(Group *w, const V(LaneSolve) *lanes, int fresh, double 
     return fresh & ~V(bits_of)(running);
 }
 
+/* Work arrays for instances that go the way of all others, made for the first of them; false without memory. */
+static int V(work_alone)(void **block, Work *w, const Layout *a, const Statement *s, double ridge) {
+    if (!*block) *block = begin_work(w, a, s, NULL);
+    if (*block) w->dense.ridge = ridge;
+    return *block != NULL;
+}
+
 /* V(forward) for tiny sets; what lanes do not solve goes the way of all others. */
 static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve *call, Team *team) {
     Group group;
@@ -294,11 +301,8 @@ static int V(forward_by_lanes)(const Layout *a, const Statement *s, const Solve 
         lanes.busy &= ~(ended | lost);
         for (int i = 0; i < LANES && !failed; i++) {
             if (!(lost >> i & 1)) continue;
-            if (!alone) alone = begin_work(&w, a, s, NULL);
-            failed = !alone;
-            if (failed) break;
-            w.dense.ridge = CONSTANTS.first_ridge;
-            CORE(forward_one)(&w, s, call, lanes.at[i], 1, usable >> i & 1);
+            failed = !V(work_alone)(&alone, &w, a, s, CONSTANTS.first_ridge);
+            if (!failed) CORE(forward_one)(&w, s, call, lanes.at[i], 1, usable >> i & 1);
         }
     }
     if (alone) free_block(w.interior);
@@ -321,7 +325,6 @@ static void V(take_lane)(Work *w, const Group *from, const Instance *it, int n) 
         for (int64_t i = 0; i < a->rows; i++) rows[c].to[i] = rows[c].of[i][n];
     for (int c = 0; c < 7; c++)
         for (int64_t j = 0; j < a->variables; j++) columns[c].to[j] = columns[c].of[j][n];
-    for (int64_t e = 0; e < a->entries; e++) w->values[e] = it->values[a->entry[e]];
     w->it = *it;
     w->tau = from->tau[n];
     w->has_slack = from->has_slack;
@@ -390,11 +393,8 @@ static int V(backward_by_lanes)(const Layout *a, const Statement *s, const Pull 
             const int later = V(pull_lanes)(&group, &w, &stated, s, call, &wanted, team, t, n, end);
             for (int i = 0; i < LANES && !failed; i++) {
                 if (!(later >> i & 1)) continue;
-                if (!alone) alone = begin_work(&other, a, s, NULL);
-                failed = !alone;
-                if (failed) break;
-                other.dense.ridge = CONSTANTS.refined_ridge;
-                CORE(backward_one)(&other, s, call, n + i, places(&wanted, team, t, n + i), 1);
+                failed = !V(work_alone)(&alone, &other, a, s, CONSTANTS.refined_ridge);
+                if (!failed) CORE(backward_one)(&other, s, call, n + i, places(&wanted, team, t, n + i), 1);
             }
         }
     }

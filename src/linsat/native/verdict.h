@@ -64,7 +64,7 @@ static void values_at(const Layout *a, const Instance *p, const double *x, doubl
     memset(values, 0, a->rows * sizeof(double));
     memset(sizes, 0, a->rows * sizeof(double));
     for (int64_t e = 0; e < a->entries; e++) {
-        const double value = p->values[a->entry[e]], at = x[a->entry_col[e]];
+        const double value = p->values[e], at = x[a->entry_col[e]];
         values[a->order[a->entry_row[e]]] += value * at;
         sizes[a->order[a->entry_row[e]]] += fabs(value) * (fabs(at) < most ? fabs(at) : most);
     }
@@ -109,7 +109,7 @@ static void adjusted(const Layout *a, const Instance *p, int objective, const do
         sizes[j] = fabs((double)u[j]);
     }
     for (int64_t e = 0; e < a->entries; e++) {
-        const long double term = (long double)p->values[a->entry[e]] * duals[a->order[a->entry_row[e]]];
+        const long double term = (long double)p->values[e] * duals[a->order[a->entry_row[e]]];
         u[a->entry_col[e]] += term;
         sizes[a->entry_col[e]] += fabs((double)term);
     }

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from linsat._transforms import constant_in_graphs, plain_tensors, tracing
-from linsat.arrays.bound_duals import bound_duals
 from linsat.call import Call
 from linsat.constraints.arrays import given_tensor, to_tensor
 from linsat.constraints.constraint_set import Constraints
@@ -26,7 +25,7 @@ from linsat.objectives import Objective
 from linsat.objectives.base import check_spread
 from linsat.plan import Numbers, Plan, Solver, plan_of
 from linsat.request import DEFAULT, Request, check_options, check_range, joint_batch, read_start, with_numbers
-from linsat.solution import Solution
+from linsat.solution import Solution, bound_duals
 from linsat.torch.self_check import trusted
 
 Tensor = torch.Tensor

@@ -3,9 +3,9 @@ r"""How far a point and duals are from optimal, by the numbers of the program, i
     gap = sum_j [psi_j(u_j) + omega_j(x_j) - u_j x_j]  +  what rows add,      u = c - P x + A' duals
 
 Every term is at least zero and written so that nothing cancels: a product of distances for quadratic columns, a
-relative entropy for entropic ones. x'Px / 2 stands on both sides of the gap, with its slope P x in u in between. What
-an interior-point method measures in its scaled units may be small where this is not: of duals of 1e9, what is left of
-stationarity relative to them is no small number.
+relative entropy for entropic ones, a Bregman divergence for those of Tsallis. x'Px / 2 stands on both sides of the gap,
+with its slope P x in u in between. What an interior-point method measures in its scaled units may be small where this
+is not: of duals of 1e9, what is left of stationarity relative to them is no small number.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linsat.arrays.interior.program import Program
+from linsat.objectives import Tsallis
 from linsat.verdict.feasibility import HOLDS
 
 Array = np.ndarray
@@ -34,57 +35,54 @@ class Gap(NamedTuple):
     rows: float  # rows that do not hold, times their duals
 
 
-class Modelled(NamedTuple):
-    """The sizes of a cost that the program is a model of; those of the model, of any curvature, would hide its gap."""
-
-    linear: Array  # (l,) of the terms of its slope at x
-    value: float  # 1 + the size of the objective
-
-
 def duality_gap(
-    program: Program, x: Array, duals: Array, soft: Array | None = None, modelled: Modelled | None = None
+    program: Program, x: Array, duals: Array, soft: Array | None = None, tsallis: Tsallis | None = None
 ) -> Gap:
     """The gap at a point of the box and duals in the user's units, less what rounding may add; NaN beyond doubles.
 
-    ``soft`` rows (k,) have columns of the program that take up what they lack: nothing of them is forgiven.
+    ``soft`` rows (k,) have columns of the program that take up what they lack: nothing of them is forgiven. With
+    ``tsallis``, of numbers, quadratic columns have its cost, which no program can state.
     """
     with np.errstate(all="ignore"):
-        return _gap(program, x, duals, np.zeros(len(duals), dtype=bool) if soft is None else soft, modelled)
+        return _gap(program, x, duals, np.zeros(len(duals), dtype=bool) if soft is None else soft, tsallis)
 
 
-def _gap(program: Program, x: Array, duals: Array, soft: Array, modelled: Modelled | None) -> Gap:
+def _gap(program: Program, x: Array, duals: Array, soft: Array, tsallis: Tsallis | None) -> Gap:
     u = program.linear + program.matrix.T.astype(np.longdouble) @ duals.astype(np.longdouble)
-    size = np.abs(program.linear) if modelled is None else modelled.linear
-    size = size + abs(program.matrix).T @ np.abs(duals)
+    size = np.abs(program.linear) + abs(program.matrix).T @ np.abs(duals)
     if program.P is not None:
         u -= program.P.astype(np.longdouble) @ x.astype(np.longdouble)
         size += abs(program.P) @ np.abs(x)
-    terms, value = _columns(program, u, x)
-    value = value if modelled is None else modelled.value
-    lost = _lost(program, x, _ROUNDING * size)
+    error = _ROUNDING * size
+    terms, value = _columns(program, u, x, error, tsallis)
     slack, room, rows = _rows(program, x, duals, soft)
+    lost = float((np.abs(x) * error).sum()) + _bent(program, x, error, tsallis)
     return Gap((float(terms.sum() + slack) - lost) / value, room / value, rows / value)
 
 
-def _lost(program: Program, x: Array, error: Array) -> float:
-    """What an error in u, and the rounding of x, may add: to first order x times it, to second the curvature."""
-    steep = np.where(program.quadratic > 0, 1 / np.where(program.quadratic > 0, program.quadratic, 1.0), 0.0)
+def _bent(program: Program, x: Array, error: Array, tsallis: Tsallis | None) -> float:
+    """What an error in u may add by the curvature, beside x times it, which rounding of x may add too."""
+    q = np.zeros_like(x) if tsallis is not None else program.quadratic
+    steep = np.where(q > 0, 1 / np.where(q > 0, q, 1.0), 0.0)
     width, a = program.upper - program.lower, np.where(program.entropy > 0, program.entropy, 1.0)
     steep = np.where((program.entropy > 0) & (width > 0), width / (4 * a), steep)
     steep = np.where(program.one_sided, (x - program.lower) / a, steep)
-    return float((np.abs(x) * error + steep * error * error / 2).sum())
+    return float((steep * error * error / 2).sum())
 
 
-def _columns(program: Program, u: Array, x: Array) -> tuple[Array, float]:
+def _columns(program: Program, u: Array, x: Array, error: Array, tsallis: Tsallis | None) -> tuple[Array, float]:
     """The term of each column, and 1 + the size of the objective."""
     q, lower, upper = program.quadratic, program.lower, program.upper
     curved = np.where(q > 0, q, 1.0)
     nearest = np.clip(u / curved, lower, upper)
     quadratic = np.abs(curved * (x - nearest) * (x + nearest - 2 * u / curved) / 2)
+    costs = q * x * x / 2
+    if tsallis is not None:
+        quadratic, costs = _tsallis(tsallis, program, u, x, error)
     bound = np.where(u > 0, upper, lower)
     linear = np.abs(u) * np.where(np.isfinite(bound), np.abs(x - bound), np.abs(x))
     terms = np.where(q > 0, quadratic, linear)
-    sizes = np.abs(program.linear * x) + q * x * x / 2
+    sizes = np.abs(program.linear * x) + costs
     if program.P is not None:
         sizes += np.abs(x * (program.P @ x)) / 2
     for pick, entropic in ((~program.one_sided, _two_sided), (program.one_sided, _one_sided)):
@@ -97,6 +95,26 @@ def _columns(program: Program, u: Array, x: Array) -> tuple[Array, float]:
     if program.P is not None:
         has_value |= program.P.diagonal() > 0
     return terms, 1.0 + float(sizes[has_value].sum())
+
+
+def _tsallis(cost: Tsallis, program: Program, u: Array, x: Array, error: Array) -> tuple[Array, Array]:
+    """omega(t) - omega(s) - omega'(s) (t - s) for the s that u asks for, and (omega'(s) - u)(t - s) where s is cut.
+
+    Of the u that rounding cannot tell apart, that which x answers to best: near its bound x may follow u as steeply as
+    it likes.
+    """
+    alpha, width, lower = cost.alpha, program.upper - program.lower, program.lower
+    factor, t = cost.tau / (alpha * (alpha - 1)), np.maximum(x - lower, 0.0).astype(np.longdouble)
+
+    def slope(t: Array) -> Array:
+        return factor * (alpha * t ** (alpha - 1) - 1)
+
+    u = np.clip(slope(t), u - error, u + error)
+    v = np.maximum(u / factor + 1, 0.0) / alpha
+    s = np.minimum(v ** (1 / np.longdouble(alpha - 1)), width)
+    bregman = factor * (t**alpha - s**alpha - alpha * s ** (alpha - 1) * (t - s))
+    cut = np.where((s <= 0) | (s >= width), (slope(s) - u) * (t - s), 0.0)
+    return np.maximum(bregman, 0.0) + np.maximum(cut, 0.0), factor * np.abs(t**alpha - t)
 
 
 def _two_sided(program: Program, which: Array, u: Array, x: Array) -> tuple[Array, Array]:

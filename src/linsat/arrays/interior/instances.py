@@ -10,16 +10,16 @@ import scipy.sparse as sp
 
 from linsat._recent import Recent
 from linsat.arrays.hard_rows import ROW_LOST, contradictory, hard_rows, linear_system, one
-from linsat.arrays.interior.duality_gap import Modelled, duality_gap
+from linsat.arrays.interior.duality_gap import duality_gap
 from linsat.arrays.interior.method import Optimum, minimise
 from linsat.arrays.interior.program import Program
-from linsat.arrays.interior.recession import recession
 from linsat.arrays.newton import Newton
 from linsat.arrays.problem import Problem
 from linsat.arrays.result import Claim, Stop
 from linsat.objectives import Objective, Tsallis
 from linsat.verdict import judge
 from linsat.verdict.feasibility import refuted
+from linsat.verdict.programs import linear_program
 from linsat.verdict.system import Deadline, LinearSystem
 
 Array = np.ndarray
@@ -34,6 +34,7 @@ _REFUTE_SECONDS = 10.0  # for the question whether duals refute the rows of an i
 # Quadratic models of a cost, the shortest step between two of them, the way (relative to x) that ends them, and the
 # distance from a bound at which a curvature without end is taken.
 _MODELS, _SHORTEST, _AT_REST, _NEAR_BOUND = 40, 1e-3, 1e-9, 1e-12
+_FALLS = 1e-6  # by which a direction of entries up to 1 must lower the cost, relative to its largest entry
 _PATTERNS = 4  # of which the order of elimination is kept with a set
 
 
@@ -47,6 +48,12 @@ def unsupported(objective: Objective) -> str | None:
 def is_modelled(objective: Objective) -> bool:
     """Whether a program cannot state the objective as it is, but for models of it, one after another."""
     return isinstance(objective, Tsallis)
+
+
+def _modelled_cost(problem: Problem, instance: int) -> Tsallis | None:
+    """The cost of an instance, with its numbers, where it is modelled."""
+    own = problem.objective.changed(lambda number: one(number, instance)[0])
+    return own if isinstance(own, Tsallis) else None
 
 
 def rest(problem: Problem, tol: float) -> Claim:
@@ -95,7 +102,7 @@ def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None =
         whole = elastic.added_to(program)
         optimum = minimise(whole, 0.1 * tol, deadline=deadline, analyses=analyses)
         if is_modelled(problem.objective):
-            whole, optimum = _modelled(problem, instance, whole, optimum, 0.1 * tol, deadline)
+            optimum = _modelled(problem, instance, whole, optimum, 0.1 * tol, deadline)
         mu = elastic.snapped(optimum) * one(problem.scale, instance)
         claim.mu[instance] = np.clip(mu, one(low, instance), one(high, instance))
         claim.x[instance] = optimum.x[: problem.rows.shape[1]]
@@ -109,19 +116,18 @@ def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None =
 
 def _modelled(
     problem: Problem, instance: int, program: Program, optimum: Optimum, tol: float, deadline: Deadline
-) -> tuple[Program, Optimum]:
+) -> Optimum:
     """A cost that is neither quadratic nor an entropy: its quadratic model at x, solved, and again from there.
 
     Each model has the slope and the curvature of the cost at x, so that a solution that no longer moves is one of the
     problem; between two feasible points a shorter step is feasible too. Near a lower bound, where the curvature may
     have no end, that of the point which the duals ask for is taken if it is further inside.
     """
-    objective = problem.objective
-    assert isinstance(objective, Tsallis)
-    tau, alpha = (float(one(number, instance)[0]) for number in (objective.tau, objective.alpha))
+    own = _modelled_cost(problem, instance)
+    assert own is not None
+    tau, alpha = own.tau, own.alpha
     analyses, l = problem.rows.cache.setdefault("analyses", Recent(_PATTERNS)), problem.rows.shape[1]
     scores, lower, upper = program.linear[:l], program.lower[:l], program.upper[:l]
-    own = replace(objective, tau=tau, alpha=alpha)
 
     def value(x: Array) -> float:
         t = np.maximum(x[:l] - lower, 0.0)
@@ -156,7 +162,7 @@ def _modelled(
     asked = asked_for(optimum.duals)  # bounds that bind are reached exactly
     reached = ((asked == lower) | (asked == upper)) & (np.abs(x[:l] - asked) <= _NEAR_BOUND * (1.0 + np.abs(asked)))
     x = np.append(np.where(reached, asked, x[:l]), x[l:])
-    return model(x, optimum.duals), replace(optimum, x=x, steps=steps)
+    return replace(optimum, x=x, steps=steps)
 
 
 def _seen(
@@ -176,8 +182,8 @@ def _seen(
     elastic, program, whole = solved
     x, unit = claim.x[instance], one(problem.scale, instance)
     soft = one(problem.soft, instance)
-    sizes = _sizes(problem, instance, program, whole, x) if is_modelled(problem.objective) else None
-    gap = duality_gap(whole, np.append(x, elastic.broken(program, x)), claim.mu[instance] / unit, soft, sizes)
+    lacking, own = elastic.broken(program, x), _modelled_cost(problem, instance)
+    gap = duality_gap(whole, np.append(x, lacking), claim.mu[instance] / unit, soft, own)
     if not gap.columns + gap.room <= INTERIOR_GAP * tol:
         return Stop.STALLED
     system, unit = hard_rows(problem, instance, x), unit[~soft]
@@ -190,16 +196,6 @@ def _seen(
         return Stop.INFEASIBLE
     holds = verdict.point is not None and (system.outside(verdict.point) <= tol * unit).all()
     return Stop.ARRIVED if holds else Stop.STALLED
-
-
-def _sizes(problem: Problem, instance: int, program: Program, whole: Program, x: Array) -> Modelled:
-    """Those of the cost itself at x, and of what soft rows lack, whose columns have a price only."""
-    own = problem.objective.changed(lambda number: one(number, instance))
-    assert isinstance(own, Tsallis)
-    scores, slope = one(problem.objective.linear(problem.scores), instance), own.cost_slope(x, program.lower)
-    t = np.maximum(x - program.lower, 0.0)
-    value = np.abs(scores * x) + own.tau * np.abs(t**own.alpha - t) / (own.alpha * (own.alpha - 1))
-    return Modelled(np.append(np.abs(scores) + np.abs(slope), -whole.linear[len(x) :]), 1.0 + float(value.sum()))
 
 
 def _polished(problem: Problem, instance: int, tol: float, claim: Claim, polish: Polish) -> bool:
@@ -222,7 +218,41 @@ def _ending(program: Program, optimum: Optimum, deadline: Deadline) -> Stop:
     """Why the method ended where it has not arrived."""
     if optimum.out_of_time:
         return Stop.TIME_LIMIT
-    return Stop.STALLED if recession(program, deadline) is None else Stop.UNBOUNDED
+    return Stop.STALLED if _recession(program, deadline) is None else Stop.UNBOUNDED
+
+
+def _recession(program: Program, deadline: Deadline) -> Array | None:
+    """A direction d with P d = 0 and <c, d> > 0 along which every point of the program stays one; None: none was seen.
+
+    Cost: a linear program where a column without curvature of its own has no bound on one side, else nothing.
+    """
+    free = (program.quadratic == 0) & (program.entropy == 0) & (program.upper > program.lower)
+    upwards, downwards = free & np.isposinf(program.upper), free & np.isneginf(program.lower)
+    open_columns = np.flatnonzero(upwards | downwards)
+    if not len(open_columns) or not program.linear[open_columns].any():
+        return None
+    bounds = np.stack([np.where(downwards, -1.0, 0.0), np.where(upwards, 1.0, 0.0)], axis=1)[open_columns]
+    rows, curves = program.matrix[:, open_columns], []
+    if program.P is not None:
+        curves = [program.P[:, open_columns]]
+    low, high = np.isfinite(program.row_lower), np.isfinite(program.row_upper)
+    equal = sp.csr_array(sp.vstack([rows[low & high], *curves]))
+    capped = sp.csr_array(sp.vstack([rows[high & ~low], -rows[low & ~high]]))
+    cost = program.linear[open_columns]
+    solved = linear_program(
+        -cost / np.abs(cost).max(),
+        deadline,
+        A_eq=equal,
+        b_eq=np.zeros(equal.shape[0]),
+        A_ub=capped,
+        b_ub=np.zeros(capped.shape[0]),
+        bounds=bounds,
+    )
+    if solved.status != 0 or solved.x is None or not -solved.fun > _FALLS:
+        return None
+    direction = np.zeros(len(program.linear))
+    direction[open_columns] = solved.x
+    return direction
 
 
 @dataclass(frozen=True)
