@@ -13,7 +13,7 @@ from linsat._optional import torch_installed
 from linsat.arrays.interior.instances import unsupported
 from linsat.arrays.newton import Newton
 from linsat.call import Call, keep
-from linsat.constraints.arrays import is_jax, read_any, reject_lost
+from linsat.constraints.arrays import is_jax, read_any
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
 from linsat.constraints.modelling import not_a_set
@@ -176,7 +176,6 @@ def read_scores(name: str, y: Any) -> Array:
             f"{name} is an array of JAX; expected numpy or a tensor of torch. Fix: linsat.jax.project, which JAX "
             f"traces and differentiates; or numpy.asarray({name})."
         )
-    reject_lost(name, y)
     array = read_any(name, y, "floating scores")
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         fix = f"{name}.astype(float)" if hasattr(y, "astype") else f"numpy.array({name}, float)"

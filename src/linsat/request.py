@@ -145,8 +145,9 @@ class Request(NamedTuple):
 
 def filled(request: Request) -> Request:
     """The same with the numbers that come with the call in its set."""
-    constraints, given, *others = request
-    return Request(with_numbers(constraints, given), {}, *others) if given else request
+    if not request.given:
+        return request
+    return request._replace(constraints=with_numbers(request.constraints, request.given), given={})
 
 
 def key_of(request: Request) -> tuple[Any, ...] | None:

@@ -95,8 +95,8 @@ def read(y: Any, request: Request) -> TracedCall:
         objective.check_bounds(constraints)
     batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
     for name, slot in slots.items():
-        own = " and ".join(given for given in numbers if Numbers._fields[SLOT_OF[given]] == name)
-        batch = _joint(batch, slot.shape[:-1], own)
+        names = " and ".join(given for given in numbers if Numbers._fields[SLOT_OF[given]] == name)
+        batch = _joint(batch, slot.shape[:-1], names)
     width = scores.shape[-1]
     objective = objective.read(constraints._layout, batch, width)
     plan = plan_of(constraints, objective, options.solver or DEFAULT, width, given=bool(slots))
