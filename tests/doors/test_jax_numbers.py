@@ -344,5 +344,8 @@ def test_a_set_may_be_an_argument_and_a_side_one_number_where_jax_traces() -> No
 
     np.testing.assert_allclose(projected(Y[0], CONS, 3.5), expected, atol=1e-7)
     np.testing.assert_allclose(linsat.jax.project(Y[0], CONS, objective=EUCLIDEAN, b=3.5), expected, atol=1e-7)
+    assert np.array_equal(linsat.jax.project(Y, CONS, rhs={}), linsat.jax.project(Y, CONS))
+    with pytest.raises(linsat.ConstraintError, match=r"the batch dimensions \(5,\) of b do not broadcast with \(3,\)"):
+        jit(lambda b: linsat.jax.project(Y, CONS, b=b))(np.ones((5, 1)))
     every = jax.vmap(linsat.jax.project, in_axes=(0, None))(Y, CONS)
     np.testing.assert_allclose(every, linsat.jax.project(Y, CONS), atol=1e-9)

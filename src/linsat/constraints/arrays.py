@@ -124,7 +124,7 @@ def _regular(name: str, value: Any) -> Array:
             f"{name} is traced by JAX (jit, grad or vmap); expected numbers known by now. Fix: make sets and look "
             f"at points outside; traced numbers of a set come with the call, linsat.project(y, cons, b=b)."
         )
-    reject_masked(name, value)
+    reject_lost(name, value)
     try:
         return np.asarray(value)
     except ValueError:

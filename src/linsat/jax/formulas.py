@@ -63,7 +63,7 @@ def with_formulas(y: Any, request: Request) -> Any:
 def _stated(constraints: Constraints, given: Any, width: int) -> Stated:
     """The numbers of a set with those of the call in their places, (batch..., .) in the precision of JAX."""
     own = stated_numbers(constraints)
-    numbers = {name: jnp.asarray(value, jnp.zeros(0).dtype) for name, value in given.items()}
+    numbers = {name: floating(name, value) for name, value in given.items()}
     inner = {name: numbers.pop(name) for name in ("T", "t") if name in numbers}
     slots = slots_of_call(constraints, numbers, width)
     parts = own._replace(**slots, **inner)

@@ -191,11 +191,26 @@ def _seen(
         return Stop.ARRIVED
     if not converged:
         return Stop.STALLED
-    verdict = judge(system, seconds=min(JUDGE_SECONDS, deadline.remaining))
+    return _can_hold(system, tol * unit, min(JUDGE_SECONDS, deadline.remaining))
+
+
+def _can_hold(system: LinearSystem, off: Array, seconds: float) -> Stop:
+    """Whether the rows of a system can hold, but for so much of each."""
+    verdict = judge(system, seconds=seconds)
     if verdict.kind == "infeasible":
         return Stop.INFEASIBLE
-    holds = verdict.point is not None and (system.outside(verdict.point) <= tol * unit).all()
+    holds = verdict.point is not None and (system.outside(verdict.point) <= off).all()
     return Stop.ARRIVED if holds else Stop.STALLED
+
+
+def can_hold(problem: Problem, points: Array, solver: Newton) -> list[Stop]:
+    """The same of instances that are solved if their rows can hold, which x (N, l) are too large to show."""
+    deadline, answers = Deadline(solver.seconds), []
+    for instance, x in enumerate(points):
+        unit = one(problem.scale, instance)[~one(problem.soft, instance)]
+        system = hard_rows(problem, instance, x)
+        answers.append(_can_hold(system, solver.tol * unit, min(JUDGE_SECONDS, deadline.remaining)))
+    return answers
 
 
 def _polished(problem: Problem, instance: int, tol: float, claim: Claim, polish: Polish) -> bool:
