@@ -28,10 +28,12 @@ FEW = {"large": {"Moreau": 2, "cvxpylayers": 2, "qpth": 16, "ProxQP": 16}, "smal
 
 
 def units(quick: bool = False) -> dict[str, Unit]:
-    """Every unit by name, in the order of running."""
+    """Every unit by name, in the order of running: what others take longest for comes last."""
     found: dict[str, Unit] = {"machine": machine.describe}
     for router in routing.ROUTERS:
         found[f"routing/{router}"] = functools.partial(_route, router, quick)
+    for part in (experts, mixing, filters, reconciliation, matching):
+        found |= part.units(quick)
     for task in TASKS:
         found[f"decisions/choose/{task}"] = functools.partial(_choose, task, quick)
         for seed in DRAWS[task][: 1 if quick else None]:
@@ -51,8 +53,6 @@ def units(quick: bool = False) -> dict[str, Unit]:
         found[f"quadratic/time/small/{layer}"] = functools.partial(_time, layer, False, quick)
     for layer in ("linsat", "Pinet, defaults", "Moreau", "cvxpylayers", "qpth", "ProxQP"):
         found[f"quadratic/time/large/{layer}"] = functools.partial(_time, layer, True, quick)
-    for part in (experts, matching, reconciliation, filters, mixing):
-        found |= part.units(quick)
     return found
 
 

@@ -55,7 +55,7 @@ from linsat.native.batch import Answer
 from linsat.objectives import Euclidean, Objective
 from linsat.objectives.quadratic import Matrix
 from linsat.plan import Numbers, Plan, hold, plan_of
-from linsat.request import DEFAULT, Options, Request, check_options, joint_batch, own_instance
+from linsat.request import Options, Request, joint_batch, own_instance
 from linsat.solution import Solution
 from linsat.status import Status
 from linsat.verdict import judge
@@ -615,9 +615,9 @@ def prepare(request: Request, scores: Array) -> Prepared:
     Raises:
         ConstraintError: malformed arguments.
     """
-    constraints, _, objective, options, start = request
-    check_options(options)
-    solver = DEFAULT if options.solver is None else options.solver
+    constraints, _, objective, _, start = request
+    request.check()
+    solver = request.solver
     if not isinstance(solver, Newton):
         raise ConstraintError("formulas with abs, maximum or norms are solved by linsat.Newton. Fix: leave solver out.")
     rows, terms = PlainRows.of(constraints, objective.entropic_slack), constraints._terms
@@ -656,11 +656,6 @@ def _without_choice(constraints: Constraints, rows: PlainRows) -> Constraints:
     if constraints._fixed:
         constraints._plans[key] = made
     return made
-
-
-def takes(constraints: Any) -> bool:
-    """Whether a set has maxima in its rows."""
-    return isinstance(constraints, Constraints) and constraints._terms is not None
 
 
 def reject_graphs(y: Any) -> None:

@@ -73,7 +73,7 @@ def project(
         ConvergenceError: with ``on_failure="raise"``.
     """
     request = Request.of(constraints, numbers, objective, tau, Options(solver, on_failure), start)
-    if formulas.takes(constraints):
+    if request.has_formulas:
         return _with_formulas(y, filled(request)).x
     if holds_tensors(y):
         from linsat.torch.projection import project
@@ -105,7 +105,7 @@ def solve(
 
 def solve_request(y: Any, request: Request) -> Solution:
     """`solve`, its arguments read."""
-    if formulas.takes(request.constraints):
+    if request.has_formulas:
         return _with_formulas(y, filled(request))
     if holds_tensors(y):
         from linsat.torch.projection import solve

@@ -18,7 +18,6 @@ from linsat.constraints.arrays import not_numbers, reject_lost, side_by_side
 from linsat.constraints.by_name import right_sides_by_name
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
-from linsat.constraints.modelling import not_a_set
 from linsat.constraints.numbers import slots_given, slots_of
 from linsat.errors import ConstraintError
 from linsat.jax.core import operands_of, solve, unavailable
@@ -26,7 +25,7 @@ from linsat.jax.operands import Answers, Kind, Operands
 from linsat.jax.single import change
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan, plan_of
-from linsat.request import DEFAULT, Request, check_options, joint_batch, read_start
+from linsat.request import Request, joint_batch, read_start
 from linsat.verdict.diagnosis import reject_infeasible
 
 Array = Any  # a jax.Array, or a tracer that stands for one
@@ -57,10 +56,8 @@ class TracedCall:
 
 def check(request: Request) -> None:
     """Reject what is no set of constants, no solver for JAX, and unknown ways to handle failure."""
+    request.check()
     constraints, solver = request.constraints, request.options.solver
-    if not isinstance(constraints, Constraints):
-        raise not_a_set(constraints)
-    check_options(request.options)
     if not constraints._fixed:
         constraints.statement()  # says why such a set cannot be a constant of the computation
     if solver is not None and not isinstance(solver, Newton):
@@ -82,7 +79,7 @@ def by_kind(request: Request) -> Request:
 
 def read(y: Any, request: Request) -> TracedCall:
     """Everything a call says, or a `ConstraintError` that names the argument."""
-    constraints, given, objective, options, start = request
+    constraints, given, objective, _, start = request
     check(request)
     scores, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, _scores)
     numbers = {name: floating(name, value) for name, value in given.items()}
@@ -99,7 +96,7 @@ def read(y: Any, request: Request) -> TracedCall:
         batch = _joint(batch, slot.shape[:-1], names)
     width = scores.shape[-1]
     objective = objective.read(constraints._layout, batch, width)
-    plan = plan_of(constraints, objective, options.solver or DEFAULT, width, given=bool(slots))
+    plan = plan_of(constraints, objective, request.solver, width, given=bool(slots))
     if plan.constant:
         _require_consistent(plan, constraints)
     own = slots_of(constraints, width, batch if constraints.batch_shape or slots else (), slots)
