@@ -246,13 +246,29 @@ def slack_free_optimum(
 def _by_shares(system: System, scores: np.ndarray, weights: np.ndarray, price: np.ndarray | None) -> np.ndarray | None:
     """max <y, x> + entropies of the shares of x in the box, each with its weight.
 
-    In the shares p: t >= p log p is (-t, p, 1) in the exponential cone, and likewise of 1 - p.
+    Stated with the bounds of the shares, and where Clarabel does not vouch for its answer without: cones imply them.
     """
+    ends = np.zeros(len(scores)), np.ones(len(scores))
+    for lower, upper in (ends, (ends[0] - np.inf, ends[1] + np.inf)):
+        found = _by_cones(system, scores, weights, price, lower, upper)
+        if found is not None:
+            return found
+    return None
+
+
+def _by_cones(
+    system: System,
+    scores: np.ndarray,
+    weights: np.ndarray,
+    price: np.ndarray | None,
+    lower: np.ndarray,
+    upper: np.ndarray,
+) -> np.ndarray | None:
+    """The same with these bounds of the shares p: t >= p log p is (-t, p, 1) in the exponential cone; so of 1 - p."""
     l = len(scores)
     width = system.upper - system.lower
-    shares = System(
-        system.matrix * width, system.senses, system.rhs - system.matrix @ system.lower, np.zeros(l)
-    )  # the same rows over [0, 1]
+    rhs = system.rhs - system.matrix @ system.lower
+    shares = System(system.matrix * width, system.senses, rhs, np.zeros(l), lower, upper)
     whole, cost = elastic(shares, price)
     G, h, cones = _row_cones(whole)
     none = sp.csc_array((len(h), 2 * l))
