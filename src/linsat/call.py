@@ -115,9 +115,14 @@ class Call:
         if self.statement is None:
             return self._without_core(to_numpy(scores))
         answer = self.plan.solve(self.statement, scores, x, self.start)
-        left = () if answer.solved else self.plan.left_over(answer)
+        if answer.solved:
+            return answer
+        if len(answer.far):
+            self._judge_far(answer, np.asarray(answer.far), to_numpy(scores))
+        left = self.plan.left_over(answer)
         if len(left):
             self._finish(answer, np.asarray(left), to_numpy(scores))
+        if len(left) or len(answer.far):
             answer = self._ended(answer, None)
         return answer
 
@@ -199,6 +204,12 @@ class Call:
         part.steps[:] += answer.counts[1, left]
         answer.counts[:, left] = part.counts
         answer.solved = not answer.codes.any()
+
+    def _judge_far(self, answer: Answer, far: np.ndarray, scores: np.ndarray) -> None:
+        """Optimal answers whose rows hold only relative to a huge x: solved if a point shows that they can hold."""
+        problem, solver = self._rows_and_box(scores, far), self.plan.solver
+        assert isinstance(solver, Newton)
+        answer.codes[far] = interior_point.can_hold(problem, to_numpy(answer.x)[far], solver)
 
     def _rows_and_box(self, scores: np.ndarray, which: np.ndarray) -> Problem:
         """Rows and box of some instances of a full quadratic, on arrays of numpy."""

@@ -162,9 +162,8 @@ class Request(NamedTuple):
 
 def filled(request: Request) -> Request:
     """The same with the numbers that come with the call in its set."""
-    if not request.given:
-        return request
-    return request._replace(constraints=with_numbers(request.constraints, request.given), given={})
+    constraints, given = request.constraints, request.given
+    return request._replace(constraints=with_numbers(constraints, given), given={}) if given else request
 
 
 def key_of(request: Request) -> tuple[Any, ...] | None:

@@ -92,8 +92,8 @@ def read(y: Any, request: Request) -> TracedCall:
         objective.check_bounds(constraints)
     batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
     for name, slot in slots.items():
-        names = " and ".join(given for given in numbers if Numbers._fields[SLOT_OF[given]] == name)
-        batch = _joint(batch, slot.shape[:-1], names)
+        stated = " and ".join(given for given in numbers if Numbers._fields[SLOT_OF[given]] == name)
+        batch = _joint(batch, slot.shape[:-1], stated)
     width = scores.shape[-1]
     objective = objective.read(constraints._layout, batch, width)
     plan = plan_of(constraints, objective, request.solver, width, given=bool(slots))

@@ -23,6 +23,7 @@ Array = Any  # of numpy, or a tensor on the CPU: float32 or float64
 _SLOTS = 5  # numbers of a statement besides those of the objective: values, side, lower, upper, price
 _FIRST = STATEMENT.size - NUMBERS.size * (_SLOTS + PARAMETERS) - 8  # where they begin; a real number follows them
 _NOWHERE = (0, 0, 0, 0)
+_RAN_OFF = 2  # in place of who solved an instance
 # What linsat_layout returns, and why the array path or the interior-point method is the better choice.
 _NO_MEMORY, _MADE = -1, 0
 _REASONS = {
@@ -112,6 +113,7 @@ class Answer:
     solved: bool  # whether every instance has converged
     statement: Statement | None = None  # what the core has read, for the way back
     addresses: tuple[int, int, int] | None = None  # of duals, counts and what is decided, where the core wrote them
+    far: Sequence[int] = ()  # instances whose rows hold only relative to an x so large that rounding hides if they can
 
     @property
     def codes(self) -> Array:
@@ -177,7 +179,11 @@ def solve(
     decided = np.ndarray((count, size), np.uint8, room, flags) if known is None else known
     counts = np.ndarray((3, count), np.int64, room, whole)
     duals = np.ndarray((count, k), np.float64, room)
-    return Answer(x, duals, counts, decided, not unsolved, statement, (at, end, flags_at))
+    answer = Answer(x, duals, counts, decided, not unsolved, statement, (at, end, flags_at))
+    if unsolved:
+        answer.far = np.flatnonzero(counts[2] == _RAN_OFF).tolist()
+        counts[2, answer.far] = 0  # Newton's
+    return answer
 
 
 def pull_back(

@@ -27,15 +27,15 @@ static int V(beyond_newton)(const Layout *a, const Instance *p, int objective, c
     return hidden > HOPELESS * allowed * value;
 }
 
-/* Newton's method from these duals; returns whether it converges and the hard rows hold no worse. */
+/* Newton's method from these duals; returns how it ends: STALLED too where it leaves the hard rows worse. */
 static int V(polish_interior)(Work *w, double tol, const double *x, const double *duals, double *values, double *sizes,
                               int64_t *steps) {
     const double off = hard_violation(w->layout, &w->it, x, values, sizes);
     int64_t more = 0;
     const int status = V(newton)(w, tol, duals, CONSTANTS.polishing_steps, PATIENCE_POLISHING, &more);
     *steps += more;
-    if (status != CONVERGED) return 0; /* however far off x was before: that may be infinite */
-    return hard_violation(w->layout, &w->it, w->d, values, sizes) <= (off > 0.1 * tol ? off : 0.1 * tol);
+    if (status != CONVERGED) return status; /* however far off x was before: that may be infinite */
+    return hard_violation(w->layout, &w->it, w->d, values, sizes) <= (off > 0.1 * tol ? off : 0.1 * tol) ? CONVERGED : STALLED;
 }
 
 /* How many doubles `hand_over` needs. */
@@ -67,16 +67,16 @@ static int V(hand_over)(Work *w, const Solve *call, int64_t n, int64_t *steps, i
     Interior method;
     interior_begin(&method, w->team, a, p, w->objective, scores, at);
     double reached = V(interior_solve)(&method, 0.1 * tol);
-    int polished = 0, hopeless = 0;
-    for (int turn = 0; turn < 2 && !polished; turn++) {
+    int ended = STALLED, hopeless = 0;
+    for (int turn = 0; turn < 2 && ended != CONVERGED && ended != FAR_AWAY; turn++) {
         if (turn) reached = V(interior_refine)(&method, 0.1 * tol);
         interior_answer(&method, x, duals);
         if (!turn) hopeless = V(beyond_newton)(a, p, w->objective, scores, x, duals, CONSTANTS.gap * tol, u, lost);
-        if (!hopeless) polished = V(polish_interior)(w, call->tol, x, duals, values, sizes, steps);
+        if (!hopeless) ended = V(polish_interior)(w, call->tol, x, duals, values, sizes, steps);
         if (!(reached <= 0.1 * tol)) break;
     }
     *steps += method.steps;
-    if (polished) return CONVERGED;
+    if (ended == CONVERGED || ended == FAR_AWAY) return ended;
     if (method.contradictory && !(reached <= tol)) interior_hint(&method, duals);
     memcpy(w->d, x, a->variables * sizeof(double));
     for (int64_t i = 0; i < a->rows; i++) {

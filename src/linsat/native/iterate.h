@@ -167,18 +167,20 @@ static void V(row_sizes)(const Work *w, const double *x, double *to) {
     for (int64_t e = 0; e < a->entries; e++) to[a->entry_row[e]] += fabs(w->it.values[e] * x[a->entry_col[e]]);
 }
 
-/* Whether x, the point that the duals mu ask for, and these are an answer. */
+/* Whether x, the point that the duals mu ask for, and these are an answer; or RAN_OFF. */
 static int V(holds)(Work *w, const double *x, const double *mu, double tol) {
     const Layout *a = w->layout;
-    double objective = 0.0;
+    double objective = 0.0, largest = 0.0;
     V(apply)(w, w->it.values, x, NULL, w->scratch);
     const int quick = judge(a, &w->it, w->entropic, w->tau, w->scratch, mu, NULL, 0.0, tol);
     if (quick >= 0) return quick;
     V(row_sizes)(w, x, w->again);
     for (int64_t j = 0; j < a->variables; j++) {
-        if (w->unit[j] > 0) objective += fabs(w->linear[j] / w->unit[j] * x[j]);
+        const double score = w->unit[j] > 0 ? fabs(w->linear[j] / w->unit[j]) : 0.0;
+        objective += fabs(score * x[j]);
+        largest = score > largest ? score : largest;
     }
-    return judge(a, &w->it, w->entropic, w->tau, w->scratch, mu, w->again, objective, tol);
+    return judge_by_size(a, &w->it, w->entropic, w->tau, w->scratch, mu, w->again, objective, tol, x, largest);
 }
 
 /* Whether the error has not fallen for more than `patience` steps, all at one temperature. */
@@ -192,7 +194,7 @@ INLINE int V(stagnates)(const Work *w, double T, int64_t patience, double *coole
 }
 
 /* The iteration from duals `start` of the rows as written, or from none; STALLED too after `patience` steps without progress.
- * CONVERGED is the verdict of `holds`: x is in w->d then, and the duals are in w->now. */
+ * CONVERGED and FAR_AWAY are the verdict of `holds`: x is in w->d then, and the duals are in w->now. */
 static int V(newton)(Work *w, double tol, const double *start, int64_t max_steps, int64_t patience, int64_t *steps) {
     const Constants *c = &CONSTANTS;
     double coolest = INFINITY, mark = INFINITY;
@@ -213,7 +215,8 @@ static int V(newton)(Work *w, double tol, const double *start, int64_t max_steps
         if (((w->now.error <= tol && !stalled) || rests) && T <= w->tau) {
             V(polish)(w, T, ridge, tol);
             V(answers)(w);
-            if (V(holds)(w, w->d, w->now.mu, tol)) return CONVERGED;
+            const int held = V(holds)(w, w->d, w->now.mu, tol);
+            if (held) return held == RAN_OFF ? FAR_AWAY : CONVERGED;
         }
         if (stalled) return STALLED;
         if (number && number % c->certificate_every == 0 && V(proves_infeasible)(w)) return INFEASIBLE;

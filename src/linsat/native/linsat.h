@@ -15,6 +15,7 @@
 enum { LINSAT_ABI = 10 };
 enum { CONVERGED, STEP_LIMIT, STALLED, INFEASIBLE, NOT_FINITE, TIME_LIMIT, UNBOUNDED }; /* how an instance ended */
 enum { NEWTON, INTERIOR_POINT };                                 /* who solved it */
+enum { RAN_OFF = INTERIOR_POINT + 1 };                           /* nobody, see `solver` */
 enum { ENTROPY, EUCLIDEAN, KL, TSALLIS, QUADRATIC, METRIC };     /* Omega; METRIC: (x - y)'P(x - y) / 2 in place of all */
 enum { LESS = -1, EQUAL = 0, GREATER = 1 };                      /* the sense of a row */
 enum { PLAIN, AVX2, AVX512 };                                    /* instructions */
@@ -44,7 +45,8 @@ typedef struct {
     void *x;                /* (count, variables) */
     double *duals;          /* (count, rows); of rows that seem to contradict each other, weights that may refute them */
     uint8_t *decided;       /* (count, 2 variables + 2 rows) free, at the upper bound; active, tight; or NULL */
-    int64_t *status, *steps, *solver; /* (count) each */
+    int64_t *status, *steps, *solver; /* (count) each; a solver of RAN_OFF: STALLED, because rows hold only relative to an x so
+                                       * large that rounding hides whether they can; if they can, x is the optimum */
     int64_t *unsolved;      /* one number: how many have not converged */
 } Solve;
 

@@ -104,10 +104,10 @@ static void V(forward_one)(Work *w, const Statement *s, const Solve *call, int64
         else *dual = mu <= w->low[i] ? w->it.dual_lower[to] : mu >= w->high[i] ? w->it.dual_upper[to] : mu / w->it.scale[to];
     }
     if (call->decided) memcpy(call->decided + n * decided_size(a), w->it.decided, decided_size(a));
-    call->status[n] = status;
+    call->status[n] = status == FAR_AWAY ? STALLED : status;
     if (status != CONVERGED) __atomic_fetch_add(call->unsolved, 1, __ATOMIC_RELAXED);
     call->steps[n] = steps;
-    call->solver[n] = interior ? INTERIOR_POINT : NEWTON;
+    call->solver[n] = status == FAR_AWAY ? RAN_OFF : interior ? INTERIOR_POINT : NEWTON;
 }
 
 static int V(forward)(const Layout *a, const Statement *s, const Solve *call, Team *team) {

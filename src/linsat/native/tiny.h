@@ -101,7 +101,7 @@ static mask V(lanes_hold)(const Group *w, const vec *restrict x, double tol) {
 static int V(lane_holds)(const Group *w, const V(LaneSolve) *lanes, const vec *x, int n, double tol) {
     const Layout *a = w->layout;
     const Instance *it = lanes->of[n];
-    double values[LANE_ROWS] = {0}, sizes[LANE_ROWS] = {0}, mu[LANE_ROWS], objective = 0.0;
+    double values[LANE_ROWS] = {0}, sizes[LANE_ROWS] = {0}, mu[LANE_ROWS], point[LANE_VARIABLES], objective = 0.0, largest = 0.0;
     for (int64_t i = 0; i < a->rows; i++) mu[i] = w->now.mu[i][n];
     for (int64_t e = 0; e < a->entries; e++) {
         const double term = it->values[e] * x[a->entry_col[e]][n];
@@ -111,8 +111,10 @@ static int V(lane_holds)(const Group *w, const V(LaneSolve) *lanes, const vec *x
     for (int64_t j = 0; j < a->variables; j++) {
         const double y = score_at(lanes->scores[n], lanes->single, j);
         objective += fabs((w->weighted ? it->parameters[0][j] * y : y) * x[j][n]);
+        largest = fabs(y) > largest ? fabs(y) : largest;
+        point[j] = x[j][n];
     }
-    return judge(a, it, w->entropic, w->tau[n], values, mu, sizes, objective, tol);
+    return judge_by_size(a, it, w->entropic, w->tau[n], values, mu, sizes, objective, tol, point, largest) == 1;
 }
 
 /* x of lane n moved so that the rows which its duals hold tight hold to the last digit: where duals are 1e6, the rounding of

@@ -11,6 +11,7 @@
  * psi(u) + omega(x) - u x, written so that nothing cancels. Formulas as in arrays/judgement.py, for arrays.
  */
 
+enum { FAR_AWAY = UNBOUNDED + 1 }; /* beside the statuses of linsat.h, which has it as STALLED by RAN_OFF */
 #define SUM_LOST ((LDBL_EPSILON < DBL_EPSILON ? 4 : 64) * DBL_EPSILON) /* of u, relative to its terms */
 
 /* Whether x, the largest of which is `largest`, overflows where it is written. */
@@ -70,15 +71,40 @@ static void values_at(const Layout *a, const Instance *p, const double *x, doubl
     }
 }
 
+static double largest_size(const double *of, int64_t count) {
+    double largest = 0.0;
+    for (int64_t j = 0; j < count; j++) largest = fabs(of[j]) > largest ? fabs(of[j]) : largest;
+    return largest;
+}
+
 /* How far scores and right-hand sides may ask x to go: rounding of an x that has run off further excuses no row. */
-static double farthest(const Layout *a, const Instance *p, const double *scores) {
-    double asked = 1.0;
-    for (int64_t j = 0; j < a->variables; j++) asked = fabs(scores[j]) > asked ? fabs(scores[j]) : asked;
+static double farthest(const Layout *a, const Instance *p, double largest_score) {
+    double asked = largest_score > 1.0 ? largest_score : 1.0;
     for (int64_t i = 0; i < a->rows; i++) {
         const double side = fabs(p->rhs[i]) / p->scale[i];
         asked = side > asked ? side : asked;
     }
     return CONSTANTS.runs_off * asked;
+}
+
+/* `judge` with the sizes of the rows at x, but that rows which hold only because they are larger than any x that was asked for
+ * may be rows that cannot hold: RAN_OFF. */
+static int judge_by_size(const Layout *a, const Instance *it, int entropic, double tau, const double *values, const double *mu,
+                         double *sizes, double objective, double tol, const double *x, double largest_score) {
+    if (!judge(a, it, entropic, tau, values, mu, sizes, objective, tol)) return 0;
+    const double most = farthest(a, it, largest_score);
+    if (largest_size(x, a->variables) <= most) return 1;
+    memset(sizes, 0, a->rows * sizeof(double));
+    for (int64_t e = 0; e < a->entries; e++) {
+        const double at = fabs(x[a->entry_col[e]]);
+        sizes[a->entry_row[e]] += fabs(it->values[a->entry[e]]) * (at < most ? at : most);
+    }
+    for (int64_t n = 0; n < a->rows; n++) {
+        const int64_t i = a->order[n];
+        if (is_soft(it, i) || is_absent(it, i)) continue;
+        if (!(violation(it, i, values[n]) <= tol * (sizes[n] > 1.0 ? sizes[n] : 1.0))) return RAN_OFF;
+    }
+    return 1;
 }
 
 /* By how much a row is violated, in its units. */
@@ -130,7 +156,7 @@ static int proves_optimal(const Layout *a, const Instance *p, int objective, con
         value += size;
         gap += part - fabs(x[j]) * error;
     }
-    values_at(a, p, x, farthest(a, p, scores), values, sizes);
+    values_at(a, p, x, farthest(a, p, largest_size(scores, a->variables)), values, sizes);
     for (int64_t i = 0; i < a->rows; i++) {
         const Ends ends = ends_of(p, i);
         const int soft = ends.over < INFINITY, inert = !p->active[i] && !soft;

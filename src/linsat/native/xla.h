@@ -301,7 +301,7 @@ EXPORT void *linsat_xla_solve(const XlaFrame *frame) {
         failed = linsat_solve(c.layout, &c.statement, &call);
         if (!failed) xla_write(xla_buffer(out, DUALS), call.duals, n * k);
         int32_t *whole = xla_buffer(out, COUNTS)->data; /* (n, 3) */
-        for (int64_t i = 0; !failed && i < 3 * n; i++) whole[i % n * 3 + i / n] = (int32_t)counts[i];
+        for (int64_t i = 0; !failed && i < 3 * n; i++) whole[i % n * 3 + i / n] = (int32_t)(i / n == 2 && counts[i] == RAN_OFF ? NEWTON : counts[i]);
     }
     free(begin);
     free(sides);
