@@ -8,7 +8,7 @@ gradient. A set with per-instance numbers broadcasts its batch dimensions with t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -365,12 +365,13 @@ def _read_counts(name: str, value: Any, point: Array, *, most: int, each: int | 
 def _read_pairs(x: Any, cons: Constraints | None, tol: float, shape: Any) -> tuple[Array, _Form, tuple[int, int]]:
     """As `_read_point`, of scores of pairs, which may come as matrices; and (n1, n2)."""
     pairs: tuple[int, ...] = ()
+    shape = None if shape is None else tuple(np.ravel(shape).tolist())
     if getattr(cons, "_layout", None) is None and not isinstance(x, Mapping):
         x = _read_array("x", x)
         last = tuple(x.shape[-2:])
         if shape is None and cons is None and len(last) == 2:
             shape = last
-        if isinstance(shape, Sequence) and last == tuple(shape) and last[-1] != math.prod(last):
+        if last == shape and last[-1] != math.prod(last):
             x, pairs = x.reshape(*x.shape[:-2], math.prod(last)), last
     point, form = _read_point(x, cons, tol, optional=True)
     return point, replace(form, pairs=pairs), _read_shape(shape, point, cons)
@@ -384,7 +385,6 @@ def _read_shape(shape: Any, point: Array, cons: Constraints | None) -> tuple[int
             f"shape is missing, and neither x, {tuple(point.shape)}, nor a variable of a set has two axes. Fix: "
             f"shape=(n1, n2)."
         )
-    shape = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     whole = len(shape) == 2 and all(isinstance(n, (int, np.integer)) and n >= 1 for n in shape)
     if not whole or shape[0] * shape[1] != point.shape[-1]:
         raise ConstraintError(

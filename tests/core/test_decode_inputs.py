@@ -160,6 +160,7 @@ def test_pairs_may_come_as_matrices(batch):
         expected = decode(flat, shape=(2, 3)).x.reshape(x.shape)
         assert torch.equal(decode(x).x, expected)
         assert torch.equal(decode(x, shape=(2, 3)).x, expected)
+        assert torch.equal(decode(x, shape=np.array([2, 3])).x, expected)
         decoded = decode(x, box, shape=(2, 3))
         assert torch.equal(decoded.x, expected)
         assert decoded.feasible.shape == batch
