@@ -52,7 +52,7 @@ def versions() -> dict[str, str | None]:
 
 
 def commit() -> str:
-    """The commit of the checkout, with "+changes" where files differ from it."""
+    """The commit of the checkout, with "+changes" where files differ from it, but for docs, which a run writes."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(
@@ -60,7 +60,7 @@ def commit() -> str:
         ).stdout.strip()
 
     try:
-        changed = bool(git("status", "--porcelain", "--untracked-files=no"))
+        changed = bool(git("status", "--porcelain", "--untracked-files=no", "--", ":!docs"))
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"

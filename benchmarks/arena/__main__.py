@@ -18,7 +18,7 @@ from launcher import THREAD_VARIABLES, Launcher
 
 UNIT = "arena.unit"  # the module that runs one
 LIMIT = 300.0  # seconds for a unit; what takes longer is ended, and recorded as such
-MINUTES = 54.0  # after which no unit is begun: those left are for the next time
+MINUTES = 58.0  # after which no unit is begun: those left are for the next time
 
 
 def main() -> None:
@@ -42,13 +42,14 @@ def main() -> None:
 def _measure(units: list[str], path: Path, quick: bool) -> None:
     done, run = records.load(path), records.run_of(path)
     waiting = [unit for unit in units if unit not in done or records.failed(done[unit])]
-    begin = time.monotonic()
+    begin, commit = time.monotonic(), machine.commit()
     with Launcher({**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}, UNIT) as launcher:
         for number, unit in enumerate(waiting, 1):
             if time.monotonic() - begin > 60 * MINUTES:
-                print(f"{MINUTES:.0f} minutes are used; {len(waiting) - number + 1} units are left for the next call.")
+                left = ", ".join(waiting[number - 1 :])
+                print(f"{MINUTES:.0f} minutes are used; left for the next call, which goes on with this run: {left}.")
                 break
-            record = {"unit": unit, "run": run, **_run(unit, quick, launcher)}
+            record = {"unit": unit, "run": run, "commit": commit, **_run(unit, quick, launcher)}
             records.append(record, path)
             failed = f"  FAILED: {record['result']['error']}" if records.failed(record) else ""
             spent = (time.monotonic() - begin) / 60

@@ -34,8 +34,7 @@ PATH = (0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)  # temperatures, each fro
 TAUS = (0.1, 0.01, 1e-3, 1e-5)  # those in the table; the last stands for zero
 USERS = (500, 5_000, 50_000)
 MOST_USERS = 5_000  # to which a general solver is given the program
-POINTS = (125, 250, 500)
-MOST_POINTS = 250  # up to which the linear program is solved too
+POINTS = (125, 250)
 BLURS, ZERO = (0.05, 0.005), 1e-6  # temperatures of transport, whose costs are about 0.3, and the one that stands for 0
 
 
@@ -245,7 +244,7 @@ def carry(n: int) -> dict[str, dict[str, dict[str, float]]]:
     result: dict[str, dict[str, dict[str, float]]] = {}
     linsat.project(program.score, cons, objective=linsat.KL(1.0))
     by_ott(given.costs, 1.0)
-    for tau in (*BLURS, *([ZERO] if n <= MOST_POINTS else [])):
+    for tau in (*BLURS, ZERO):
         ways = {"linsat": functools.partial(_by_linsat, program, cons)}
         if tau > ZERO:
             ways |= {name: functools.partial(way, given) for name, way in TRANSPORTS.items()}

@@ -36,6 +36,7 @@ def _opening(found: dict[str, Results]) -> str:
     machine = found.get("machine", {}).get("result", {})
     versions = ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items())
     runs = sorted({record["run"] for record in found.values()})
+    commits = sorted({record.get("commit", machine.get("commit", "unknown")) for record in found.values()})
     minutes = sum(record["seconds"] for record in found.values()) / 60
     one = "in one run, begun on" if len(runs) == 1 else "**not in one run**, but in those begun on"
     busy = [record["others_cores"] for record in found.values() if record.get("others_cores") is not None]
@@ -47,7 +48,7 @@ Problems as other projects publish them, with linsat beside those projects. The 
 records; nothing on it is typed by hand. All of it was measured {one} {", ".join(runs)} (UTC), in {minutes:.0f} minutes,
 each unit on one core of {machine.get("cpu", "an unnamed processor")}.{others}
 
-linsat at commit {machine.get("commit", "unknown")}, Python {machine.get("python", "unknown")}, {versions}.
+linsat at commit {", ".join(commits) or "unknown"}, Python {machine.get("python", "unknown")}, {versions}.
 
 What is compared is a layer or a loss inside somebody else's benchmark, and what people use today for some things that
 linsat is for. Every section says what it does not show.
@@ -98,6 +99,8 @@ def _training(results: Results, kind: str, optimum: float) -> str:
         if unit.startswith(f"quadratic/train/{kind}/"):
             runs.setdefault(unit.split("/")[3], []).append(result)
     for name, good in runs.items():
+        if any(run.get("stopped") for run in good):
+            name = f"{name}, ended after {min(run['steps'] for run in good)} steps"
         goals = [run["seconds to goal"] for run in good if run["seconds to goal"] is not None]
         rows.append(
             (
@@ -246,17 +249,18 @@ A byte-level language model (width {size.width}, one attention block, {size.expe
 Python, {size.steps} steps. Loads are in units of the even share. *Batch*: routed as in training, with the whole batch
 in view. *Inference*: every token by itself, without a capacity, by the bias that training has left (linsat: the
 duals). *Following*: by the bias that the held-out batch before it would have wanted. Expert choice has no such modes.
+`linsat`: one token in {routing.SAMPLED} is in the projection, whose duals give every token its shares and, by
+`equal_loads`, its experts; all tokens are in that of the other row.
 """
     parts = [text, table(head, rows)]
     ours = found.get("linsat")
+    for name in ("linsat", "linsat, all tokens"):
+        if name in found:
+            parts.append(_steps(name, found[name]))
     if ours:
+        if "linsat, all tokens" in found:
+            parts.append(_sample(ours, found["linsat, all tokens"]))
         kept, hindsight = ours["inference largest load"], ours["text largest load"]
-        shares = {name: 100 * ours[name] / ours["step"] for name in ("forward", "backward", "decision")}
-        parts.append(
-            "Of a step with linsat the layer takes "
-            + ", ".join(f"{share:.1f} % {name}" for name, share in shares.items())
-            + f" ({1e3 * sum(ours[name] for name in shares):.0f} ms together)."
-        )
         parts.append(
             bars([("largest load at inference by the kept bias below 1.5", f"{kept:.2f}", kept < 1.5)])
             + "\n\nWhy: held-out text is other text, and the tokens of 16 sequences are far from independent. One bias "
@@ -274,6 +278,28 @@ text usually is. Quantile Balancing and the sign rule are restated by us; the si
 """
     )
     return parts
+
+
+def _steps(name: str, of: Results) -> str:
+    shares = {part: 100 * of[part] / of["step"] for part in ("forward", "backward", "decision")}
+    words = ", ".join(f"{share:.1f} % {part}" for part, share in shares.items())
+    spent = 1e3 * sum(of[part] for part in shares)
+    return f"Of a step with `{name}` the layer takes {words} ({spent:.0f} ms together)."
+
+
+def _sample(part: Results, whole: Results) -> str:
+    """What it costs that a part of the tokens is in the projection."""
+
+    def both(name: str, digits: int) -> str:
+        return f"{part[name]:.{digits}f} instead of {whole[name]:.{digits}f}"
+
+    return (
+        f"**What the sample costs.** The best {routing.Size().k} by the duals alone would load an expert by "
+        f"{both('largest load by the bias', 2)} even shares, on average over the steps, which the decision makes even "
+        f"in both; by the kept bias the largest load at inference is {both('inference largest load', 2)}. The loss is "
+        f"{both('train loss', 3)} in the last ten steps of training, {both('batch loss', 3)} held out and routed as in "
+        f"training, {both('inference loss', 3)} at inference: one run of each, with one seed."
+    )
 
 
 def _closing() -> str:

@@ -21,16 +21,19 @@ TASKS = {
     "shortest path": decisions.Task("shortest path"),
     "knapsack": decisions.Task("knapsack"),
 }
+SECONDS = 100.0  # of training with a layer that takes seconds a step
 LARGE = (1000, 500, 500, 1024)
 # Instances that the slower layers get; the page says per 1,024 what that would be.
 FEW = {"large": {"Moreau": 2, "cvxpylayers": 2, "qpth": 16, "ProxQP": 16}, "small": {"cvxpylayers": 128}}
 
 
 def units(quick: bool = False) -> dict[str, Unit]:
-    """Every unit by name, in the order of running."""
+    """Every unit by name, in the order of running: what others take longest for comes last."""
     found: dict[str, Unit] = {"machine": machine.describe}
     for router in routing.ROUTERS:
         found[f"routing/{router}"] = functools.partial(_route, router, quick)
+    for part in (experts, mixing, filters, reconciliation, matching):
+        found |= part.units(quick)
     for task in TASKS:
         found[f"decisions/choose/{task}"] = functools.partial(_choose, task, quick)
         for seed in DRAWS[task][: 1 if quick else None]:
@@ -50,8 +53,6 @@ def units(quick: bool = False) -> dict[str, Unit]:
         found[f"quadratic/time/small/{layer}"] = functools.partial(_time, layer, False, quick)
     for layer in ("linsat", "Pinet, defaults", "Moreau", "cvxpylayers", "qpth", "ProxQP"):
         found[f"quadratic/time/large/{layer}"] = functools.partial(_time, layer, True, quick)
-    for part in (experts, matching, reconciliation, filters, mixing):
-        found |= part.units(quick)
     return found
 
 
@@ -115,7 +116,9 @@ def _train_moreau(quick: bool) -> dict[str, Any]:
 
     problem, recipe = _family(quick), _chosen_recipe("convex", quick)
     project = quadratic_rivals.any_batch(functools.partial(quadratic_rivals.moreau_projection, problem))
-    return quadratic.train(problem, "convex", project, recipe, seed=0, goal=_goal("convex", quick), stop_at_goal=True)
+    goal = _goal("convex", quick)
+    train = functools.partial(quadratic.train, seed=0, goal=goal, stop_at_goal=True, within=SECONDS)
+    return train(problem, "convex", project, recipe)
 
 
 def _train_pinet(kind: str, how: str, seed: int, quick: bool) -> dict[str, Any]:

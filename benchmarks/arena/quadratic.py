@@ -10,6 +10,7 @@ generator gives the same draw, so published figures are about these very instanc
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -129,6 +130,7 @@ def train(
     seed: int,
     goal: float,
     stop_at_goal: bool = False,
+    within: float = math.inf,
     judged_on: str = "test",
 ) -> dict[str, Any]:
     """Train a network with a projection on the objective; seconds do not count the looks at validation instances.
@@ -141,6 +143,7 @@ def train(
         seed: of weights and batches.
         goal: mean validation objective whose first time is recorded.
         stop_at_goal: whether to end there.
+        within: seconds, the looks included, after which to end.
         judged_on: the instances of the objective and the violation in the result, ``"test"`` or ``"valid"``.
     """
     torch.manual_seed(seed)
@@ -151,6 +154,7 @@ def train(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.rate, total_steps=max(steps, 2), pct_start=0.1)
     curve: list[tuple[int, float, float]] = []
     seconds, reached, step = 0.0, None, 0
+    deadline = time.monotonic() + within
 
     def look(part: str) -> tuple[float, float, float]:
         with torch.no_grad():
@@ -162,7 +166,7 @@ def train(
     for _ in range(recipe.epochs):
         order = torch.randperm(len(parts["train"]))
         for chosen in order[: len(order) // recipe.batch * recipe.batch].split(recipe.batch):
-            if stop_at_goal and reached is not None:
+            if (stop_at_goal and reached is not None) or time.monotonic() > deadline:
                 break
             begin = time.perf_counter()
             x = parts["train"][chosen]
@@ -184,5 +188,6 @@ def train(
         "seconds to goal": reached,
         "inference seconds": took,
         "steps": step,
+        "stopped": step < steps and not (stop_at_goal and reached is not None),
         "curve": curve,
     }

@@ -1,4 +1,4 @@
-"""Mixture-of-experts routing: six routers in one small language model, trained on text that ships with Python.
+"""Mixture-of-experts routing: seven routers in one small language model, trained on text that ships with Python.
 
 A byte-level model with one causal attention block (width 256, sequences of 256) and one mixture of 64 experts
 (256 -> 1,024 -> 256), top-2, on batches of 4,096 tokens. All that differs is who sends which token where:
@@ -8,7 +8,9 @@ A byte-level model with one causal attention block (width 256, sequences of 256)
     expert choice           every expert takes its best tokens; a token may be taken by several or by none
     Quantile Balancing      the best two of scores and a bias, moved by a quantile step a batch; no capacity (restated)
     sign rule               the same, the bias moved by 0.01 a batch (restated)
-    linsat                  a projection with equal loads, no slack; the decision from its duals; nobody is dropped
+    linsat                  a projection with equal loads of one token in four, whose duals give every token its shares
+                            and the decision: equal loads, no slack, nobody is dropped
+    linsat, all tokens      the same with the whole batch in the projection
 
 A bias per expert (linsat: the duals of the loads) outlives the batch: the start of the next solve, and the router for
 causal inference, where a token must not wait for those after it.
@@ -29,6 +31,7 @@ import linsat
 from arena import experts as balancing
 
 Tensor = torch.Tensor
+SAMPLED = 4  # one token in so many is in linsat's projection
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Routed:
     gate: Tensor  # (pairs,) differentiable
     extra_loss: Tensor | float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
+    biased: Tensor | None = None  # (tokens, experts) scores and bias, where the decision is more than the best of them
 
 
 def within_capacity(expert: Tensor, experts: int, capacity: int) -> Tensor:
@@ -121,6 +125,8 @@ class ExpertChoice(nn.Module):
 class Biased(nn.Module):
     """The best of scores and a bias that each batch moves by a rule; gates from the scores alone."""
 
+    bias: Tensor
+
     def __init__(self, size: Size, rule: str) -> None:
         super().__init__()
         self.k, self.rule = size.k, rule
@@ -144,12 +150,18 @@ class Biased(nn.Module):
 
 
 class Projected(nn.Module):
-    """linsat: X = project(scores) with equal loads; gates from X, decisions and the next start from its duals."""
+    """linsat: X = project(scores) with equal loads; gates from X, decisions and the next start from its duals.
 
-    def __init__(self, size: Size, tau: float = 0.1) -> None:
+    With ``every`` only each so manieth token is in that projection; its duals shift the scores of all, and X is made of
+    these, each token by itself: for the tokens that were in it the same X.
+    """
+
+    bias: Tensor
+
+    def __init__(self, size: Size, tau: float = 0.1, every: int = 1) -> None:
         super().__init__()
-        X = linsat.Variable(size.tokens, size.experts, name="X")
-        self.constraints = linsat.subject_to(X.sum(0) == size.tokens * size.k / size.experts, X.sum(1) == size.k)
+        self.constraints = balancing.even_loads(size.tokens // every, size.experts, size.k)
+        self.every = every
         self.alone = linsat.constraints.top_k(size.experts, size.k)
         self.objective = linsat.Entropy(tau, slack="none")
         self.k = size.k
@@ -163,31 +175,36 @@ class Projected(nn.Module):
 
     def follow(self, scores: Tensor) -> None:
         """The bias that this batch would have wanted."""
-        self.bias.copy_(self.solve(scores).duals[: len(self.bias)])
+        self.bias.copy_(self.solve(scores[:: self.every]).duals[: len(self.bias)])
 
     def forward(self, scores: Tensor) -> Routed:
         if not self.training:
             return self.causal(scores)
         seconds: dict[str, float] = {}
         begin = time.perf_counter()
-        found = self.solve(scores)
-        X = found.x
+        found = self.solve(scores[:: self.every])
+        duals = found.duals[: len(self.bias)]
+        X = found.x if self.every == 1 else self.shares(scores + duals.to(scores.dtype))
         seconds["forward"] = time.perf_counter() - begin
         if X.requires_grad:
             _time_backward(X, scores, seconds)
         begin = time.perf_counter()
         with torch.no_grad():
-            self.bias.copy_(found.duals[: len(self.bias)])
-            token, expert = _pairs(balancing.equal_loads(scores + self.bias, self.k))
+            self.bias.copy_(duals)
+            biased = scores + self.bias
+            token, expert = _pairs(balancing.equal_loads(biased, self.k))
         seconds["decision"] = time.perf_counter() - begin
-        return Routed(token, expert, X[token, expert], seconds=seconds)
+        return Routed(token, expert, X[token, expert], seconds=seconds, biased=biased)
+
+    def shares(self, biased: Tensor) -> Tensor:
+        """X of tokens each by itself."""
+        return linsat.project(biased, self.alone, objective=self.objective)
 
     def causal(self, scores: Tensor) -> Routed:
         """By the kept bias alone: what a token gets does not depend on any other token."""
         biased = scores + self.bias.to(scores.dtype)
         token, expert = _pairs(balancing.top(biased, self.k))
-        shares = linsat.project(biased, self.alone, objective=self.objective)
-        return Routed(token, expert, shares[token, expert])
+        return Routed(token, expert, self.shares(biased)[token, expert])
 
 
 def _pairs(chosen: Tensor) -> tuple[Tensor, Tensor]:
@@ -248,7 +265,8 @@ class Model(nn.Module):
 
 
 MAKERS: dict[str, Callable[[Size], nn.Module]] = {
-    "linsat": Projected,
+    "linsat": lambda size: Projected(size, every=SAMPLED),
+    "linsat, all tokens": Projected,
     "Quantile Balancing": lambda size: Biased(size, "Quantile Balancing"),
     "sign rule": lambda size: Biased(size, "sign rule"),
     "top-2, auxiliary loss": TopK,
@@ -302,6 +320,8 @@ def run(name: str, size: Size, *, seed: int = 0) -> dict[str, Any]:
         optimizer.step()
         seconds = time.perf_counter() - begin
         steps.append({"step": seconds, **routed.seconds, **load(routed, size)})
+        if routed.biased is not None:
+            steps[-1]["largest load by the bias"] = 1 + balancing.max_vio(balancing.top(routed.biased, size.k))
         losses.append(float(loss.detach()))
     kept = steps[len(steps) // 5 :]  # the first steps warm caches and the bias up
     mean = {key: sum(s[key] for s in kept) / len(kept) for key in kept[0]}

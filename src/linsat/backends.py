@@ -32,6 +32,7 @@ class Backend(Protocol):
 
     def solve(self, problem: Problem, options: Newton, start: Tensor | None = None) -> Claim:
         """Solve every instance, from duals ``start`` of an earlier solve where given."""
+        ...
 
 
 class InteriorPoint:

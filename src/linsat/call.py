@@ -133,6 +133,7 @@ class Call:
             if failed is not None:
                 answer.x[failed] = math.nan
 
+    @np.errstate(all="ignore")  # what comes of numbers beyond their range is judged
     def _without_core(self, scores: np.ndarray) -> Answer:
         """Rows that are too many for the core: at rest where none binds, else by the interior-point method."""
         plan, unusable = self.plan, unusable_scores(self, scores)
@@ -179,6 +180,7 @@ class Call:
         codes[beyond] = Status.NOT_FINITE.code
         return bool(beyond.any())
 
+    @np.errstate(all="ignore")
     def _finish(self, answer: Answer, left: np.ndarray, scores: np.ndarray) -> None:
         """What is left, by the interior-point method on arrays of numpy."""
         plan, solver = self.plan, self.plan.solver
@@ -196,8 +198,7 @@ class Call:
         else:
             return
         part = decide(problem, claim, solver)
-        with np.errstate(over="ignore"):  # an x beyond its dtype is told by `_ended`
-            duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
+        duals[left], x[left] = problem.multipliers(part.mu), part.x.astype(x.dtype)
         if isinstance(objective, Matrix):  # bounds that bind are written as decided
             answer.decided[left] = quadratic.decided(problem, part.x, duals[left])
         part.steps[:] += answer.counts[1, left]

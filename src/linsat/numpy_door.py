@@ -14,14 +14,12 @@ from linsat.arrays.interior.instances import unsupported
 from linsat.arrays.newton import Newton
 from linsat.call import Call, keep
 from linsat.constraints.arrays import is_jax, read_any
-from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import flatten
-from linsat.constraints.modelling import not_a_set
 from linsat.constraints.numbers import slots_given, slots_of
 from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
 from linsat.plan import Numbers, Plan, plan_of
-from linsat.request import DEFAULT, Request, check_options, check_range, joint_batch, key_of, read_start, with_numbers
+from linsat.request import Request, check_range, joint_batch, key_of, read_start, with_numbers
 from linsat.solution import Solution, bound_duals
 
 Array = np.ndarray
@@ -94,10 +92,8 @@ def _flat(scores: Array) -> Array:
 def _read(y: Any, request: Request) -> tuple[Call, Array]:
     """The call, and the scores (N, l) in the dtype in which they came."""
     constraints, given, objective, options, start = request
-    if not isinstance(constraints, Constraints):
-        raise not_a_set(constraints)
-    check_options(options)
-    solver = DEFAULT if options.solver is None else options.solver
+    request.check()
+    solver = request.solver
     if objective.native is None or not isinstance(solver, Newton):
         raise NotHere(f"{type(objective).__name__} with {type(solver).__name__} runs on torch operations")
     like, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, read_scores)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linsat import formulas, numpy_door
+from linsat import formula_call, numpy_door
 from linsat._array_namespace import to_numpy
 from linsat._optional import is_tensor, require
 from linsat._transforms import outside_graphs, tracing
@@ -73,7 +73,7 @@ def project(
         ConvergenceError: with ``on_failure="raise"``.
     """
     request = Request.of(constraints, numbers, objective, tau, Options(solver, on_failure), start)
-    if formulas.takes(constraints):
+    if request.has_formulas:
         return _with_formulas(y, filled(request)).x
     if holds_tensors(y):
         from linsat.torch.projection import project
@@ -105,7 +105,7 @@ def solve(
 
 def solve_request(y: Any, request: Request) -> Solution:
     """`solve`, its arguments read."""
-    if formulas.takes(request.constraints):
+    if request.has_formulas:
         return _with_formulas(y, filled(request))
     if holds_tensors(y):
         from linsat.torch.projection import solve
@@ -120,7 +120,7 @@ def solve_request(y: Any, request: Request) -> Solution:
 @outside_graphs
 def _with_formulas(y: Any, request: Request) -> Solution:
     """A set with maxima in its rows: the linear rows that they come down to, solved as any others."""
-    formulas.reject_graphs(y)
+    formula_call.reject_graphs(y)
     constraints, objective, start = request.constraints, request.objective, request.start
     layout = constraints._layout
     scores, arrangement = flatten("y", y, layout, constraints.num_variables, read_either)
@@ -130,7 +130,7 @@ def _with_formulas(y: Any, request: Request) -> Solution:
     if isinstance(start, Mapping) and start:  # rows not named begin at 0: formulas have others beside them
         begun = read_start(start, batch, constraints, lambda value: np.array(to_numpy(value), np.float64))
         start = np.nan_to_num(to_numpy(begun)).reshape(*batch, -1)
-    call = formulas.prepare(request._replace(objective=objective, start=start), flat)
+    call = formula_call.prepare(request._replace(objective=objective, start=start), flat)
     chosen = call.chosen
     if chosen is None:
         begin = None if start is None else call.rows.start(start)

@@ -14,13 +14,14 @@ from linsat.arrays.newton import Newton
 from linsat.constraints.arrays import picked, reject_masked, side_by_side, spread
 from linsat.constraints.by_name import duals_by_name
 from linsat.constraints.constraint_set import Constraints
+from linsat.constraints.modelling import not_a_set
 from linsat.constraints.names import families
 from linsat.errors import ConstraintError
 from linsat.objectives import Entropy, Objective
 from linsat.plan import Array
 
 _PLAIN = frozenset((Newton, str, bool, int, float))  # options by which a call is found again
-DEFAULT = Newton()
+_DEFAULT = Newton()
 DEFAULT_TAU = 0.1
 OnFailure = Literal["raise", "warn", "nan", "ignore"]
 Given = Mapping[str, Any]  # numbers that come with a call, by their names
@@ -142,11 +143,27 @@ class Request(NamedTuple):
         """From the arguments as they came."""
         return cls(constraints, read_given(numbers, constraints), read_objective(objective, tau), options, start)
 
+    @property
+    def has_formulas(self) -> bool:
+        """Whether rows of the set have maxima, absolute values or norms (`linsat.formulas`)."""
+        return isinstance(self.constraints, Constraints) and self.constraints._terms is not None
+
+    @property
+    def solver(self) -> Any:
+        """The solver asked for, else the default one, once the request has been checked."""
+        return _DEFAULT if self.options.solver is None else self.options.solver
+
+    def check(self) -> None:
+        """Reject what is no set, what is no solver, and unknown ways to handle failure."""
+        if not isinstance(self.constraints, Constraints):
+            raise not_a_set(self.constraints)
+        check_options(self.options)
+
 
 def filled(request: Request) -> Request:
     """The same with the numbers that come with the call in its set."""
-    constraints, given, *others = request
-    return Request(with_numbers(constraints, given), {}, *others) if given else request
+    constraints, given = request.constraints, request.given
+    return request._replace(constraints=with_numbers(constraints, given), given={}) if given else request
 
 
 def key_of(request: Request) -> tuple[Any, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -107,6 +108,12 @@ class Solution(Generic[Scores]):
         x = next(iter(self.x.values())) if isinstance(self.x, Mapping) else self.x
         eps = namespace(x).eps(x)
         return self._once("_broken", lambda: self.constraints._soft_violation(self.x, max(_HOLDS, 4 * eps)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the multipliers of the bounds worked out: what works them out is not copied."""
+        with suppress(ConstraintError):
+            _ = self.bound_duals
+        return {**self.__dict__, "of_bounds": None}
 
     def _once(self, name: str, work_out: Callable[[], Any]) -> Any:
         """What is worked out when first asked for; `functools.cached_property` has a lock, which no graph can enter."""

@@ -64,7 +64,7 @@ def test_input_is_copied():
         ({"A": [[1, float("nan")]], "b": 1}, r"A\[0, 1\] is nan; expected a finite number"),
         ({"C": [[1, 2], [float("inf"), 1]], "d": 1}, r"C\[1, 0\] is inf"),
         ({"E": sp.csr_matrix([[0.0, np.nan]]), "f": 1}, r"E\[0, 1\] is nan"),
-        ({"A": [[1, 2]], "b": [1, 2]}, r"b has shape \(2,\) but A has 1 rows"),
+        ({"A": [[1, 2]], "b": [1, 2]}, r"b has shape \(2,\) but A has 1 row;"),
         ({"A": [[1, 2]], "b": [float("nan")]}, r"b\[0\] is nan"),
         ({"A": [[1, 2]], "b": np.ones((4, 3, 2))}, "b has shape"),
         ({"A": [[1, 2]], "b": ["x"]}, "b is a list of texts; expected real numbers"),

@@ -1,5 +1,8 @@
 """What a projection promises: the rows hold for every feasible system, and x is the optimum of the program."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -313,3 +316,22 @@ def test_any_feasible_system_holds(seed, kind, tau, spread):
     for x in solution.x:
         assert np.isfinite(x).all()
         assert system.violation(x) <= 1e-6
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_a_solution_can_be_pickled(tensors):
+    """With the multipliers of the bounds: x is y there, so they are what the nearest point lacks."""
+    y = np.array([0.3, -0.2, 0.9])
+    scores = torch.from_numpy(y) if tensors else y
+    solution = linsat.solve(scores, linsat.Constraints(upper=np.full(3, 0.5)), objective=linsat.Euclidean())
+    for copied in (pickle.loads(pickle.dumps(solution)), copy.deepcopy(solution)):
+        np.testing.assert_allclose(copied.x, np.clip(y, 0, 0.5))
+        np.testing.assert_allclose(copied.bound_duals, np.clip(y, 0, 0.5) - y, atol=1e-12)
+        assert str(copied.status[()]) == "converged"
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_rows_beyond_the_range_of_numbers_warn_in_our_words_only():
+    cons = linsat.Constraints(A=np.full((1, 3), 1e-300), b=[1e-300])
+    solution = linsat.solve(np.array([0.3, 0.2, 0.9]), cons, objective=linsat.Euclidean(), on_failure="ignore")
+    assert not solution.converged or abs(solution.x.sum() - 1) < 1e-6

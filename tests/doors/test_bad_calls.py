@@ -328,3 +328,28 @@ def test_the_name_of_a_row_is_no_keyword(call):
         call()
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'limt'.*Fix: leave it out"):
         linsat.LinSAT(LIMITED)(torch.zeros(3), limt=0.5)
+
+
+def test_gradients_that_would_be_lost_between_libraries():
+    """A tensor that learns gives nothing where the answer is of JAX; without gradients numbers are numbers."""
+    jax = pytest.importorskip("linsat.jax")
+    learned, y = torch.ones(1, requires_grad=True), np.array([0.3, 0.2, 0.9])
+    for name, call in {
+        "y": lambda: jax.project(torch.zeros(3, requires_grad=True), LIMITED),
+        "b": lambda: jax.project(y, LIMITED, b=learned),
+        "rhs['limit']": lambda: jax.project(y, LIMITED, rhs={"limit": learned}),
+    }.items():
+        with pytest.raises(linsat.ConstraintError, match=rf"{re.escape(name)} is a tensor of torch that requires grad"):
+            call()
+    own = np.full(1, 0.5)
+    expected = linsat.project(y, LIMITED, b=own)
+    np.testing.assert_allclose(jax.project(y, LIMITED, b=torch.from_numpy(own)), expected, atol=1e-6)
+    numbers = pytest.importorskip("jax.numpy").asarray(own)
+    np.testing.assert_allclose(linsat.project(torch.from_numpy(y), LIMITED, b=numbers), expected, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_scores_are_for_project_each():
+    nested = torch.nested.nested_tensor([torch.zeros(3), torch.zeros(3)])
+    with pytest.raises(linsat.ConstraintError, match="y is a nested tensor.*Fix: linsat.project_each"):
+        linsat.project(nested, LIMITED)

@@ -120,3 +120,14 @@ def test_broken_rows_and_violation_in_a_graph(learned):
     np.testing.assert_allclose(broken.detach(), [[2.3], [2.3]], rtol=0, atol=1e-12)
     assert torch.equal(broken, again)
     assert violation.tolist() == [0.0, 0.0]
+
+
+def test_sides_by_the_names_of_rows_in_a_whole_graph():
+    """Closed form: of equal scores under one row, x is its side divided among them, and moves with it."""
+    cons = linsat.Constraints(A=np.ones((2, 3)), b=[1.0, 2.0], names=["limit", "other"])
+    layer, limit = linsat.LinSAT(cons, objective=linsat.Euclidean()), torch.tensor(0.6, dtype=F64, requires_grad=True)
+    compiled = torch.compile(lambda y, side: layer(y, rhs={"limit": side}), fullgraph=True, backend="eager")
+    x = compiled(torch.ones(2, 3, dtype=F64), limit)
+    torch.testing.assert_close(x, torch.full((2, 3), 0.2, dtype=F64))
+    x[0, 0].backward()
+    torch.testing.assert_close(limit.grad, torch.tensor(1 / 3, dtype=F64))

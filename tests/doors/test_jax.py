@@ -385,7 +385,7 @@ def test_malformed_calls():
         ({"objective": "entropy"}, "expected an instance of linsat.Objective"),
         ({"objective": linsat.Euclidean(-jnp.ones(6))}, "weights is -1.0"),
         ({"objective": linsat.Euclidean(jnp.ones(5))}, r"weights has shape \(5,\)"),
-        ({"b": jnp.ones(2)}, r"b has shape \(2,\) but A has 1 rows"),
+        ({"b": jnp.ones(2)}, r"b has shape \(2,\) but A has 1 row"),
         ({"b": jnp.ones((3, 1))}, "do not broadcast|does not broadcast"),
         ({"b": jnp.asarray([-jnp.inf])}, r"b\[0\] is -inf; expected a finite number, or inf for no row"),
         ({"d": jnp.ones(1), "constraints": sparse}, "the set has no C rows"),

@@ -333,3 +333,19 @@ def test_sides_given_in_single_precision_say_what_rounding_took() -> None:
             np.testing.assert_allclose(call(np.zeros((2, 3)), twice, f=given).adjusted, expected, rtol=1e-6)
     np.testing.assert_allclose(linsat.jax.solve(np.zeros((2, 3)), twice.with_rhs(f=f)).adjusted, expected, rtol=1e-6)
     assert not linsat.jax.solve(np.zeros((2, 3)), twice.with_rhs(f=f), f=f[1].astype(float)).adjusted.any()
+
+
+def test_a_set_may_be_an_argument_and_a_side_one_number_where_jax_traces() -> None:
+    expected = optimum({"y": Y[0], "b": [3.5]}, "euclidean")
+
+    @jit
+    def projected(y, cons, b):
+        return linsat.jax.project(y, cons, objective=EUCLIDEAN, b=b)
+
+    np.testing.assert_allclose(projected(Y[0], CONS, 3.5), expected, atol=1e-7)
+    np.testing.assert_allclose(linsat.jax.project(Y[0], CONS, objective=EUCLIDEAN, b=3.5), expected, atol=1e-7)
+    assert np.array_equal(linsat.jax.project(Y, CONS, rhs={}), linsat.jax.project(Y, CONS))
+    with pytest.raises(linsat.ConstraintError, match=r"the batch dimensions \(5,\) of b do not broadcast with \(3,\)"):
+        jit(lambda b: linsat.jax.project(Y, CONS, b=b))(np.ones((5, 1)))
+    every = jax.vmap(linsat.jax.project, in_axes=(0, None))(Y, CONS)
+    np.testing.assert_allclose(every, linsat.jax.project(Y, CONS), atol=1e-9)

@@ -5,12 +5,10 @@ Nothing here imports linsat's solver; rows are plain numpy, and the slack masses
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
 import clarabel
-import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import linprog
@@ -120,47 +118,45 @@ def entropic_optimum(
     not vouch for its answer.
     """
     width = system.upper - system.lower
-    p = cp.Variable(len(scores))
-    x = system.lower + cp.multiply(width, p)
-    entropy = cp.sum(cp.entr(p) + cp.entr(1 - p))
-    rows, penalty = [], 0.0
+    least = np.minimum(system.matrix * system.lower, system.matrix * system.upper).sum(1)
+    most = np.maximum(system.matrix * system.lower, system.matrix * system.upper).sum(1)
+    rows: list[tuple[int, str, float, float]] = []  # which, sense, mass of its slack, side
+    weights = []  # of the entropies of slack shares
     price = np.full(len(system.rhs), np.inf) if price is None else price
-    for a, sense, b, cost in zip(system.matrix, system.senses, system.rhs, price):
-        if np.isfinite(cost):
-            excess = a @ x - b
-            penalty += cost * {"<=": cp.pos(excess), ">=": cp.pos(-excess), "==": cp.abs(excess)}[sense]
+    for i, (a, sense, b) in enumerate(zip(system.matrix, system.senses, system.rhs)):
+        if sense == "==" or np.isfinite(price[i]):
+            rows.append((i, sense, 0.0, b))
             continue
-        least = np.minimum(a * system.lower, a * system.upper).sum()
-        most = np.maximum(a * system.lower, a * system.upper).sum()
-        if sense == "==":
-            rows.append(a @ x == b)
-            continue
-        if (sense == "<=" and b >= most) or (sense == ">=" and b <= least):
+        if (sense == "<=" and b >= most[i]) or (sense == ">=" and b <= least[i]):
             continue  # holds on the whole box
-        z = cp.Variable()
         if sense == "<=":
-            mass, total = b - least, b
+            mass, total = b - least[i], b
         elif (a >= 0).all():
-            need = b - least
-            mass = np.floor((most - least) / need + 1e-12) * need
+            need = b - least[i]
+            mass = np.floor((most[i] - least[i]) / need + 1e-12) * need
             total = b + mass
         else:
-            mass, total = most - b, most
+            mass, total = most[i] - b, most[i]
         reach = np.abs(a) * width
         scale = reach[reach > 0].mean()
         if mass <= 1e-12 * scale:  # no room but rounding: the row is an equation, and its slack has no entropy
-            rows.append(a @ x == total)
-            continue
-        rows.append(a @ x + mass * z == total)
-        entropy += mass / scale * (cp.entr(z) + cp.entr(1 - z))
-    problem = cp.Problem(cp.Maximize(scores @ x + tau * entropy - penalty), rows)
-    for tol in TIGHT if np.isfinite(price).any() else TIGHT[:1]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an inaccurate answer is reported by the status below
-            problem.solve(solver=cp.CLARABEL, tol_gap_abs=tol, tol_gap_rel=tol, tol_feas=tol)
-        if problem.status == cp.OPTIMAL:
-            return np.asarray(x.value)
-    return None
+            mass = 0.0
+        else:
+            weights.append(tau * mass / scale)
+        rows.append((i, "==", mass, total))
+    kept, masses = [i for i, *_ in rows], np.array([mass for _, _, mass, _ in rows])
+    matrix = np.hstack([system.matrix[kept], np.diag(masses)[:, masses > 0]])
+    whole = System(
+        matrix,
+        [sense for _, sense, _, _ in rows],
+        np.array([side for *_, side in rows]),
+        np.zeros(matrix.shape[1]),
+        np.append(system.lower, np.zeros(len(weights))),
+        np.append(system.upper, np.ones(len(weights))),
+    )
+    weights = np.append(np.full(len(scores), tau), weights)
+    found = _by_shares(whole, np.append(scores, np.zeros(matrix.shape[1] - len(scores))), weights, price[kept])
+    return None if found is None else found[: len(scores)]
 
 
 def open_system(rng: np.random.Generator, kind: str, *, largest: int = 40, rows: int = 15) -> System:
@@ -242,8 +238,15 @@ def slack_free_optimum(
 ) -> np.ndarray | None:
     """max <y, x> + tau * entropies of the shares, rows as inequalities, by Clarabel; None where it does not vouch.
 
-    Rows of finite ``price`` are a penalty. In the shares p: t >= p log p is (-t, p, 1) in the exponential cone, and
-    likewise of 1 - p.
+    Rows of finite ``price`` are a penalty.
+    """
+    return _by_shares(system, scores, np.full(len(scores), tau), price)
+
+
+def _by_shares(system: System, scores: np.ndarray, weights: np.ndarray, price: np.ndarray | None) -> np.ndarray | None:
+    """max <y, x> + entropies of the shares of x in the box, each with its weight.
+
+    In the shares p: t >= p log p is (-t, p, 1) in the exponential cone, and likewise of 1 - p.
     """
     l = len(scores)
     width = system.upper - system.lower
@@ -265,7 +268,7 @@ def slack_free_optimum(
         blocks.append(sp.csc_array(entries, shape=(3 * l, m + 2 * l)))
         sides.append(np.tile([0.0, share, 1.0], l))
         cones = [*cones, *[clarabel.ExponentialConeT()] * l]
-    q = np.concatenate([-scores * width, cost, np.full(2 * l, tau)])
+    q = np.concatenate([-scores * width, cost, weights, weights])
     G, h = sp.csc_array(sp.vstack(blocks)), np.concatenate(sides)
     found = _clarabel(sp.csc_array((len(q), len(q))), q, G, h, cones, TIGHT if len(cost) else TIGHT[:2])
     return None if found is None else system.lower + width * found[:l]

@@ -75,7 +75,7 @@ BROKEN = {
     "flat.json": (_json(A=[1, 2]), "A[0] is 1; expected a list of 2 numbers or an object"),
     "matrix.json": (_json(A="x + y"), "A is the text 'x + y'; expected a list of rows"),
     "unknown-variable.json": (_json(A=[{"7": 1}]), "A[0] names variable '7'; expected one of 0, 1"),
-    "sides.json": (_json(b=[1, 2, 3]), "b has shape (3,) but A has 1 rows"),
+    "sides.json": (_json(b=[1, 2, 3]), "b has shape (3,) but A has 1 row"),
     "ragged.json": (_json(b=[[1], [1, 2]]), "b is a ragged list"),
     "no_side.json": (b'{"version": 1, "variables": 2, "A": [[1, 2]]}', "A was given without b"),
     "names.json": (_json(names=["a", "b"]), "names has length 2, and the set 1 row"),

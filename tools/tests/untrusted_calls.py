@@ -56,7 +56,7 @@ SETS: dict[str, Call] = {
     "sparse nan": ("A[0, 0] is nan", lambda: linsat.Constraints(A=sp.csr_array([[nan, 1.0]]), b=1)),
     "nan side": ("b[0] is nan", lambda: linsat.Constraints(A=ROW, b=[nan])),
     "infinite side": ("d is inf", lambda: linsat.Constraints(C=ROW, d=inf)),
-    "long side": ("b has shape (2,) but A has 1 rows", lambda: linsat.Constraints(A=ROW, b=[1, 2])),
+    "long side": ("b has shape (2,) but A has 1 row", lambda: linsat.Constraints(A=ROW, b=[1, 2])),
     "words as coefficients": ("A is a list of texts", lambda: linsat.Constraints(A=[["one", "two"]], b=1)),
     "None as coefficient": ("A ", lambda: linsat.Constraints(A=[[1, None]], b=1)),
     "complex": ("A has dtype", lambda: linsat.Constraints(A=[[1j, 2]], b=1)),

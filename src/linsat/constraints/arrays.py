@@ -68,6 +68,16 @@ def reject_masked(name: str, value: Any) -> None:
         )
 
 
+def reject_lost(name: str, value: Any) -> None:
+    """The same, and a tensor whose gradients would be lost where the answer is an array of numpy or JAX."""
+    reject_masked(name, value)
+    if is_tensor(value) and value.requires_grad:
+        raise ConstraintError(
+            f"{name} is a tensor of torch that requires gradients; expected an array. Fix: linsat.project with all "
+            f"scores as tensors, which differentiates; or {name}.detach()."
+        )
+
+
 def is_sparse(value: Any) -> bool:
     """Whether the value is a sparse matrix of scipy, or a tensor of torch that is not dense."""
     return not is_dense(value) if is_tensor(value) else scipy.sparse.issparse(value)
@@ -114,7 +124,7 @@ def _regular(name: str, value: Any) -> Array:
             f"{name} is traced by JAX (jit, grad or vmap); expected numbers known by now. Fix: make sets and look "
             f"at points outside; traced numbers of a set come with the call, linsat.project(y, cons, b=b)."
         )
-    reject_masked(name, value)
+    reject_lost(name, value)
     try:
         return np.asarray(value)
     except ValueError:

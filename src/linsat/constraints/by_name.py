@@ -48,7 +48,9 @@ def right_sides_by_name(
             f"rhs is {type(values).__name__}; expected a dict from names of rows to numbers. "
             f"Fix: {{'capacity': 3.0}}, or b=, d=, f= for all rows of a kind."
         )
-    sides, changed, named = constraints._sides(), set[str](), dict[int, str]()
+    sides = constraints._sides()
+    changed: set[str] = set()
+    named: dict[int, str] = {}
     sides |= {side: read(side, given[side]) for side in sides if given and side in given}
     terms = constraints._terms
     inside = {} if terms is None else named_sides(terms, values)
@@ -79,7 +81,7 @@ def duals_by_name(
     constraints: Constraints, values: Mapping[str, Any], read: Callable[[Any], Numbers]
 ) -> dict[str, tuple[list[int], Numbers]]:
     """By name, the rows and their duals (batch..., rows), as ``read`` makes them arrays."""
-    given = dict[int, str]()
+    given: dict[int, str] = {}
     duals: dict[str, tuple[list[int], Numbers]] = {}
     for name, value in values.items():
         rows = _once("start", name, constraints, given)

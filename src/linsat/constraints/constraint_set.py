@@ -317,7 +317,7 @@ class Constraints:
         if by_name is None:
             return made
         named, t = right_sides_by_name(made, by_name)
-        rounding = max(made._rounding, *map(rounding_of, by_name.values()))
+        rounding = max([made._rounding, *map(rounding_of, by_name.values())])
         return made._derived(sides=named, rounding=rounding, terms={} if t is None else {"t": t})
 
     def with_coefficients(self, *, A: Any = None, C: Any = None, E: Any = None) -> Constraints:

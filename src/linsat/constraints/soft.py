@@ -41,8 +41,8 @@ def read_price(value: Any, count: int) -> Numbers:
     price = arrays.read_numbers("price", value)
     if price.ndim and price.shape[-1] not in (1, count):
         raise ConstraintError(
-            f"price has shape {tuple(price.shape)} but {count} rows are softened; expected a number, ({count},) or "
-            f"(batch, {count}). Fix: one price per softened row."
+            f"price has shape {tuple(price.shape)} but {count} {'row is' if count == 1 else 'rows are'} softened; "
+            f"expected a number, ({count},) or (batch, {count}). Fix: one price per softened row."
         )
     check_price(price)
     return price

@@ -8,6 +8,11 @@ from linsat._optional import require
 
 require("jax", extra="jax", purpose="linsat.jax")
 
+import jax  # noqa: E402
+
+from linsat.constraints.constraint_set import Constraints  # noqa: E402
 from linsat.jax.projection import Solution, project, solve  # noqa: E402
+
+jax.tree_util.register_static(Constraints)  # a set may be an argument of a function that JAX traces
 
 __all__ = ["Solution", "project", "solve"]

@@ -13,11 +13,11 @@ import numpy as np
 
 from linsat.arrays.newton import Newton
 from linsat.arrays.presolve import has_even_interior
-from linsat.constraints.arrays import not_numbers, reject_masked, side_by_side
+from linsat.call import SLOT_OF
+from linsat.constraints.arrays import not_numbers, reject_lost, side_by_side
 from linsat.constraints.by_name import right_sides_by_name
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
-from linsat.constraints.modelling import not_a_set
 from linsat.constraints.numbers import slots_given, slots_of
 from linsat.errors import ConstraintError
 from linsat.jax.core import operands_of, solve, unavailable
@@ -25,7 +25,7 @@ from linsat.jax.operands import Answers, Kind, Operands
 from linsat.jax.single import change
 from linsat.objectives import Objective
 from linsat.plan import Numbers, Plan, plan_of
-from linsat.request import DEFAULT, Request, check_options, joint_batch, read_start
+from linsat.request import Request, joint_batch, read_start
 from linsat.verdict.diagnosis import reject_infeasible
 
 Array = Any  # a jax.Array, or a tracer that stands for one
@@ -56,10 +56,8 @@ class TracedCall:
 
 def check(request: Request) -> None:
     """Reject what is no set of constants, no solver for JAX, and unknown ways to handle failure."""
+    request.check()
     constraints, solver = request.constraints, request.options.solver
-    if not isinstance(constraints, Constraints):
-        raise not_a_set(constraints)
-    check_options(request.options)
     if not constraints._fixed:
         constraints.statement()  # says why such a set cannot be a constant of the computation
     if solver is not None and not isinstance(solver, Newton):
@@ -81,23 +79,24 @@ def by_kind(request: Request) -> Request:
 
 def read(y: Any, request: Request) -> TracedCall:
     """Everything a call says, or a `ConstraintError` that names the argument."""
-    constraints, given, objective, options, start = request
+    constraints, given, objective, _, start = request
     check(request)
     scores, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, _scores)
     numbers = {name: floating(name, value) for name, value in given.items()}
     adjusted, freed = constraints._adjustment(), None
     if "f" in numbers:
         dtype = _known(jnp.asarray, given["f"]).dtype
-        freed, adjusted = change(numbers["f"], dtype, None if "E" in numbers else constraints)
+        freed, adjusted = change(jnp.atleast_1d(numbers["f"]), dtype, None if "E" in numbers else constraints)
     slots = slots_of_call(constraints, numbers, scores.shape[-1])
     if not {"lower", "upper"} & slots.keys():
         objective.check_bounds(constraints)
     batch = joint_batch(scores.shape[:-1], constraints.batch_shape)
     for name, slot in slots.items():
-        batch = _joint(batch, slot.shape[:-1], name)
+        stated = " and ".join(given for given in numbers if Numbers._fields[SLOT_OF[given]] == name)
+        batch = _joint(batch, slot.shape[:-1], stated)
     width = scores.shape[-1]
     objective = objective.read(constraints._layout, batch, width)
-    plan = plan_of(constraints, objective, options.solver or DEFAULT, width, given=bool(slots))
+    plan = plan_of(constraints, objective, request.solver, width, given=bool(slots))
     if plan.constant:
         _require_consistent(plan, constraints)
     own = slots_of(constraints, width, batch if constraints.batch_shape or slots else (), slots)
@@ -128,7 +127,7 @@ def _rest_of_sides(
         elif name == "f" and change is not None:
             parts.append(change)
         else:
-            parts.append(np.zeros(given[name].shape[-1]))
+            parts.append(np.zeros(side.shape[-1]))
     if all(isinstance(part, np.ndarray) and not part.any() for part in parts):
         return None
     whole = jnp.asarray(side_by_side(parts), jax.dtypes.canonicalize_dtype(np.float64))
@@ -179,7 +178,7 @@ def _known(function: Any, value: Any) -> Any:
 
 
 def _scores(name: str, y: Any) -> Array:
-    reject_masked(name, y)
+    reject_lost(name, y)
     try:
         scores = _known(jnp.asarray, y)
     except (TypeError, ValueError):
@@ -191,7 +190,7 @@ def _scores(name: str, y: Any) -> Array:
 
 def floating(name: str, value: Any) -> Array:
     """A number of a call in the precision of JAX."""
-    reject_masked(name, value)
+    reject_lost(name, value)
     try:
         array = _known(jnp.asarray, value)
     except (TypeError, ValueError):
@@ -227,7 +226,9 @@ def _in_shape(constraints: Constraints, name: str, array: Array, width: int) -> 
     matrix = constraints._matrices[block]
     rows, count = matrix.shape[0], len(matrix.row)
     if name != block:
-        if array.ndim == 0 or array.shape[-1] != rows:
+        if array.ndim == 0:
+            return jnp.broadcast_to(array, (rows,))
+        if array.shape[-1] != rows:
             raise ConstraintError(
                 f"{name} has shape {array.shape}; expected (..., {rows}). Fix: one right-hand side per row."
             )

@@ -15,7 +15,7 @@ from linsat.constraints.layout import flatten
 from linsat.constraints.plain_rows import PlainRows, Selection, Stated, stated_numbers
 from linsat.jax.call import Array, check, floating, slots_of_call
 from linsat.objectives import Objective
-from linsat.request import DEFAULT, Request, read_start
+from linsat.request import Request, read_start
 from linsat.status import Status
 
 
@@ -38,7 +38,7 @@ def with_formulas(y: Any, request: Request) -> Any:
     begin = None if start is None else rows.start(start)
     codes, selection = None, None
     if len(rows.joint):
-        codes, selection = _asked(rows, constraints, stated, scores, objective, options.solver, batch, start)
+        codes, selection = _asked(rows, constraints, stated, scores, objective, request.solver, batch, start)
         if begin is not None:  # a formula that does not bind has no multiplier
             binds = selection.masks[..., 1 : 1 + len(rows.joint)]
             begin = begin.at[..., np.flatnonzero(rows.is_joint)].multiply(binds)
@@ -63,7 +63,7 @@ def with_formulas(y: Any, request: Request) -> Any:
 def _stated(constraints: Constraints, given: Any, width: int) -> Stated:
     """The numbers of a set with those of the call in their places, (batch..., .) in the precision of JAX."""
     own = stated_numbers(constraints)
-    numbers = {name: jnp.asarray(value, jnp.zeros(0).dtype) for name, value in given.items()}
+    numbers = {name: floating(name, value) for name, value in given.items()}
     inner = {name: numbers.pop(name) for name in ("T", "t") if name in numbers}
     slots = slots_of_call(constraints, numbers, width)
     parts = own._replace(**slots, **inner)
@@ -104,7 +104,7 @@ def _asked(
         own_numbers = dict(zip(names, flat[1 + len(numbers) :], strict=True))
         spread = replace(objective, **own_numbers) if names else objective  # type: ignore[type-var]
         numbers = Stated(*flat[1 : 1 + len(stated)])
-        chosen = formulas.choose(constraints, numbers, flat[0], spread, solver or DEFAULT, begin)
+        chosen = formulas.choose(constraints, numbers, flat[0], spread, solver, begin)
         selection = rows.selection(terms, chosen.choice, width, lead)
         return chosen.counts[0].reshape(lead).astype(np.int8), *(part.astype(np.int8) for part in selection)
 

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from linsat import formulas, numpy_door, projection
+from linsat import numpy_door, projection
 from linsat.arrays import Newton
 from linsat.call import Call
-from linsat.constraints.arrays import reject_masked
+from linsat.constraints.arrays import reject_lost
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.numbers import slots_given
 from linsat.failures import settle
@@ -112,7 +112,7 @@ def project(
     if answer is not None:
         return answer.x if isinstance(answer, Solution) else answer
     request = by_kind(request)
-    if formulas.takes(constraints):
+    if request.has_formulas:
         return with_formulas(y, request).x
     call = read(y, request)
     return call.restored(_settled(call, call.solve()).x)
@@ -142,7 +142,7 @@ def solve_request(y: Any, request: Request) -> Solution:
     if answer is not None:
         return answer
     request = by_kind(request)
-    if formulas.takes(request.constraints):
+    if request.has_formulas:
         return with_formulas(y, request)
     call = read(y, request)
     answers, batch = _settled(call, call.solve()), call.batch
@@ -180,7 +180,7 @@ def _outside_traces(y: Any, request: Request, by_core: Callable[[Any, Request], 
     if host is None:
         return None
     with jax.default_device(host.device):
-        if not formulas.takes(request.constraints):
+        if not request.has_formulas:
             with suppress(numpy_door.NotHere):
                 return by_core(host.scores, host.request)
         return _by_torch(host.scores, host.request)
@@ -203,7 +203,7 @@ def _on_host(y: Any, request: Request) -> _Host | None:
             device = own
             # bfloat16 is none of numpy's.
             short = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.kind != "f"
-            if short and not formulas.takes(request.constraints):
+            if short and not request.has_formulas:
                 return None
     check(request)
     if objective.native is None or (solver is not None and solver.backend == "arrays"):
@@ -255,8 +255,12 @@ def _by_torch(scores: Any, request: Request) -> Solution | None:
 
 def _number_to_numpy(name: str, value: Any) -> Any:
     """A number of a call; those by the names of rows or variables one by one."""
-    reject_masked(name, value)
-    return jax.tree.map(_to_numpy, value) if isinstance(value, Mapping) else np.asarray(value)
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            reject_lost(f"{name}[{key!r}]", one)
+        return jax.tree.map(_to_numpy, dict(value))
+    reject_lost(name, value)
+    return np.asarray(value)
 
 
 def _to_numpy(leaf: Any) -> Any:

@@ -16,7 +16,6 @@ from linsat.call import Call
 from linsat.constraints.arrays import given_tensor, to_tensor
 from linsat.constraints.constraint_set import Constraints
 from linsat.constraints.layout import Arrangement, flatten
-from linsat.constraints.modelling import not_a_set
 from linsat.constraints.numbers import slots_of, values_on
 from linsat.errors import ConstraintError
 from linsat.native.batch import Answer
@@ -24,7 +23,7 @@ from linsat.numpy_door import read_scores as numpy_scores
 from linsat.objectives import Objective
 from linsat.objectives.base import check_spread
 from linsat.plan import Numbers, Plan, Solver, plan_of
-from linsat.request import DEFAULT, Request, check_options, check_range, joint_batch, read_start, with_numbers
+from linsat.request import Request, check_range, joint_batch, read_start, with_numbers
 from linsat.solution import Solution, bound_duals
 from linsat.torch.self_check import trusted
 
@@ -62,11 +61,9 @@ class Reading:
     def of(cls, y: Any, request: Request, slots: Mapping[str, Any] | None = None) -> Reading:
         """``slots``: the numbers given, as `slots_given` reads them."""
         constraints, given, objective, options, start = request
-        if not isinstance(constraints, Constraints):
-            raise not_a_set(constraints)
-        check_options(options)
+        request.check()
         _reject_recorders()
-        solver = DEFAULT if options.solver is None else options.solver
+        solver = request.solver
         like, arrangement = flatten("y", y, constraints._layout, constraints.num_variables, read_scores)
         if not tracing(like) and like.dtype is not torch.float64:
             check_range(like.dtype, torch.finfo(like.dtype).max, constraints)
@@ -337,6 +334,10 @@ def read_scores(name: str, y: Any) -> Tensor:
     if not isinstance(y, torch.Tensor):
         raise ConstraintError(
             f"{name} is {type(y).__name__}; expected a tensor, as the other scores are. Fix: torch.as_tensor({name})."
+        )
+    if y.is_nested:
+        raise ConstraintError(
+            f"{name} is a nested tensor; expected one array. Fix: linsat.project_each, for scores of several lengths."
         )
     tensor = y.resolve_neg()
     if not tensor.is_floating_point():

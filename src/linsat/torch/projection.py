@@ -17,6 +17,7 @@ from linsat._transforms import forward_mode, outside_graphs, recorded, tracing, 
 from linsat.arrays.newton import Newton
 from linsat.arrays.problem import Tensor
 from linsat.call import keep
+from linsat.constraints.arrays import is_jax
 from linsat.constraints.numbers import slots_given
 from linsat.errors import ConstraintError
 from linsat.native import batch as native
@@ -42,7 +43,7 @@ def project(y: Any, request: Request) -> Any:
     call = None if key is None else constraints._calls.get(key)
     if call is not None:
         return point(call.with_given(constraints, given) if given else call, y)
-    slots = slots_given(constraints, given) if given and plain else None
+    slots = slots_given(constraints, given) if given and plain and not any(map(is_jax, given.values())) else None
     reading = Reading.of(y, filled(request) if slots is None else request, slots)
     scores = reading.scores
     if _unrolls(reading.solver):
@@ -95,7 +96,7 @@ def arguments_of(reading: Reading) -> Arguments:
 def _key(y: Any, request: Request) -> Any:
     """What a call depends on besides the numbers in y and those given, where all of that is plain; else None."""
     key = key_of(request)
-    if key is None or type(y) is not torch.Tensor:
+    if key is None or type(y) is not torch.Tensor or y.is_nested:
         return None
     key = y.shape, y.dtype, y.device, y.layout, *key
     for name, value in request.given.items():

@@ -113,18 +113,18 @@ def slope(variables, u, v, T, width, places, OBJECTIVE: tl.constexpr, WEIGHTED: 
     """dx / d(A'nu)."""
     if OBJECTIVE == ENTROPY:
         p = sigmoid(u / T)
-        found = width * width * (p * (1.0 - p) / T)
+        change = width * width * (p * (1.0 - p) / T)
     elif OBJECTIVE == KL:
         p, _, inside = exponential(variables, u, v, T, places)
-        found = tl.where(inside, p, 0.0) / T
+        change = tl.where(inside, p, 0.0) / T
     else:
         low, high = tl.load(variables + LOWER * places + v), tl.load(variables + UPPER * places + v)
         if WEIGHTED:
             q = tl.load(variables + WEIGHT * places + v)
-            found = tl.where((u / q > low) & (u / q < high), width / q, 0.0)
+            change = tl.where((u / q > low) & (u / q < high), width / q, 0.0)
         else:
-            found = tl.where((u > low) & (u < high), width, 0.0)
-    return found
+            change = tl.where((u > low) & (u < high), width, 0.0)
+    return change
 
 
 @triton.jit

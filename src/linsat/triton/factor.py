@@ -33,8 +33,8 @@ def split_rows(rows, row_work, moving, extra, damping, ridge, slots, POSITIONS: 
     inverse = tl.load(rows + INVERSE * POSITIONS + i)
     raw = tl.load(row_work + RAW * POSITIONS + i)
     diagonal = regular(raw * inverse * inverse + extra, damping, ridge, DTYPE)
-    found = tl.where(moving, tl.where(i < slots, 1.0 / diagonal, inverse), 0.0)
-    tl.store(row_work + SPLIT * POSITIONS + i, found)
+    split = tl.where(moving, tl.where(i < slots, 1.0 / diagonal, inverse), 0.0)
+    tl.store(row_work + SPLIT * POSITIONS + i, split)
     # What else is on the diagonal of the others; negative: the row does not move.
     tl.store(row_work + OUT * POSITIONS + i, tl.where(moving, extra, -1.0))
     tl.debug_barrier()

@@ -103,12 +103,12 @@ def find_direction(
             POSITIONS, TS, TM, BLOCK, BLOCKS, DTYPE,
         )  # fmt: skip
     solve(rows, row_work, W, S, slots, others, POSITIONS, BLOCK, BLOCKS, DTYPE)
-    found = tl.where(moving, tl.load(row_work + OUT * POSITIONS + i), 0.0)
+    direction = tl.where(moving, tl.load(row_work + OUT * POSITIONS + i), 0.0)
     if OBJECTIVE != EUCLIDEAN:
-        largest = tl.max(tl.abs(found), 0)
-        found = found * tl.where(largest > longest, longest / largest, 1.0)
+        largest = tl.max(tl.abs(direction), 0)
+        direction = direction * tl.where(largest > longest, longest / largest, 1.0)
     # Duals that are held stay: a large residual shortens no step.
-    tl.store(row_work + DIRECTION * POSITIONS + i, -tl.where(moving, found, r))
+    tl.store(row_work + DIRECTION * POSITIONS + i, -tl.where(moving, direction, r))
     tl.debug_barrier()
     return dropped
 
@@ -286,9 +286,9 @@ def write_answer(
             v, _ = tile_places(slot, member, members, TS, TM)
             u = tl.load(variable_work + (U + state) * places + v)
             p, _ = point(variables, u, v, T, places, OBJECTIVE, WEIGHTED)
-            found = tl.load(variables + BASE * places + v) + tl.load(variables + WIDTH * places + v) * p
+            value = tl.load(variables + BASE * places + v) + tl.load(variables + WIDTH * places + v) * p
             j = tl.load(variable_of + v)
-            tl.store(x + j, found, mask=j >= 0)
+            tl.store(x + j, value, mask=j >= 0)
     i = tl.arange(0, POSITIONS)
     own = tl.load(row_of + i)
     tl.store(mu + own, tl.load(row_work + (MU + state) * POSITIONS + i), mask=own >= 0)

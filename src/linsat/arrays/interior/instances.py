@@ -23,7 +23,7 @@ from linsat.verdict.programs import linear_program
 from linsat.verdict.system import Deadline, LinearSystem
 
 Array = np.ndarray
-# What a few of Newton's steps from duals (1, k) make of an instance: duals and x; None: they have not arrived.
+# What a few of Newton's steps from duals (1, k) make of an instance: duals and x; None: they have not converged.
 Polish = Callable[[int, Array], tuple[Array, Array] | None]
 Cost = Callable[[Program, int], Program]
 
@@ -57,7 +57,7 @@ def _modelled_cost(problem: Problem, instance: int) -> Tsallis | None:
 
 
 def rest(problem: Problem, tol: float) -> Claim:
-    """What no step at all makes of it: arrived where no row binds."""
+    """What no step at all makes of it: converged where no row binds."""
     claim = Claim.empty(problem, "newton")
     claim.mu = problem.mu_at_rest()
     at = problem.evaluate(claim.mu, problem.objective, problem.linear_term())
@@ -108,9 +108,9 @@ def solve(problem: Problem, options: Newton, polish: Polish, cost: Cost | None =
         claim.x[instance] = optimum.x[: problem.rows.shape[1]]
         claim.steps[instance] = optimum.steps
         polished = not problem.rows.sparse and _polished(problem, instance, options.tol, claim, polish)
-        arrived = polished or optimum.error <= tol
-        stop = _seen(problem, instance, (elastic, program, whole), claim, tol, deadline, arrived)
-        claim.stops[instance] = stop if arrived or stop is Stop.ARRIVED else _ending(whole, optimum, deadline)
+        converged = polished or optimum.error <= tol
+        stop = _seen(problem, instance, (elastic, program, whole), claim, tol, deadline, converged)
+        claim.stops[instance] = stop if converged or stop is Stop.ARRIVED else _ending(whole, optimum, deadline)
     return claim
 
 
@@ -172,12 +172,12 @@ def _seen(
     claim: Claim,
     tol: float,
     deadline: Deadline,
-    arrived: bool,
+    converged: bool,
 ) -> Stop:
     """What an answer is by the duality gap of x and duals as returned, and by its rows; not by the method's own error.
 
     Rows that hold only because x is so far away, or only at huge duals, may be rows that cannot hold: where the method
-    says that it has arrived, that is put to an exact verdict, and nothing is claimed where there is none.
+    says that it has converged, that is put to an exact verdict, and nothing is claimed where there is none.
     """
     elastic, program, whole = solved
     x, unit = claim.x[instance], one(problem.scale, instance)
@@ -189,7 +189,7 @@ def _seen(
     system, unit = hard_rows(problem, instance, x), unit[~soft]
     if gap.rows <= INTERIOR_GAP * tol and (system.outside(x) <= tol * unit).all():
         return Stop.ARRIVED
-    if not arrived:
+    if not converged:
         return Stop.STALLED
     return _can_hold(system, tol * unit, min(JUDGE_SECONDS, deadline.remaining))
 
@@ -214,7 +214,7 @@ def can_hold(problem: Problem, points: Array, solver: Newton) -> list[Stop]:
 
 
 def _polished(problem: Problem, instance: int, tol: float, claim: Claim, polish: Polish) -> bool:
-    """Replace an answer by what a few of Newton's steps make of it, where they arrive and its rows hold as well."""
+    """Replace an answer by what a few of Newton's steps make of it, where they converge and its rows hold as well."""
     if not np.isfinite(claim.mu[instance]).all():
         return False
     # One after another: sums over a batch round as its size has it, and no answer may depend on the others.
@@ -230,7 +230,7 @@ def _polished(problem: Problem, instance: int, tol: float, claim: Claim, polish:
 
 
 def _ending(program: Program, optimum: Optimum, deadline: Deadline) -> Stop:
-    """Why the method ended where it has not arrived."""
+    """Why the method ended where it has not converged."""
     if optimum.out_of_time:
         return Stop.TIME_LIMIT
     return Stop.STALLED if _recession(program, deadline) is None else Stop.UNBOUNDED
