@@ -69,6 +69,7 @@ class Record:
     reports: dict[str, dict[str, int]] = field(default_factory=dict)  # infeasible systems by how far they are from it
     checks: dict[str, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)  # feasible systems that were not solved, as `make` draws them
     machine: dict[str, Any] = field(default_factory=dict)
 
     def add(self, case: Case, verdict: Verdict, label: str, seconds: float) -> None:
@@ -93,6 +94,9 @@ class Record:
             _merge(self.reports.setdefault(f"{case.excess:g}", {}), verdict.reports)
         _merge(self.checks, verdict.checks)
         self.findings += [f"{label}: {text}" for text in verdict.findings]
+        open_ = {s: n for s, n in verdict.statuses.items() if s not in ("converged", "refused")}
+        asked = ", ".join([family, *options_of(case)])
+        self.reported += [f"{label}: {count} {status}, {asked}" for status, count in sorted(open_.items())]
 
     def done(self, goals: Goals) -> bool:
         return all(getattr(self, kind) >= goals.of(kind) for kind in KINDS)
@@ -163,7 +167,12 @@ def run(record: Record, goals: Goals, path: Path, show: Show, failures: Path = F
         label = f"{kind} {record.seed}/{number}"
         case, depth = make(kind, record.seed, number)
         began = time.process_time()
-        verdict = _judge_in_time(case, depth)
+        try:
+            verdict = _judge_in_time(case, depth)
+        except KeyboardInterrupt:
+            setattr(record, f"next_{kind}", number)
+            record.save(path)
+            raise
         record.add(case, verdict, label, time.process_time() - began)
         if verdict.findings and kept < _MOST_KEPT:
             kept += 1

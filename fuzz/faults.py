@@ -126,11 +126,10 @@ def native(arguments: argparse.Namespace) -> bool:
         done = subprocess.run(
             [sys.executable, *words],
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             text=True,
             cwd=HERE.parent,
             check=False,
-        )
+        )  # progress goes to stderr; what is done already is kept, and the same command goes on
         *_, statuses, calls, verdict = ["", "", "", *done.stdout.strip().splitlines()]
         clean = done.returncode == 0 and calls.endswith(" 0 promises broken")
         found[kind] = {

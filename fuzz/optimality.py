@@ -248,17 +248,19 @@ def _of_rows(case: Case, system: int, x: Array, duals: Array) -> tuple[Array, Ar
     added = np.where(case.hard & (np.abs(gap) <= ROWS_HOLD * row_size(case, system, x)), 0.0, added)
     tight = np.abs(gap) <= off + ROWS_HOLD * (1 + np.abs(A) @ np.abs(x))
     if case.objective == "entropic":
-        _add_slack(case, system, gap, off, duals, added, loss)
+        _add_slack(case, system, x, gap, off, duals, added, loss)
     return added, loss, tight & case.hard
 
 
-def _add_slack(case: Case, system: int, gap: Array, off: Array, duals: Array, added: Array, loss: Array) -> None:
+def _add_slack(
+    case: Case, system: int, x: Array, gap: Array, off: Array, duals: Array, added: Array, loss: Array
+) -> None:
     """The hard inequalities of the paper's layer: tau S / scale times the relative entropy of their slack share.
 
     a x + S z = b with S = b - least; c x + S z = d + S with S = most - d, or g (d - least), g = floor((most - least) /
     (d - least)), for c >= 0; the temperature of a share is in units of the row's mean |coefficient * width|.
     """
-    A, side = case.matrix_of(system), case.sides[system]
+    A, side, size = case.matrix_of(system), case.sides[system], row_size(case, system, x)
     low, high = A * case.lower, A * case.upper
     least, most = np.minimum(low, high).sum(1), np.maximum(low, high).sum(1)
     reach = np.abs(A) * (case.upper - case.lower)
@@ -275,8 +277,10 @@ def _add_slack(case: Case, system: int, gap: Array, off: Array, duals: Array, ad
             share = S - gap[i]
         if 1e-9 * scale[i] >= S:  # no room but rounding: an equation
             continue
-        z = np.clip(share / S, 0.0, 1.0)
         v = np.longdouble(scale[i] * duals[i] / case.tau)
+        # Of sides as far off as a row may be violated, that which the dual asks for, as of rows without slack.
+        asked, near = np.exp(-np.logaddexp(0, -v)), ROWS_HOLD * size[i] / S
+        z = np.clip(np.clip(asked, share / S - near, share / S + near), 0.0, 1.0)
         added[i] = case.tau * S / scale[i] * float(_relative_entropy(np.longdouble(z), v))
         inside = np.clip(z, off[i] / S, 1 - off[i] / S) if off[i] < S / 2 else 0.5
         pull = abs(duals[i]) + case.tau / scale[i] * abs(np.log(max(inside, 1e-300) / max(1 - inside, 1e-300)))

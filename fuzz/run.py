@@ -3,7 +3,8 @@
 Random systems with a known truth go through `linsat.solve` and `linsat.project`; every claim the answer makes is
 checked from outside. The record (counts by family, statuses, worst violation, seconds) is written to
 ``OUT/seed-S.json`` as the run goes; the same command continues it. Failing cases are made small and written to
-fuzz/failures/, which tests/verdict/test_fuzz_regressions.py replays. Exit code 1 if there are findings.
+fuzz/failures/, which tests/verdict/test_fuzz_regressions.py replays; of systems that were reported, not solved, the
+record has the kind, seed and number that `fuzz.campaign.make` draws them from. Exit code 1 if there are findings.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ def main() -> int:
         judge_again(record)
         record.save(path)
     else:
-        _run_with_bar(record, goals, path, console)
+        try:
+            _run_with_bar(record, goals, path, console)
+        except KeyboardInterrupt:
+            print(f"Interrupted; the same command goes on from {path}.", file=sys.stderr)
+            return 130
     _print(record, path, console)
     return 1 if record.findings else 0
 
@@ -112,6 +117,9 @@ def _print(record: Record, path: Path, console: Console) -> None:
     console.print("Checks: " + ", ".join(f"{count:,} {name}" for name, count in sorted(record.checks.items())))
     console.print(f"{len(record.findings)} findings; record in {path}")
     for text in record.findings[:20]:
+        console.print("  " + text, markup=False)
+    console.print(f"{len(record.reported)} reported, not solved")
+    for text in record.reported[:20]:
         console.print("  " + text, markup=False)
 
 

@@ -1,4 +1,4 @@
-"""``python -m fuzz.tables [RUN]``: the tables of docs/reliability.md from the records in results/.
+"""``python -m fuzz.tables [RUN]``: all tables of docs/reliability.md from the records in results/.
 
 RUN is the record of a fuzzing run, such as out/fuzz/seed-1.json; it becomes the recorded one, results/fuzz.json.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fuzz import real_systems
 from fuzz.families import FAMILIES
 from fuzz.structured import STRUCTURED
 
@@ -180,5 +181,7 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         RECORD.write_text(Path(sys.argv[1]).read_text(encoding="utf-8"), encoding="utf-8")
     recorded = json.loads(RECORD.read_text(encoding="utf-8"))
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), recorded, fault_records()), encoding="utf-8")
+    page = filled(PAGE.read_text(encoding="utf-8"), recorded, fault_records())
+    of_real = json.loads((RESULTS / "real_systems.json").read_text(encoding="utf-8"))
+    PAGE.write_text(real_systems.filled(page, of_real), encoding="utf-8")
     print(f"written: {PAGE}")

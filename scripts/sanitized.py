@@ -3,7 +3,7 @@
     python scripts/sanitized.py                      both builds
     python scripts/sanitized.py thread               one of memory, thread
     python scripts/sanitized.py --in-c               only the tests in C, a minute
-    python scripts/sanitized.py --in-c --calls 1000000 --seed 7
+    python scripts/sanitized.py --in-c --calls 1000000 --seed 7     goes on where it was interrupted
 
 ``memory`` is compiled with gcc's -fsanitize=address,undefined and ``thread`` with -fsanitize=thread, each beside a copy
 of the package in a temporary folder, which the tests import. Both variants of the kernel are tested. Only the kernel is
@@ -19,12 +19,16 @@ Exit code 0: nothing was found and the tests passed; 1: else; 2: the command was
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from pathlib import Path
 
 import c_tests
@@ -58,6 +62,7 @@ int main(void) {
     return waitpid(child, &status, 0) != child || status;
 }
 """
+_AT_ONCE, _LINE_EVERY = 5_000, 10.0  # calls, and seconds between two lines of progress
 BUILDS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     "memory": ("address,undefined", ["libasan.so", "libubsan.so"], MEMORY),
     "thread": ("thread", ["libtsan.so"], THREAD),
@@ -86,18 +91,56 @@ def build(sanitizers: str, folder: Path) -> None:
     subprocess.run([*command, "-o", str(kernel / "_core.abi3.so"), "-lm", "-lpthread"], check=True)
 
 
-def test_in_c(compiler: str, kind: str, folder: Path, fuzz: list[str]) -> bool:
+def test_in_c(compiler: str, kind: str, folder: Path, calls: int, seed: int) -> bool:
     """Build and run the tests in C; a sanitizer that finds something ends the program with another exit code."""
     flags = [flag for flag in FLAGS.split() if flag not in ("-fPIC", "-shared")]
     program = c_tests.build(folder, compiler, *flags, f"-fsanitize={BUILDS[kind][0]}")
     env = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1", **THREAD}
     print(f"\n== {kind}, in C, {compiler}", flush=True)
     codes = [
-        subprocess.run([str(program), *options], env=env, check=False).returncode
-        for options in ([], *c_tests.VARIANTS, fuzz)
+        subprocess.run([str(program), *options], env=env, check=False).returncode for options in ([], *c_tests.VARIANTS)
     ]
+    codes.append(fuzz(program, env, calls, f"{kind}-{seed}-{calls}", seed))
     print(f"{kind}, in C: {'FAILED' if any(codes) else 'passed'}", flush=True)
     return not any(codes)
+
+
+def fuzz(program: Path, env: dict[str, str], calls: int, name: str, seed: int) -> int:
+    """So many random and hostile calls, some at a time; what is done is kept in out/native/ for the same sources."""
+    kept, digest = ROOT / "out" / "native" / f"{name}.json", hashlib.sha256()
+    for path in sorted([*c_tests.CORE.glob("*.[ch]"), *c_tests.FOLDER.glob("*.[ch]")]):
+        digest.update(path.read_bytes())
+    done, broken, statuses, of = 0, 0, Counter[str](), digest.hexdigest()
+    if kept.exists() and (state := json.loads(kept.read_text()))["sources"] == of:
+        done, broken, statuses = state["done"], state["broken"], Counter(state["statuses"])
+        print(f"going on after {done:,} calls", file=sys.stderr)
+    began, first, said = time.monotonic(), done, 0.0
+    while done < calls:
+        count = min(_AT_ONCE, calls - done)
+        command = [str(program), "--fuzz", str(count), str(seed), str(done)]
+        ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        lines = ran.stdout.strip().splitlines()
+        if ran.returncode not in (0, 1) or len(lines) < 2:
+            print(ran.stdout[-2000:], ran.stderr[-8000:], f"of {' '.join(command[1:])}", sep="\n", flush=True)
+            return ran.returncode or 1
+        print(*lines[:-2], sep="\n", end="\n" if lines[:-2] else "", flush=True)
+        statuses.update({status: int(n) for status, _, n in (part.rpartition(" ") for part in lines[-2].split(", "))})
+        done, broken = done + count, broken + int(lines[-1].split()[2])
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        part = kept.with_suffix(".part")
+        part.write_text(json.dumps({"sources": of, "done": done, "broken": broken, "statuses": statuses}))
+        part.replace(kept)
+        now = time.monotonic()
+        if now - said > _LINE_EVERY:
+            said, left = now, (now - began) / (done - first) * (calls - done)
+            print(
+                f"{done / calls:4.0%}  {done:,} calls, {broken} promises broken, {left / 60:.0f} min left",
+                file=sys.stderr,
+            )
+    print(", ".join(f"{status} {n}" for status, n in statuses.items()))
+    print(f"{done} calls, {broken} promises broken", flush=True)
+    kept.unlink(missing_ok=True)
+    return broken > 0
 
 
 def library(name: str) -> str:
@@ -156,7 +199,7 @@ def main() -> int:
         left_out = LEFT_OUT if able[0] == "gcc" else LEFT_OUT + FORKS
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            clean.append(test_in_c(able[0], kind, folder, ["--fuzz", str(arguments.calls), str(arguments.seed)]))
+            clean.append(test_in_c(able[0], kind, folder, arguments.calls, arguments.seed))
             if arguments.in_c:
                 continue
             if left_out != LEFT_OUT:

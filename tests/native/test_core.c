@@ -4,7 +4,7 @@
  *     test_core --plain       the same without AVX2; --avx2: without AVX-512
  *     test_core --no-fork     the same without a child process, which emulators do not let start threads
  *     test_core --answers     answers and gradients of a fixed list of problems, to compare machines
- *     test_core --fuzz CALLS SEED   random and hostile calls (fuzz_core.c)
+ *     test_core --fuzz CALLS SEED FIRST   random and hostile calls from number FIRST on (fuzz_core.c)
  */
 #include <stdlib.h>
 #ifndef _WIN32
@@ -15,7 +15,7 @@
 #include "call.h"
 #include "check.h"
 
-int fuzz(uint64_t calls, uint64_t seed); /* fuzz_core.c */
+int fuzz(uint64_t calls, uint64_t seed, uint64_t first); /* fuzz_core.c */
 
 enum { MOST = 256 };
 
@@ -625,7 +625,8 @@ int main(int count, char **arguments) {
         if (!strcmp(arguments[i], "--plain")) limit_instructions(0);
         if (!strcmp(arguments[i], "--avx2")) limit_instructions(1);
     }
-    if (!strcmp(wanted, "--fuzz") && count > 3) return fuzz(strtoull(arguments[2], NULL, 10), strtoull(arguments[3], NULL, 10));
+    if (!strcmp(wanted, "--fuzz") && count > 4)
+        return fuzz(strtoull(arguments[2], NULL, 10), strtoull(arguments[3], NULL, 10), strtoull(arguments[4], NULL, 10));
     if (!strcmp(wanted, "--answers")) {
         print_answers();
         return 0;

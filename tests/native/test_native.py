@@ -44,7 +44,7 @@ def test_in_c(program, options):
 
 @needs_compiler
 def test_random_and_hostile_calls_break_no_promise(program):
-    assert _run(program, "--fuzz", "5000", "3").endswith("5000 calls, 0 promises broken\n")
+    assert _run(program, "--fuzz", "5000", "3", "0").endswith("5000 calls, 0 promises broken\n")
 
 
 @needs_compiler
