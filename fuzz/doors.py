@@ -78,9 +78,8 @@ def _compare(
     verdict.checks[door] += 1
     words, points = answer
     pairs = {(a, b) for a, b in zip(words, torchs[0], strict=True) if a != b}
-    if (
-        door == "JAX" and case.objective == "tsallis"
-    ):  # of which the host's interior-point method solves more (docs/jax.md)
+    # Of these the host's interior-point method, or its judge of an x that ran off, solves more (docs/jax.md).
+    if door == "JAX" and case.objective in ("tsallis", "kl", "quadratic", "metric"):
         verdict.checks["JAX, reported where the host solves"] += len(pairs)
         pairs -= {("step_limit", "converged"), ("stalled", "converged")}
     if pairs:

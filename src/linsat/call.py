@@ -229,7 +229,8 @@ class Call:
             own = numbers.select(np.array([instance]))
             statement = few.state(own, tuple(one.objective.parameters().values()), 1)
             answer = few.solve(statement, one.scores, np.empty_like(one.scores), one.multipliers(mu))
-            return ((answer.duals * one.scale)[0], answer.x[0]) if answer.solved else None
+            arrived = answer.solved or len(answer.far)  # whether rows can hold is asked of what is returned
+            return ((answer.duals * one.scale)[0], answer.x[0]) if arrived else None
 
         return polish
 

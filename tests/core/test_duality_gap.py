@@ -268,3 +268,21 @@ def test_tsallis(alpha: float) -> None:
             missed += true > 1e-8 and found < 0.5 * true
     assert seen > 100
     assert missed == 0
+
+
+@pytest.mark.parametrize("away", [1e-3, 0.1, 1.0])
+def test_tsallis_far_away(away: float) -> None:
+    """At x of 1e16 errors of u of 1e-13 are no excuse for every gap there is."""
+    alpha, tau, x = 1.1, 0.002, 1e16
+    v = (1 + away) ** 0.1 * x**0.1  # asks for (1 + away) x
+    u = float(tau * (v - 1 / alpha) / (alpha - 1))
+    p = one_row(
+        matrix=sp.csr_array(np.ones((1, 1))), row_lower=np.array([x]), row_upper=np.array([x]), lower=np.zeros(1),
+        upper=np.array([np.inf]), linear=np.array([1.0]), quadratic=np.array([tau]), entropy=np.zeros(1),
+    )  # fmt: skip
+    found = duality_gap(p, np.array([x]), np.array([u - 1.0]), tsallis=linsat.Tsallis(alpha, tau)).columns
+    with localcontext() as context:
+        context.prec = 60
+        true = float(tsallis_excess(alpha, tau, 1e30, Decimal(u), x))
+    size = 1.0 + x + tau * (x**alpha - x) / (alpha * (alpha - 1))
+    assert found == pytest.approx(true / size, rel=0.01, abs=1e-12)

@@ -184,7 +184,7 @@ def _seen(
     soft = one(problem.soft, instance)
     lacking, own = elastic.broken(program, x), _modelled_cost(problem, instance)
     gap = duality_gap(whole, np.append(x, lacking), claim.mu[instance] / unit, soft, own)
-    if not gap.columns + gap.room <= INTERIOR_GAP * tol:
+    if not max(gap.columns, 0.0) + gap.room <= INTERIOR_GAP * tol:  # what rounding forgives of columns is theirs alone
         return Stop.STALLED
     system, unit = hard_rows(problem, instance, x), unit[~soft]
     if gap.rows <= INTERIOR_GAP * tol and (system.outside(x) <= tol * unit).all():
