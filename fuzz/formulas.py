@@ -29,6 +29,7 @@ _WORTH = 1e-7  # of a value, relative to its size
 _APART = 1e-7  # of two doors
 _STEP = 3e-5  # of finite differences, relative to the scores
 _AGREE, _OFF = 1e-3, 3e-3  # of differences among themselves, and of the gradient from them
+_DENSE_ROWS = 256  # beyond them Quadratic may not take formulas
 _ROUNDING = 64 * np.finfo(np.float64).eps
 
 
@@ -114,6 +115,11 @@ def judge_case(case: Case, formulas: list[Formula], verdict: Verdict, library: A
         solution = library.solve(y, cons, objective=objective, on_failure="ignore")
     except linsat.InfeasibleError as error:
         verdict.find("false infeasible", f"formulas {kinds}: {error}")
+        return
+    except linsat.ConstraintError:  # the core factors full matrices densely; what is too large for that is rejected
+        if case.P is None or len(case.senses) <= _DENSE_ROWS:
+            raise
+        verdict.checks["formulas, refused"] += 1
         return
     status = str(solution.status.item())
     verdict.checks["formulas"] += 1

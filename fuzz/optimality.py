@@ -68,7 +68,7 @@ def duality_gap(case: Case, system: int, y: Array, x: Array, duals: Array) -> Ga
     odd_rows = tight & large
     # The slack share of a row whose variables are all forced is what it is, whatever its dual says. Where a row holds
     # with equality, variables may also be at their ends because the scores want them there.
-    stuck = large & ~tight & ~((A != 0) & (case.upper > case.lower) & ~ends).any(1)
+    stuck = large & case.hard & ~tight & ~((A != 0) & (case.upper > case.lower) & ~ends).any(1)
     odd |= ends & (case.upper > case.lower) & (A[stuck] != 0).any(0)
     odd_rows |= wrong & ~held
     fixed = (case.upper <= case.lower) | odd

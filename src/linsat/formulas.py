@@ -466,9 +466,10 @@ def solve_plain(
     """Linear rows solved by the native core, failures as they are; ``finish``: and by what it hands over to."""
     count = len(scores)
     if not plan.native():
+        reason = plan.not_native("cpu") or f"solver={plan.solver!r} asks for something else"
         raise ConstraintError(
-            f"formulas with sums of abs, maximum or norms run on linsat's own objectives and the native core, not on "
-            f"{type(objective).__name__} here. Fix: an objective of linsat on the CPU, with its kernel."
+            f"formulas with sums of abs, maximum or norms are solved by the native core, which cannot be used here: "
+            f"{reason}. Fix: an objective of linsat, with the solver left out, and fewer rows where they are too many."
         )
     scores, x, start = np.ascontiguousarray(scores), np.empty_like(scores), np.ascontiguousarray(start)
     statement = plan.state(plain, tuple(objective.parameters().values()), count)

@@ -93,13 +93,14 @@ class Plan:
         if device not in self.kept:
             solver = self.solver
             wanted = isinstance(solver, Newton) and solver.backend in ("auto", "kernel")
-            reason = self._not_native(device) if wanted else ""
+            reason = self.not_native(device) if wanted else ""
             if reason and isinstance(solver, Newton) and solver.backend == "kernel":
                 raise ConstraintError(f"backend='kernel' cannot be used here: {reason}. Fix: leave backend out.")
             self.kept[device] = wanted and reason is None
         return self.kept[device]
 
-    def _not_native(self, device: str) -> str | None:
+    def not_native(self, device: str) -> str | None:
+        """Why the native core does not take calls with scores on a device; None where it does."""
         if self.objective.native is None:
             return f"the kernel knows linsat's own objectives, not {type(self.objective).__name__}"
         core = load()

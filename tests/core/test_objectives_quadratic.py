@@ -218,6 +218,23 @@ def test_a_diagonal_matrix_is_weights():
     np.testing.assert_allclose(linsat.project(q * y, cons, objective=linsat.Quadratic(np.diag(q))), vector, atol=1e-9)
 
 
+def test_weights_of_one_variable_are_numbers_of_each_instance():
+    """Shape (11, 1, 1) may look like matrices; the scores are of 11 x 1 instances."""
+    rng = np.random.default_rng(4)
+    y, q, b = rng.normal(size=(11, 1, 1)), rng.uniform(0.1, 9.0, (11, 1, 1)), 0.6
+    cons = linsat.Constraints(A=[[1.0]], b=[b]).soften("A", price=0.3)
+    x = np.where(y > b, np.maximum(b, y - 0.3 / q), y).clip(0.0, 1.0)  # beyond b, q (x - y) + 0.3 is the slope
+    np.testing.assert_allclose(linsat.project(y, cons, objective=linsat.Euclidean(q)), x, atol=1e-9)
+
+
+def test_formulas_with_too_many_rows_for_dense_factors_say_so():
+    l, rng = 400, np.random.default_rng(5)
+    w = linsat.Variable(l, name="w")
+    cons = linsat.subject_to(rng.normal(size=(700, l)) @ w <= 100.0, abs(w).sum() <= 3.0, variables=[w])
+    with pytest.raises(linsat.ConstraintError, match=r"native core, which cannot be used here: .* too many .* Fix:"):
+        linsat.project(rng.normal(size=l), cons, objective=linsat.Quadratic(np.eye(l)))
+
+
 def test_the_simplex_by_brute_force_and_zeros_are_zeros():
     """Every support of the simplex in turn: the best one that satisfies its own optimality conditions."""
     rng = np.random.default_rng(3)

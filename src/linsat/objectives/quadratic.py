@@ -206,6 +206,11 @@ class Metric(Matrix):
         return self.times(y)
 
 
+def _spreads(own: Sequence[int], batch: Sequence[int]) -> bool:
+    """Whether numbers of these instances spread over those of a batch."""
+    return len(own) <= len(batch) and all(n in (1, b) for n, b in zip(own[::-1], batch[::-1], strict=False))
+
+
 def as_metric(weights: Any, batch_shape: Sequence[int], width: int) -> Metric | None:
     """The metric that square weights are; None: they are numbers of each variable.
 
@@ -215,10 +220,10 @@ def as_metric(weights: Any, batch_shape: Sequence[int], width: int) -> Metric | 
     shape = tuple(getattr(weights, "shape", ()))
     if len(shape) < 2 or shape[-2:] != (width, width):
         return None
-    own, batch = shape[:-1], tuple(batch_shape)
-    fits = len(own) <= len(batch) and all(n in (1, b) for n, b in zip(own[::-1], batch[::-1], strict=False))
-    if not fits or is_sparse(weights):
+    if is_sparse(weights) or not _spreads(shape[:-1], batch_shape):
         return Metric(weights)
+    if not _spreads(shape[:-2], batch_shape):
+        return None
     try:
         whole = to_numpy(weights)
     except (TypeError, RuntimeError):  # its numbers are not known yet
