@@ -21,8 +21,9 @@ def judge_doors(case: Case, statuses: list[str], points: Array, verdict: Verdict
         return
     _compare("numpy", case, by_numpy(case, library), (statuses, points), verdict)
     if not case.shared or case.batch != (0,):
-        _compare("JAX", case, by_jax(case, "solve"), (statuses, points), verdict)
-        _judge_jax_gradient(case, statuses, verdict)
+        answer = by_jax(case, "solve")
+        _compare("JAX", case, answer, (statuses, points), verdict)
+        _judge_jax_gradient(case, [*statuses, *answer[0]], verdict)
 
 
 def by_numpy(case: Case, library: Any = linsat) -> tuple[list[str], Array]:
@@ -102,7 +103,7 @@ def distance(one: Array, other: Array, case: Case) -> float:
 
 
 def _judge_jax_gradient(case: Case, statuses: list[str], verdict: Verdict) -> None:
-    """jax.grad inside jax.jit against torch's, where all instances have one; and jax.vmap against the batch."""
+    """jax.grad inside jax.jit against torch's, where all instances of both have one; and jax.vmap against the batch."""
     if set(statuses) != {"converged"} or case.dtype != "float64":
         return
     cons, numbers = case.statement(linsat)

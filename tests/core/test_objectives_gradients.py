@@ -268,3 +268,18 @@ def test_dependent_rows_leave_the_gradient_to_the_scores_unique(name):
         x = solve({**numbers, "y": y, "E": E, "f": f}, name).x
         grads.append(torch.autograd.grad((x * torch.arange(5)).sum(), y)[0])
     assert torch.allclose(*grads, atol=1e-8)
+
+
+@pytest.mark.parametrize("count", [1, 9])
+@pytest.mark.parametrize(("turn", "backend"), [(1e-3, "auto"), (1e-5, "auto"), (1e-7, "auto"), (1e-5, "arrays")])
+def test_rows_that_are_nearly_parallel(count, turn, backend):
+    """The nearest point moves at right angles to both rows, which span what one and the turn of the other span."""
+    rng = np.random.default_rng(6)
+    row, other, x0, weight = rng.normal(size=(4, 8))
+    E = np.stack([row, row + turn * other])
+    cons = linsat.Constraints(E=E, f=E @ x0, lower=-np.inf, upper=np.inf)
+    y = torch.tensor(rng.normal(size=(count, 8)), requires_grad=True)
+    x = linsat.project(y, cons, objective=linsat.Euclidean(), solver=linsat.Newton(backend=backend))
+    (gradient,) = torch.autograd.grad((x * torch.tensor(weight)).sum(), y)
+    Q, _ = np.linalg.qr(np.stack([row, other]).T)
+    np.testing.assert_allclose(gradient, np.tile(weight - Q @ (Q.T @ weight), (count, 1)), atol=5e-6)

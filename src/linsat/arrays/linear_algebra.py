@@ -16,6 +16,7 @@ _LOOK_EVERY, _LOOK_AT_DEVICE_EVERY = 4, 32
 # Up to this many rows (32 MB and 3e9 operations an instance) a dense factor is faster than iterations.
 MOST_DENSE_ROWS = 2000
 _STEPS_INEXACT = 400
+_STEPS_REFINED = 3
 
 
 def scaled_cholesky(H: Tensor, ridge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,7 +40,7 @@ def cholesky_solve(factor: Tensor, scaling: Tensor, rhs: Tensor) -> Tensor:
 
 
 def solve_refined(H: Tensor, rhs: Tensor) -> Tensor:
-    """Solve H q = rhs accurately for rhs in the range of H: the refinements undo the ridge.
+    """Solve H q = rhs accurately for rhs in the range of H.
 
     Free of data-dependent branches, so that it can be differentiated and mapped; rhs is (N, k). Rows without any
     curvature (all their variables at bounds) get q = 0, the choice of least norm.
@@ -50,11 +51,39 @@ def solve_refined(H: Tensor, rhs: Tensor) -> Tensor:
     scaling = xp.where(curved, 1.0 / xp.sqrt(xp.where(curved, diagonal, 1.0)), 0.0)
     scaled = H * scaling[:, :, None] * scaling[:, None, :]
     factor, _ = xp.cholesky(scaled + precision_of(H).refined_ridge * xp.eye(H.shape[-1], H))
-    target = scaling * rhs
+    return scaling * undo_ridge(scaled, factor, scaling * rhs)
+
+
+def undo_ridge(scaled: Tensor, factor: Tensor, target: Tensor) -> Tensor:
+    """q with scaled q = target, by the factor of that with a ridge: by refinement and, where it does not arrive, by
+    conjugate gradients.
+
+    Rows that are nearly parallel are a few eigenvalues far below the ridge, a step or two each. Smaller ones are left:
+    rounding makes them of rows that depend on each other.
+    """
+    xp = namespace(scaled)
+
+    def times(v: Tensor) -> Tensor:
+        return (scaled @ v[:, :, None])[:, :, 0]
+
     q = xp.cholesky_solve(factor, target)
     for _ in range(3):
-        q = q + xp.cholesky_solve(factor, target - (scaled @ q[:, :, None]).squeeze(-1))
-    return scaling * q
+        q = q + xp.cholesky_solve(factor, target - times(q))
+    rest = target - times(q)
+    direction = xp.cholesky_solve(factor, rest)
+    slope = (rest * direction).sum(-1)[:, None]
+    nothing = 1.35 * xp.eps(scaled) / precision_of(scaled).refined_ridge
+    arrived = 1e-18 * (target * q).sum(-1)[:, None] + xp.tiny(scaled)
+    for _ in range(_STEPS_REFINED):
+        image = times(direction)
+        curved = (direction * image).sum(-1)[:, None]
+        goes_on = (slope > arrived) & (curved > nothing * slope)
+        step = xp.where(goes_on, slope / xp.where(goes_on, curved, 1.0), 0.0)
+        q, rest = q + step * direction, rest - step * image
+        towards = xp.cholesky_solve(factor, rest)
+        before, slope = xp.where(goes_on, slope, 1.0), (rest * towards).sum(-1)[:, None]
+        direction = towards + xp.where(goes_on, slope / before, 0.0) * direction
+    return q
 
 
 def conjugate_gradients(product: Product, diagonal: Tensor, rhs: Tensor, tol: Tensor, max_steps: int) -> Tensor:

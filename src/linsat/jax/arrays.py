@@ -24,7 +24,7 @@ from linsat._senses import EQUAL, GREATER, LESS
 from linsat.arrays import Newton
 from linsat.arrays import newton as constants
 from linsat.arrays.judgement import decide, optimal
-from linsat.arrays.linear_algebra import MOST_DENSE_ROWS
+from linsat.arrays.linear_algebra import MOST_DENSE_ROWS, undo_ridge
 from linsat.arrays.newton import precision_of
 from linsat.arrays.problem import Problem
 from linsat.arrays.result import Claim, Stop, farkas_gap
@@ -280,16 +280,12 @@ def solve_exactly(H: Array, rhs: Array) -> Array:
     scaling = jnp.where(curved, 1.0 / jnp.sqrt(jnp.where(curved, diagonal, 1.0)), 0.0)
     scaled = H * scaling[:, :, None] * scaling[:, None, :]
     factor = _factor(jax.lax.stop_gradient(scaled))
-    xp = namespace(H)
 
     def product(v: Array) -> Array:
         return (scaled @ v[:, :, None])[:, :, 0]
 
     def solve(_: Any, target: Array) -> Array:
-        solution = xp.cholesky_solve(factor, target)
-        for _ in range(3):  # the refinements undo the ridge
-            solution = solution + xp.cholesky_solve(factor, target - product(solution))
-        return solution
+        return undo_ridge(scaled, factor, target)
 
     return scaling * jax.lax.custom_linear_solve(product, scaling * rhs, solve, symmetric=True)
 

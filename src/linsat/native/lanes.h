@@ -1280,8 +1280,8 @@ INLINE void V(parameter_lanes)(const int o, const Group *w, const V(LanePull) *c
 FOR_OBJECTIVES(parameter_lanes, (const Group *w, const V(LanePull) *call, const vec *g, const vec *pulled), w, call, g, pulled)
 
 /* q += H^-1 (rhs - H q) in some lanes; returns those that need it again. What is left of an error is at most as small a
- * share of this change as this change is of q. */
-static mask V(refine_lanes)(Group *w, vec *pulled, mask running) {
+ * share of this change as this change is of q. Where the change is large, the ridge hides rows that are nearly parallel. */
+static mask V(refine_lanes)(Group *w, vec *pulled, mask running, mask *hidden) {
     const int64_t k = w->layout->rows;
     vec *restrict again = w->direction, largest = {0}, change = {0};
     V(add_columns)(w, NULL, w->q, pulled);
@@ -1297,11 +1297,12 @@ static mask V(refine_lanes)(Group *w, vec *pulled, mask running) {
         change = V(larger)(V(size_of)(again[i]), change);
         largest = V(larger)(V(size_of)(w->q[i]), largest);
     }
+    *hidden = running & ~(change <= RIDGE_HIDES * largest);
     return running & ~(change <= 1e-10 * largest);
 }
 
-/* q and dL/dy, as V(pull_back); numbers must have been folded. */
-static void V(backward_lanes)(Group *w, V(LanePull) *call) {
+/* q and dL/dy, as V(pull_back); numbers must have been folded. Lanes that need conjugate gradients are left, and returned. */
+static int V(backward_lanes)(Group *w, V(LanePull) *call) {
     const Layout *a = w->layout;
     const int64_t k = a->rows;
     LanePoint *at = &w->now;
@@ -1327,13 +1328,16 @@ static void V(backward_lanes)(Group *w, V(LanePull) *call) {
     if (!w->constant) V(assemble_lanes)(w);
     V(factor_lanes)(w, V(lanes_of)(call->bits));
     V(solve_lanes)(w, w->rhs, w->q);
-    mask running = ~(mask){0};
+    mask running = ~(mask){0}, hidden = {0};
     for (int round = 0; round < 3 && V(any)(running); round++) /* undo the ridge */
-        running = V(refine_lanes)(w, pulled, running);
+        running = V(refine_lanes)(w, pulled, running, &hidden);
+    const int left = call->bits & V(bits_of)(hidden);
+    call->bits &= ~left;
     V(add_columns)(w, NULL, w->q, pulled);
     if (call->parameters[0][0] || call->parameters[0][1]) {
         BY_OBJECTIVE(w->objective, parameter_lanes, w, call, g, pulled)
     }
     for (int64_t j = 0; j < a->variables; j++) g[j] = w->d[j] * (g[j] - pulled[j]) * w->gain[j];
     if (call->grad_scores[0]) V(write_lanes)(call->grad_scores, g, call->single, a->variables, call->bits);
+    return left;
 }

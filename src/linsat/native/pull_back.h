@@ -15,6 +15,10 @@
  * Compiled once per instruction set (kernel.h).
  */
 
+#ifndef RIDGE_HIDES
+#define RIDGE_HIDES 1e-3 /* the last refinement's share of an adjoint above which refinement does not arrive */
+#endif
+
 /* Gradients to the numbers of the objective: what the explicit dependence of p and of the slacks on them passes on. */
 INLINE void V(to_parameters)(const int o, const Work *w, const double *g, const double *pulled, double *const *to) {
     const Layout *a = w->layout;
@@ -48,6 +52,46 @@ INLINE void V(to_parameters)(const int o, const Work *w, const double *g, const 
 
 FOR_OBJECTIVES(to_parameters, (const Work *w, const double *g, const double *pulled, double *const *to), w, g, pulled, to)
 
+/* to += factor H_FF q, for rows that move; else 0. `pulled` is room. */
+static void V(add_image)(Work *w, const double *q, double factor, double *pulled, double *to) {
+    const Layout *a = w->layout;
+    double *image = w->next.r;
+    V(pull)(w, q, pulled);
+    for (int64_t j = 0; j < w->l; j += LANES) V(store)(pulled + j, V(load)(pulled + j) * V(load)(w->d + j));
+    V(apply)(w, w->coefficients, pulled, w->moving, image);
+    for (int64_t i = 0; i < a->rows; i++) {
+        const double z = w->now.z[i], slack = w->has_slack ? w->s[i] * z * (1.0 - z) / w->tau * q[i] : 0.0;
+        to[i] = w->moving[i] ? to[i] + factor * (image[i] + slack) : 0.0;
+    }
+}
+
+/* q where rows are nearly parallel, by angles down to 2e-8: the ridge hides their difference, and refinement gets there by a
+ * small share a round only. To conjugate gradients these are few eigenvalues away from 1, a step or two each; below
+ * `nothing` an eigenvalue is made of rounding, as of rows that depend on each other. */
+static void V(conjugate_gradients)(Work *w, double *pulled) {
+    double *r = w->rhs, *z = w->again, *p = w->direction, *image = w->scratch;
+    const double nothing = 3e-16 / CONSTANTS.refined_ridge;
+    V(add_image)(w, w->q, -1.0, pulled, r);
+    V(solve)(w, r, z);
+    memcpy(p, z, w->k * sizeof(double));
+    double slope = V(dot)(r, z, w->k);
+    for (int64_t round = 0; round < 3 * w->layout->rows && slope > 0.0; round++) {
+        memset(image, 0, w->k * sizeof(double));
+        V(add_image)(w, p, 1.0, pulled, image);
+        const double curved = V(dot)(p, image, w->k), step = slope / curved;
+        if (!(curved > nothing * slope)) break;
+        for (int64_t i = 0; i < w->k; i++) {
+            w->q[i] += step * p[i];
+            r[i] -= step * image[i];
+        }
+        if (step * V(largest)(p, w->k) <= 1e-12 * V(largest)(w->q, w->k)) break;
+        V(solve)(w, r, z);
+        const double next = V(dot)(r, z, w->k);
+        for (int64_t i = 0; i < w->k; i++) p[i] = z[i] + next / slope * p[i];
+        slope = next;
+    }
+}
+
 /* The adjoint duals q of one instance, at its duals. g becomes the gradient in the units of the iteration. `alone`: nothing
  * but the gradient to the scores is wanted, which needs no state where the slopes are the same in all of them. */
 static void V(find_adjoint)(Work *w, const Pull *call, int64_t n, double *g, double *pulled, int alone) {
@@ -76,19 +120,15 @@ static void V(find_adjoint)(Work *w, const Pull *call, int64_t n, double *g, dou
     }
     V(factor)(w, at, w->tau, 0.0, CONSTANTS.refined_ridge);
     V(solve)(w, w->rhs, w->q);
+    double change = 0.0, size = 1.0;
     for (int round = 0; round < 3; round++) { /* undo the ridge */
-        V(pull)(w, w->q, pulled);
-        for (int64_t j = 0; j < w->l; j += LANES) V(store)(pulled + j, V(load)(pulled + j) * V(load)(w->d + j));
-        V(apply)(w, w->coefficients, pulled, w->moving, w->scratch);
-        for (int64_t i = 0; i < a->rows; i++) {
-            double image = w->scratch[i];
-            if (w->has_slack) image += w->s[i] * at->z[i] * (1.0 - at->z[i]) / w->tau * w->q[i];
-            w->scratch[i] = w->moving[i] ? w->rhs[i] - image : 0.0;
-        }
+        V(add_image)(w, w->q, -1.0, pulled, memcpy(w->scratch, w->rhs, w->k * sizeof(double)));
         V(solve)(w, w->scratch, w->again);
         for (int64_t i = 0; i < w->k; i += LANES) V(store)(w->q + i, V(load)(w->q + i) + V(load)(w->again + i));
-        if (V(largest)(w->again, w->k) <= 1e-14 * V(largest)(w->q, w->k)) break;
+        change = V(largest)(w->again, w->k), size = V(largest)(w->q, w->k);
+        if (change <= 1e-14 * size) break;
     }
+    if (change > RIDGE_HIDES * size) V(conjugate_gradients)(w, pulled);
     V(pull)(w, w->q, pulled);
 }
 

@@ -365,7 +365,7 @@ static int V(pull_lanes)(Group *group, Work *w, V(Stated) *stated, const Stateme
         if (held || !(usable >> i & 1)) later |= 1 << i;
         else lanes.bits |= 1 << i;
     }
-    if (lanes.bits) V(backward_lanes)(group, &lanes);
+    if (lanes.bits) later |= V(backward_lanes)(group, &lanes);
     for (int i = 0; i < stated->count; i++) {
         const Sums to = sums[i];
         if (lanes.bits >> i & 1 && (to.values || to.side || to.lower || to.upper || to.price)) {

@@ -77,14 +77,14 @@ static double largest_size(const double *of, int64_t count) {
     return largest;
 }
 
-/* How far scores and right-hand sides may ask x to go: rounding of an x that has run off further excuses no row. */
-static double farthest(const Layout *a, const Instance *p, double largest_score) {
+/* How far scores and right-hand sides ask x to go: rounding of an x that has run off much further excuses no row. */
+static double asked_for(const Layout *a, const Instance *p, double largest_score) {
     double asked = largest_score > 1.0 ? largest_score : 1.0;
     for (int64_t i = 0; i < a->rows; i++) {
         const double side = fabs(p->rhs[i]) / p->scale[i];
         asked = side > asked ? side : asked;
     }
-    return CONSTANTS.runs_off * asked;
+    return asked;
 }
 
 /* `judge` with the sizes of the rows at x, but that rows which hold only because they are larger than any x that was asked for
@@ -92,12 +92,12 @@ static double farthest(const Layout *a, const Instance *p, double largest_score)
 static int judge_by_size(const Layout *a, const Instance *it, int entropic, double tau, const double *values, const double *mu,
                          double *sizes, double objective, double tol, const double *x, double largest_score) {
     if (!judge(a, it, entropic, tau, values, mu, sizes, objective, tol)) return 0;
-    const double most = farthest(a, it, largest_score);
+    const double most = asked_for(a, it, largest_score);
     if (largest_size(x, a->variables) <= most) return 1;
     memset(sizes, 0, a->rows * sizeof(double));
     for (int64_t e = 0; e < a->entries; e++) {
         const double at = fabs(x[a->entry_col[e]]);
-        sizes[a->entry_row[e]] += fabs(it->values[a->entry[e]]) * (at < most ? at : most);
+        sizes[a->entry_row[e]] += fabs(it->values[e]) * (at < most ? at : most);
     }
     for (int64_t n = 0; n < a->rows; n++) {
         const int64_t i = a->order[n];
@@ -156,7 +156,7 @@ static int proves_optimal(const Layout *a, const Instance *p, int objective, con
         value += size;
         gap += part - fabs(x[j]) * error;
     }
-    values_at(a, p, x, farthest(a, p, largest_size(scores, a->variables)), values, sizes);
+    values_at(a, p, x, CONSTANTS.runs_off * asked_for(a, p, largest_size(scores, a->variables)), values, sizes);
     for (int64_t i = 0; i < a->rows; i++) {
         const Ends ends = ends_of(p, i);
         const int soft = ends.over < INFINITY, inert = !p->active[i] && !soft;
