@@ -26,18 +26,25 @@ def tables(records: dict[str, Any]) -> dict[str, str]:
 
 
 def draw(records: dict[str, Any], folder: Path) -> None:
-    """Draw the differences of all walk-forwards to ``differences.png``."""
-    walks = {_title(record): record for record in records.values() if "placebo" in record}
+    """Draw the differences of StemGNN's walk-forwards to ``differences.png``."""
+    walks = {_title(record): record for record in records.values() if "placebo" in record and _is_stemgnn(record)}
     if walks:
         differences_chart(walks).savefig(folder / "differences.png", dpi=150)
 
 
+def _is_stemgnn(record: dict[str, Any]) -> bool:
+    return record["scope"]["protocol"].get("predictor", "stemgnn") == "stemgnn"
+
+
 def _title(record: dict[str, Any]) -> str:
-    """Assets and years of a walk-forward, and its network where that is not StemGNN."""
+    """Assets and years of a walk-forward."""
     scope = record["scope"]
     first, last = (day[:4] for day in scope["days"])
-    network = scope["protocol"].get("predictor", "stemgnn")
-    return f"{scope['assets']} assets, {first} to {last}" + ("" if network == "stemgnn" else f", {NAMES[network]}")
+    return f"{scope['assets']} assets, {first} to {last}"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count > 1)}"
 
 
 def walk_forward_tables(record: dict[str, Any]) -> str:
@@ -46,7 +53,7 @@ def walk_forward_tables(record: dict[str, Any]) -> str:
     protocol = scope["protocol"]
     lines = [
         f"{scope['assets']} assets, preferred: {', '.join(scope['preferred'])}. {protocol['cuts']} cuts "
-        f"({', '.join(scope['cuts'])}), {protocol['seeds']} seeds; {scope['windows']} choices of weights, "
+        f"({', '.join(scope['cuts'])}), {_seeds(protocol['seeds'])}; {scope['windows']} choices of weights, "
         f"{boot['days']:,} days held from {scope['days'][0]} to {scope['days'][1]}.",
         "",
     ]
@@ -106,7 +113,7 @@ def year_tables(record: dict[str, Any]) -> str:
             violation = row["simplex_violation" if name == "softmax" else "violation"]
             rows.append(
                 (
-                    f"{NAMES[predictor]}, {row['seeds']} seeds",
+                    f"{NAMES[predictor]}, {_seeds(row['seeds'])}",
                     name,
                     "" if stated is None else f"{stated:.2f}",
                     f"{row['mean']:.2f}",
