@@ -17,6 +17,7 @@ are left out of it and put to HiGHS instead: can any of them move?
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,16 +62,29 @@ def duality_gap(case: Case, system: int, y: Array, x: Array, duals: Array) -> Ga
     if case.objective not in _TENDS or (whole <= TOLERANCE and not wrong.any()):  # nothing has to be left out
         return Gap(whole, np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.flatnonzero(wrong))
     odd = ends & (terms > 0.1 * TOLERANCE * total + loss)
+    smallest = np.flatnonzero(odd)[np.argsort(terms[odd])]  # those that fit into the tolerance together stay
+    odd[smallest[np.cumsum(terms[smallest]) <= 0.5 * TOLERANCE * total]] = False
     held = ~case.hard | (
         np.abs(signed_gap(case, system, x)) > 1e-7 * (1 + np.abs(A) @ np.abs(x)) + np.abs(A) @ spacing(case, x)
     )
     large = of_rows > 0.1 * TOLERANCE * total + loss_rows
     odd_rows = tight & large
-    # The slack share of a row whose variables are all forced is what it is, whatever its dual says. Where a row holds
-    # with equality, variables may also be at their ends because the scores want them there.
-    stuck = large & case.hard & ~tight & ~((A != 0) & (case.upper > case.lower) & ~ends).any(1)
-    odd |= ends & (case.upper > case.lower) & (A[stuck] != 0).any(0)
-    odd_rows |= wrong & ~held
+    # The slack share of a row whose variables are all forced is what it is, whatever its dual says, as is what a soft
+    # row is broken by, which is left out only where the gap is not small with it. Where a row is an equality, variables
+    # may also be at their ends because the scores want them there.
+    stuck = large & ~tight & ~((A != 0) & (case.upper > case.lower) & ~ends).any(1)
+    parts = total, terms, loss, of_rows, loss_rows, wrong, held
+    found = [_left_out(case, A, odd, odd_rows, ends, rows, parts) for rows in (stuck & case.hard, stuck)]
+    return found[0] if found[0].relative <= TOLERANCE else found[1]
+
+
+def _left_out(
+    case: Case, A: Array, odd: Array, odd_rows: Array, ends: Array, stuck: Array, parts: tuple[Any, ...]
+) -> Gap:
+    """The gap without odd variables and rows, and without those of rows that are stuck."""
+    total, terms, loss, of_rows, loss_rows, wrong, held = parts
+    odd = odd | (ends & (case.upper > case.lower) & (A[stuck] != 0).any(0))
+    odd_rows = odd_rows | (wrong & ~held)
     fixed = (case.upper <= case.lower) | odd
     odd_rows |= ~((A != 0) & ~fixed).any(1)  # nothing of the row is left to move
     gap = terms[~odd].sum() + of_rows[~odd_rows].sum()

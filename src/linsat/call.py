@@ -205,6 +205,7 @@ class Call:
         answer.counts[:, left] = part.counts
         answer.solved = not answer.codes.any()
 
+    @np.errstate(all="ignore")
     def _judge_far(self, answer: Answer, far: np.ndarray, scores: np.ndarray) -> None:
         """Optimal answers whose rows hold only relative to a huge x: solved if a point shows that they can hold."""
         problem, solver = self._rows_and_box(scores, far), self.plan.solver
