@@ -1242,7 +1242,7 @@ typedef struct {
     const double *duals[LANES], *grad_duals[LANES];
     void *grad_scores[LANES];
     double *parameters[LANES][PARAMETERS];
-    int bits, single; /* lanes to write to */
+    int bits, single, adjoint; /* lanes to write to; whether q is asked for, not only dL/dy */
 } V(LanePull);
 
 /* V(to_parameters) in lanes */
@@ -1331,6 +1331,15 @@ static int V(backward_lanes)(Group *w, V(LanePull) *call) {
     mask running = ~(mask){0}, hidden = {0};
     for (int round = 0; round < 3 && V(any)(running); round++) /* undo the ridge */
         running = V(refine_lanes)(w, pulled, running, &hidden);
+    if (!call->adjoint && V(any)(hidden)) { /* what is hidden may count for nothing: variables close to their bounds */
+        vec moved = {0}, size = {0};
+        V(add_columns)(w, NULL, w->direction, pulled);
+        for (int64_t j = 0; j < a->variables; j++) {
+            moved = V(larger)(V(size_of)(w->d[j] * pulled[j]), moved);
+            size = V(larger)(V(size_of)(g[j]), size);
+        }
+        hidden &= ~(moved <= 1e-12 * size);
+    }
     const int left = call->bits & V(bits_of)(hidden);
     call->bits &= ~left;
     V(add_columns)(w, NULL, w->q, pulled);

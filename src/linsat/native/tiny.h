@@ -356,6 +356,8 @@ static int V(pull_lanes)(Group *group, Work *w, V(Stated) *stated, const Stateme
         }
         sums[i] = places(wanted, team, t, at);
         memcpy(lanes.parameters[i], sums[i].parameters, sizeof(lanes.parameters[i]));
+        const int bounds = sums[i].lower || sums[i].upper;
+        lanes.adjoint |= sums[i].values || sums[i].side || bounds || sums[i].price || sums[i].parameters[0];
         if (call->status[at] != CONVERGED) {
             if (call->grad_scores) memset(lanes.grad_scores[i], 0, l * wide);
             continue;
