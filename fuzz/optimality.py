@@ -160,7 +160,8 @@ def _kl(case: Case, u: Array, x: Array) -> tuple[Array, float, Array]:
     power = u / case.tau + np.log(prior)
     end = np.log(np.where(free, width, 1.0).astype(np.longdouble))  # infinite where the bound is
     width = np.minimum(width, 1e300)
-    s = np.exp(np.minimum(power, end))
+    largest = 690.0  # whose exponential is a float; more is asked where rows force a variable to its lower bound
+    s = np.exp(np.minimum(np.minimum(power, end), largest))
     t = np.clip(np.clip(s, t - spacing(case, x), t + spacing(case, x)), 0.0, None)
     floor = 1e-4000 if np.finfo(np.longdouble).max > 1e4000 else 1e-300
     ratio = np.log(np.maximum(t, floor)) - np.minimum(power, end)
